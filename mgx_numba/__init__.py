@@ -13,7 +13,6 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .api.argument import (
         argument,
-        argument_from_pointer,
         create_argument,
         fill_argument,
         generate_argument,
@@ -21,6 +20,15 @@ if TYPE_CHECKING:
     )
     from .api.as_migraphx import install_as_migraphx, uninstall_as_migraphx
     from .api.custom import custom_kernel, register_custom_op, unregister_custom_op
+    from .api.device import (
+        allocate_gpu,
+        argument_from_pointer,
+        device_argument,
+        from_gpu,
+        gpu_sync,
+        gpudata_to_argument,
+        to_gpu,
+    )
     from .api.functions import (
         check_onnx,
         get_onnx_operators,
@@ -48,9 +56,10 @@ if TYPE_CHECKING:
     from .errors import MgxError
 
 _HOMES = {
-    "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
+    "api.argument": "argument create_argument fill_argument generate_argument literal",
     "api.as_migraphx": "install_as_migraphx uninstall_as_migraphx",
     "api.custom": "custom_kernel register_custom_op unregister_custom_op",
+    "api.device": ("allocate_gpu argument_from_pointer device_argument from_gpu gpu_sync gpudata_to_argument to_gpu"),
     "api.functions": (
         "check_onnx get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
     ),
@@ -68,19 +77,24 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "MgxError",
     "__version__",
+    "allocate_gpu",
     "argument",
     "argument_from_pointer",
     "autocast_fp8",
     "check_onnx",
     "create_argument",
     "custom_kernel",
+    "device_argument",
     "dynamic_dimension",
     "fill_argument",
+    "from_gpu",
     "generate_argument",
     "get_gpu_context",
     "get_onnx_operators",
     "get_target",
     "get_tf_operators",
+    "gpu_sync",
+    "gpudata_to_argument",
     "install_as_migraphx",
     "instruction_ref",
     "literal",
@@ -105,6 +119,7 @@ __all__ = [
     "save_buffer",
     "shape",
     "target",
+    "to_gpu",
     "uninstall_as_migraphx",
     "unregister_custom_op",
 ]

@@ -2,7 +2,8 @@
 
 Every code block and every command of every file in the folder (Markdown, HTML or plain text) is tried in order, in one
 process and one scratch folder for each guide, with small models under the file names that the guide uses. The table
-says of each whether it works. Where this process has no GPU, the `cpu` target stands in for it, and the table says so;
+says of each whether it works, and of those that ask for a GPU that they did there. Where this process has none, the
+`cpu` target stands in for it, and the table says so;
 blocks that are no Python and no command of the driver are listed with what they are. The exit status counts what fails.
 """
 
@@ -35,7 +36,7 @@ import mgx_numba
 from mgx_numba.targets.registry import missing
 from tests.frontends.tf_support import Graph
 
-WORKS, STOOD_IN, FAILS = "works", "works (cpu for gpu)", "FAILS"
+WORKS, ON_GPU, STOOD_IN, FAILS = "works", "works (gpu)", "works (cpu for gpu)", "FAILS"
 NAMES = "works (names)"
 _FENCE = re.compile(r"^\s*(```+)\s*([\w+-]*)\s*$")
 _TAGS = re.compile(r"</?(?:p|em|strong|ol|ul|li|hr)\b[^>]*>")
@@ -217,12 +218,9 @@ class Walk:
 
         def run() -> None:
             words = shlex.split(line)
-            if (
-                missing("gpu")
-                and not {"--cpu", "--ref", "--gpu"} & set(words)
-                and words[0] in ("perf", "run", "compile")
-            ):
+            if not {"--cpu", "--ref", "--gpu"} & set(words) and words[0] in ("perf", "run", "compile"):
                 self.used_gpu = True
+                words += [] if missing("gpu") else ["--gpu"]  # the default of MIGraphX's driver
             status = main(words)
             if status:
                 raise RuntimeError(f"exit status {status}")
@@ -246,7 +244,7 @@ class Walk:
         except Exception as error:
             last = (told.getvalue().strip().splitlines() or [""])[-1]
             return FAILS, f"{type(error).__name__}: {error} {last}".strip()
-        return (STOOD_IN, "") if self.used_gpu else (WORKS, "")
+        return (STOOD_IN if missing("gpu") else ON_GPU, "") if self.used_gpu else (WORKS, "")
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -255,7 +253,7 @@ class Walk:
 
         def get_target(name: str) -> Any:
             self.used_gpu |= name == "gpu"
-            return genuine("cpu" if name == "gpu" else name)
+            return genuine("cpu" if name == "gpu" and missing("gpu") else name)
 
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -268,10 +266,12 @@ class Walk:
             warnings.simplefilter("ignore")
             stack.callback(_restore, {name: sys.modules[name] for name in _named_migraphx()})
             mgx_numba.install_as_migraphx()
+            stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
+            stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))
+            _with_old_files(stack)
             if missing("gpu"):
-                stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
-                stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))
                 _without_cuda(stack, self)
+                _without_devices(stack, self)
             yield
 
 
@@ -286,6 +286,15 @@ def _restore(modules: dict[str, Any]) -> None:
     sys.modules.update(modules)
 
 
+def _with_old_files(stack: contextlib.ExitStack) -> None:
+    """PyTorch, if it is installed, reads whole modules from files, as it did by default when guides were written."""
+    with contextlib.suppress(ImportError):
+        import torch
+
+        load = functools.partial(torch.load, weights_only=False)
+        stack.enter_context(mock.patch.object(torch, "load", load))
+
+
 def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
     """PyTorch's tensors and modules stay where they are, if it is installed."""
     try:
@@ -297,11 +306,21 @@ def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
         walk.used_gpu = True
         return self
 
-    load = functools.partial(torch.load, weights_only=False)  # as it was by default when guides were written
-    stack.enter_context(mock.patch.object(torch, "load", load))
     for kind in (torch.Tensor, torch.nn.Module):
         stack.enter_context(mock.patch.object(kind, "cuda", stay))
     stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda: None))
+
+
+def _without_devices(stack: contextlib.ExitStack, walk: Walk) -> None:
+    """What is copied to a device stays on the host."""
+
+    def stay(tensor: Any, *_: Any) -> Any:
+        walk.used_gpu = True
+        return mgx_numba.argument(tensor)
+
+    for name in ("allocate_gpu", "from_gpu", "to_gpu"):
+        stack.enter_context(mock.patch.object(mgx_numba, name, stay))
+    stack.enter_context(mock.patch.object(mgx_numba, "gpu_sync", lambda: None))
 
 
 def cpp_names(text: str) -> str:

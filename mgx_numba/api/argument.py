@@ -16,7 +16,7 @@ from ..errors import ShapeError
 from ..interrupts import whole_module
 from .shape import shape
 
-__all__ = ["argument", "argument_from_pointer", "create_argument", "fill_argument", "generate_argument", "literal"]
+__all__ = ["argument", "create_argument", "fill_argument", "generate_argument", "literal"]
 
 
 class argument(np.ndarray):
@@ -61,6 +61,11 @@ class argument(np.ndarray):
     def get_shape(self) -> shape:
         """Type, lengths and strides."""
         return shape.wrap(self.unwrap().shape)
+
+    def shaped(self, known: Shape) -> argument:
+        """This, told the shape where an array alone does not tell it."""
+        self._shape = known
+        return self
 
     def data_ptr(self) -> int:
         """Address of the first element."""
@@ -160,11 +165,6 @@ def literal(value: Any, data: Any = None) -> argument:
     if isinstance(value, shape) and data is None:
         raise ShapeError(f"literal: values of {value} are missing")
     return argument.wrap(argument(value, data).unwrap().copy())
-
-
-def argument_from_pointer(shape: shape, address: int) -> argument:
-    """A view of host memory at ``address``; nothing is copied and nothing keeps the memory alive."""
-    return argument.wrap(Argument.from_pointer(shape._value, address))
 
 
 def create_argument(shape: shape, values: Sequence[float]) -> argument:

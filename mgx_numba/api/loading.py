@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_buffer"]
 
 
-def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False) -> program:
+def load(
+    filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False, device_id: int = 0
+) -> program:
     """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
 
     The plan of a compiled program is kept in the cache folder; if this file has one there, it is used, and the file is
@@ -37,6 +40,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
         format: ``msgpack`` or ``json``.
         trust_objects: use the machine code in the file where CPU, features and versions match. Whoever wrote the file
             can then run anything in this process. Without it that code is passed over and kernels are built here.
+        device_id: the device that a program which was compiled for one is compiled for here.
 
     Raises:
         FormatError: the file is malformed, or becomes shorter while it is read.
@@ -46,15 +50,15 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
     if not isinstance(filename, (str, os.PathLike)):
         raise FormatError(f"load needs the path of an .mxr file, got {type(filename).__name__}")
     with taken_for(filename, "mxr"):
-        return _loaded(filename, form, trust_objects)
+        return _loaded(filename, form, trust_objects, device_id)
 
 
-def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool) -> program:
+def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, device_id: int) -> program:
     if format == "json":
         _reading()
         from ..graph.mxr import load_program
 
-        return _restored(*load_program(filename, format, trust_objects))
+        return _restored(*load_program(filename, format, trust_objects), device_id=device_id)
     whole_module("mgx_numba.api.saved_plans")
     from ..graph.content import open_content
     from .saved_plans import find
@@ -67,19 +71,19 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool) 
 
         return load_content(content.whole(), filename, with_objects=trust_objects)
 
-    found = find(content, decoded, _of_plan, trust_objects)
+    found = find(content, decoded, functools.partial(_of_plan, device_id), trust_objects)
     if found is None:
-        found = _restored(*decoded())
+        found = _restored(*decoded(), device_id=device_id)
         keep_plan(content, found, trust_objects)
     return found
 
 
-def load_buffer(b: bytes, trust_objects: bool = False) -> program:
-    """A program from what ``save_buffer`` gave; ``trust_objects`` is that of ``load``."""
+def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> program:
+    """A program from what ``save_buffer`` gave; ``trust_objects`` and ``device_id`` are those of ``load``."""
     _reading()
     from ..graph.mxr import load_buffer as from_bytes
 
-    return _restored(*from_bytes(b, trust_objects))
+    return _restored(*from_bytes(b, trust_objects), device_id=device_id)
 
 
 def _reading() -> None:
@@ -88,7 +92,7 @@ def _reading() -> None:
     whole_module("mgx_numba.frontends.onnx")
 
 
-def _restored(value: Any, extra: Mapping[str, Any]) -> program:
+def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> program:
     """The program that a file held: its portable form and what was kept beside it; compiled if it was.
 
     Raises:
@@ -107,21 +111,23 @@ def _restored(value: Any, extra: Mapping[str, Any]) -> program:
             result._records = _records(extra["tuning"])
         compiled = extra.get("compiled")
         if compiled:
-            result.compile(get_target(compiled["target"]), _saved_compile_options(compiled))
+            result.compile(get_target(compiled["target"]), _saved_compile_options(compiled, device_id))
     except (AttributeError, KeyError, TypeError, OptionError) as error:
         raise FormatError(f"compile options in the file are malformed: {error}") from error
     return result
 
 
-def _of_plan(kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None) -> program:
+def _of_plan(
+    device_id: int, kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
+) -> program:
     """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
     result = program()
     saved = about["saved"]
     chosen = get_target(saved["compiled"]["target"])
-    options = parse_compile_options(_saved_compile_options(saved["compiled"]), chosen.name())
+    options = parse_compile_options(_saved_compile_options(saved["compiled"], device_id), chosen.name())
     result._decode = lambda: decoded()[0]
     result._read_records = lambda: _records(saved["tuning"])
-    result._find_tuning = lambda: _restored(*decoded())._tuning
+    result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
     result._store = store
     result._disabled_passes = tuple(saved["disabled_passes"])
     result._told = about["told"]
@@ -149,15 +155,15 @@ def _shape_from_json(entry: list[Any]) -> Shape:
     return Shape(Type[entry[0]], entry[1], entry[2])
 
 
-def _saved_compile_options(compiled: Mapping[str, Any]) -> dict[str, Any]:
-    """The options among what `saved_options` kept of a compilation.
+def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:
+    """The options among what `saved_options` kept of a compilation, for this device.
 
     Raises:
         FormatError: others than those are there.
     """
     options = {k: v for k, v in compiled.items() if k != "target"}
-    unknown = options.keys() - set(SAVED_OPTIONS)
+    unknown = options.keys() - {*SAVED_OPTIONS, "offload_copy"}
     if unknown:
         names = ", ".join(sorted(map(str, unknown)))
         raise FormatError(f"compile options in the file are malformed: unknown {names}")
-    return options
+    return {**options, "device_id": device_id}

@@ -8,15 +8,6 @@ from ..nearest import did_you_mean
 
 __all__ = ["missing_method", "missing_name"]
 
-_DEVICES = "data does not stay in device memory yet: pass host arrays to program.run, on any target"
-
-_NAMES = {
-    "allocate_gpu": _DEVICES,
-    "from_gpu": _DEVICES,
-    "gpu_sync": _DEVICES,
-    "to_gpu": _DEVICES,
-}
-
 _METHODS = {
     "annotate": "print(program) shows it",
     "debug_print": "print(program) shows it",
@@ -39,9 +30,7 @@ _METHODS = {
 
 def missing_name(name: str, known: Iterable[str]) -> str:
     """What to say of a name that ``mgx_numba`` has not; ``known`` are those that it has."""
-    if name in _NAMES:
-        return f"mgx_numba has no {name!r}: {_NAMES[name]}"
-    return f"module 'mgx_numba' has no attribute {name!r}{_near(name, known) or _near(name, _NAMES)}"
+    return f"module 'mgx_numba' has no attribute {name!r}{_near(name, known)}"
 
 
 def missing_method(name: str, known: Iterable[str]) -> str:

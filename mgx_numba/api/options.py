@@ -36,10 +36,11 @@ class CompileOptions:
     memory_reuse: bool = True
     disabled_passes: tuple[str, ...] = ()
     float32_matmul_precision: str | None = None
+    device_id: int = 0
 
 
 COMPILE_OPTIONS: dict[str, str] = {
-    "offload_copy": "copy inputs to the device and results back (True); the CPU shares memory with its caller",
+    "offload_copy": "copy results to the host (True), or leave them on the device; the CPU shares its caller's memory",
     "fast_math": "transformations and functions that change rounding (True)",
     "exhaustive_tune": "measure every kernel choice that has no tuning record of this machine (False)",
     "tune_budget": "seconds that measuring may take; None for as long as it needs",
@@ -108,7 +109,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _tell_once(key, value)
     asked_quantizations(given)
-    names = ("fast_math", "memory_reuse", "exhaustive_tune")
+    names = ("offload_copy", "fast_math", "memory_reuse", "exhaustive_tune")
     flags = {name: _flag(name, given[name]) for name in names if name in given}
     threads = given.get("num_threads", 0)
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
@@ -121,7 +122,11 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         raise OptionError(
             f"float32_matmul_precision must be {', '.join(FLOAT32_PRECISIONS)} or None, got {precision!r}"
         )
+    device = given.get("device_id", 0)
+    if isinstance(device, bool) or not isinstance(device, int) or device < 0:
+        raise OptionError(f"device_id must be the number of a device, from 0 on, got {device!r}")
     return CompileOptions(
+        device_id=device,
         float32_matmul_precision=precision,
         num_threads=threads,
         disabled_passes=tuple(disabled),

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.argument import Argument
+from ..core.device_array import DeviceArray
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
-from ..targets.base import Compiled, Exportable
+from ..targets.base import Compiled, Exportable, OnDevice
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
+from .checking import check
 from .options import CompileOptions, asked_quantizations, parse_compile_options
 from .shape import shape, shape_map
 from .target import get_target, target
@@ -53,7 +54,10 @@ class program:
         self._decode: Callable[[], Program] = _empty
         self._read_records: Callable[[], list[TuningRecord]] = list
         self._compiled: Compiled | None = None
-        self._direct: Callable[[Any], list[argument] | None] = _declined
+        self._direct: Callable[[Any], list[Any] | None] = _declined
+        self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
+        self._home: OnDevice | None = None
+        self._kept: Mapping[str, Shape] = {}
         self._signature: dict[str, Shape] = {}
         self._results: list[Shape] = []
         self._untold: dict[int, Shape] = {}
@@ -98,6 +102,20 @@ class program:
         self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
         self._direct = (None if self._trace_level else compiled.direct(argument)) or _declined
+        self._in_stream, self._home, self._kept = _declined, None, {}
+        if isinstance(compiled, OnDevice) and not compiled.offload_copy:
+            self._stay_on(compiled)
+
+    def _stay_on(self, compiled: OnDevice) -> None:
+        """Take a compiled form whose results stay on its device."""
+        whole_module("mgx_numba.api.device")
+        from .device import quick_run
+
+        self._home, self._kept = compiled, compiled.output_parameters()
+        quick = None if self._trace_level else quick_run(compiled, self._signature)
+        if quick is not None:
+            self._in_stream = quick
+            self._direct = lambda params: quick(params, None)
 
     def _become(self, other: program) -> None:
         """Take the place of another program, which is not used any more."""
@@ -108,12 +126,13 @@ class program:
         return self._compiled.program if self._compiled is not None else self._portable
 
     def get_parameter_names(self) -> list[str]:
-        """Names of the inputs, in order of declaration."""
-        return list(self._parameters())
+        """Names of the inputs, in order of declaration; after them, where results stay on a device, those of the memory
+        that a caller may give for them: ``main:#output_0`` and so on."""
+        return [*self._parameters(), *self._kept]
 
     def get_parameter_shapes(self) -> shape_map:
-        """Shapes of the inputs by name (an integer key gives the shape at that position)."""
-        return shape_map({name: shape.wrap(s) for name, s in self._parameters().items()})
+        """Shapes of what `get_parameter_names` lists, by name (an integer key gives the shape at that position)."""
+        return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._kept}.items()})
 
     def _parameters(self) -> dict[str, Shape]:
         return self._signature if self._compiled is not None else self._portable.parameter_shapes()
@@ -178,6 +197,7 @@ class program:
         Args:
             t: what ``get_target`` gives, or a target's name. Default: ``cpu``.
             offload_copy: copy inputs to the device and results back; or all options as a mapping, which come first.
+                If False, inputs and results of a program for ``gpu`` lie on the device: `to_gpu`, `device_argument`.
             fast_math: transformations and functions that change rounding.
             exhaustive_tune: measure the choices of kernels that have no record, for at most ``tune_budget`` seconds;
                 the records are saved with the program and kept in ``problem_cache`` or the user's database.
@@ -228,6 +248,8 @@ class program:
             float32_matmul_precision=options.float32_matmul_precision,
             tuning=tuning,
             store=self._store,
+            offload_copy=options.offload_copy,
+            device_id=options.device_id,
         )
 
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
@@ -237,6 +259,9 @@ class program:
 
         Args:
             params: an array, ``argument``, buffer or DLPack exporter for every parameter; other names are ignored.
+                Tensors that lie on the device of a program for ``gpu`` are read there, whatever library has them; with
+                ``offload_copy=False`` all do, and results are `device_argument`, in new memory or in that given under
+                the names that `get_parameter_names` has for it.
                 Results are new arrays; inputs are read in place. Both have the model's rank: where a shape is that of a
                 scalar ({1}, {0}) results have no axes, and inputs have none or one element. A Python number is taken
                 for one element and converted, unless that loses its kind (a float to integers, a number to bool).
@@ -250,17 +275,22 @@ class program:
         results = self._direct(params)
         if results is None:
             return self._run_checked({} if params is None else params)
-        for k, known in self._untold.items():
-            results[k]._shape = known
-        return results
+        return self._with_shapes(results) if self._untold else results
 
     eval = run
 
     def run_async(self, params: Mapping[str, Any] | None, stream: int, stream_name: str) -> list[argument]:
-        """Run in the order of a device's stream.
+        """Run in the order of a device's stream, and do not wait for it.
 
-        No target here has streams, so as with MIGraphX's ``ref`` and ``cpu`` this is ``run``: the results are complete
-        when it returns, whatever ``stream`` (a handle as an integer, of the type ``stream_name``) still has to do.
+        On the target ``gpu`` with ``offload_copy=False`` this returns at once, and what is asked of the stream later
+        finds the results; inputs and memory of results must stay until then. An index out of range is raised by a later
+        run. Results that go to the host (``offload_copy``, host steps) are complete when this returns. So they are on
+        ``ref`` and ``cpu``, which have no streams, whatever the stream still has to do.
+
+        Args:
+            params: as for ``run``.
+            stream: handle of a stream of the driver's (``torch.cuda.Stream().cuda_stream``), 0 for its default one.
+            stream_name: its type: ``cudaStream_t``, or ``ihipStream_t`` as MIGraphX calls it.
 
         Raises:
             ParameterError: as ``run``, or ``stream`` is not an integer from 0 on, or ``stream_name`` not a string.
@@ -269,7 +299,20 @@ class program:
             raise ParameterError(f"run_async: stream must be an integer from 0 on, got {stream!r}")
         if not isinstance(stream_name, str):
             raise ParameterError(f"run_async: stream_name must be a string, got {stream_name!r}")
-        return self.run(params)
+        results = self._in_stream(params, stream)
+        if results is not None:
+            return self._with_shapes(results)
+        compiled = self._compiled
+        if not isinstance(compiled, OnDevice) or self._trace_level:
+            return self.run(params)
+        given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
+        return [_result(r, self._untold.get(k)) for k, r in enumerate(given)]
+
+    def _with_shapes(self, results: list[Any]) -> list[Any]:
+        """Results of `_direct`, those with their shapes whose arrays do not tell them."""
+        for k, known in self._untold.items():
+            results[k] = results[k].shaped(known)
+        return results
 
     def _run_checked(self, params: Any) -> list[argument]:
         """Run on whatever ``run`` was given."""
@@ -286,8 +329,9 @@ class program:
             return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
         return [_result(r, None) for r in results]
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """A checked array for every parameter; other names are ignored."""
+    def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
+        """A checked array for every parameter, or a tensor of the device whose elements are there for ``stream``; other
+        names are ignored."""
         if type(given) is not dict and not isinstance(given, Mapping):
             raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
         shapes = self._parameters()
@@ -296,7 +340,10 @@ class program:
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
                 raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
-            inputs[name] = _check(name, given[name], wanted, self)
+            inputs[name] = check(name, given[name], wanted, self, stream)
+        for name, wanted in self._kept.items():
+            if name in given:
+                inputs[name] = check(name, given[name], wanted, self, stream)
         return inputs
 
     def to_py(self) -> str:
@@ -469,60 +516,6 @@ class program:
         return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
 
 
-def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
-    """The array of a parameter, with its shape's lengths (one for a scalar)."""
-    plain = type(value) is np.ndarray and not wanted.type.holds_objects
-    if plain and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
-        array: np.ndarray = value
-        return array
-    if wanted.element is not None:
-        from .holders import held_value
-
-        return held_value(name, value, wanted, lambda of, member, shape: _check(of, member, shape, model))
-    if value is None:
-        raise ParameterError(f"parameter {name}: None is given; expected an array of {wanted}")
-    try:
-        if type(value) in _NUMBERS:
-            value = _converted(value, wanted.type)
-        given = value.unwrap() if isinstance(value, argument) else Argument.from_array(value)
-    except (MgxError, TypeError, ValueError) as error:
-        raise ParameterError(f"parameter {name}: {error}; expected {wanted}") from None
-    array, actual = given.numpy(), given.shape
-    if wanted.is_dynamic:
-        rank = 0 if actual.without_axes else len(actual.lens)
-        fits = not wanted.ranked or (
-            rank == wanted.ndim and all(d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims))
-        )
-    else:
-        fits = actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
-    if actual.type is not wanted.type or not fits:
-        from .mismatch import mismatch
-
-        raise ParameterError(mismatch(name, value, actual, wanted, fits, model._portable.open_dims.get(name, {})))
-    if not wanted.is_dynamic and array.shape != wanted.lens:
-        array = array.reshape(wanted.lens)
-    return array.reshape(()) if not wanted.ranked and actual.without_axes else array
-
-
-_NUMBERS = {bool: 0, int: 1, float: 2}
-"""Python's numbers, which take another operand's element type of the same or a later kind, as in NumPy 2 (NEP 50)."""
-
-
-def _converted(value: Any, type_: Type) -> np.ndarray:
-    """A Python number in an element type.
-
-    Raises:
-        ParameterError: it is of a later kind, or an integer that the type cannot hold.
-    """
-    kind = 2 if type_.is_floating else 0 if type_ is Type.bool_type else 1
-    if _NUMBERS[type(value)] > kind or not (type_.is_floating or type_.is_integral):
-        raise ParameterError(f"the Python {type(value).__name__} {value} is not converted to {type_.name}")
-    try:
-        return np.asarray(value).astype(type_.numpy) if kind == 2 else np.asarray(value, type_.numpy)
-    except OverflowError:
-        raise ParameterError(f"a Python int of {value.bit_length()} bits is out of the range of {type_.name}") from None
-
-
 def _trace_level() -> int:
     """What ``MIGRAPHX_TRACE_EVAL`` asks for; a compiled program keeps what it was when compiled."""
     level = os.environ.get("MIGRAPHX_TRACE_EVAL") or "0"
@@ -539,7 +532,7 @@ def _nothing() -> None:
     return None
 
 
-def _declined(params: Any) -> None:
+def _declined(params: Any, stream: int | None = None) -> None:
     return None
 
 
@@ -566,10 +559,13 @@ def _result(value: Any, known: Shape | None) -> Any:
         from .holders import users_value
 
         return users_value(value, known)
-    result = value.view(argument)
-    if known is not None:
-        result._shape = known
-    return result
+    if isinstance(value, DeviceArray):
+        from .device import device_argument
+
+        found: Any = device_argument.wrap(value)
+    else:
+        found = value.view(argument)
+    return found if known is None else found.shaped(known)
 
 
 def _progress() -> Any:

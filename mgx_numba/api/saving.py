@@ -83,6 +83,7 @@ def saved_options(p: program) -> dict[str, Any]:
         extra["compiled"] = {
             "target": p._target.name(),
             **{name: getattr(p._options, name) for name in SAVED_OPTIONS},
+            **({} if p._options.offload_copy else {"offload_copy": False}),
             "disabled_passes": list(p._options.disabled_passes),
         }
     return extra

@@ -1,23 +1,33 @@
-"""DLPack exchange of every element type, those that NumPy has no DLPack code for included.
+"""DLPack exchange of every element type, those that NumPy has no DLPack code for included, of hosts and of devices.
 
 NumPy's own export and import refuse bfloat16 and float8. Their data crosses as unsigned integers of the same size;
-the type code in the capsule (``DLDataType`` of dlpack.h) is set to what it really is, or read and replaced.
+the type code in the capsule (``DLDataType`` of dlpack.h) is set to what it really is, or read and replaced. Capsules of
+device memory are read and written here; ``__cuda_array_interface__`` (version 3, Numba's documentation) is read where
+there is no DLPack.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any
 
 import numpy as np
 
 from ..errors import ShapeError
-from .types import Type
+from .device_array import DeviceArray
+from .shape import Shape
+from .types import Type, from_numpy
 
-__all__ = ["export_dlpack", "import_dlpack"]
+__all__ = ["CUDA", "device_of", "export_device", "export_dlpack", "import_device", "import_dlpack"]
 
+CUDA = 2  # kDLCUDA
+_MANAGED = 13  # kDLCUDAManaged
 _CPU_DEVICES = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _UNSIGNED = 1  # kDLUInt
+_KINDS = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
+"""DLDataTypeCode by the kind of a NumPy dtype."""
+_NAME = b"dltensor"
 # KDLBfloat and the kDLFloat8 types of dlpack.h.
 _CODES = {
     Type.bf16_type: 4,
@@ -28,6 +38,11 @@ _CODES = {
     Type.fp8e8m0_type: 14,
 }
 _TYPES = {code: type for type, code in _CODES.items()}
+_PLAIN = [t for t in Type if t not in (*_CODES, Type.tuple_type, Type.fp4x2_type) and t.numpy.kind in _KINDS]
+_CODES_AND_BITS = {t: (_KINDS[t.numpy.kind], 8 * t.size) for t in _PLAIN} | {
+    t: (c, 8 * t.size) for t, c in _CODES.items()
+}
+_TYPE_OF = {code: type for type, code in _CODES_AND_BITS.items()}
 
 
 class _DataType(ctypes.Structure):
@@ -40,7 +55,14 @@ class _Tensor(ctypes.Structure):
         ("device", ctypes.c_int32 * 2),
         ("ndim", ctypes.c_int32),
         ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
     )
+
+
+class _ManagedTensor(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class _VersionedHead(ctypes.Structure):
@@ -70,8 +92,8 @@ def import_dlpack(exporter: Any) -> np.ndarray:
     """The exporter's memory as an array, without copying.
 
     Raises:
-        ShapeError: it lies on a device, takes part in automatic differentiation, or has an element type without a
-            counterpart.
+        ShapeError: it lies on a device (`import_device` takes it), takes part in automatic differentiation, or has an
+            element type without a counterpart.
     """
     if getattr(exporter, "requires_grad", False):
         raise ShapeError("the tensor requires grad, so its memory is not given away; pass tensor.detach()")
@@ -110,11 +132,125 @@ class _Importer:
 
 def _data_type(capsule: Any) -> _DataType:
     """The element type inside of a capsule that nobody has consumed yet."""
-    api = ctypes.pythonapi
-    is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", api))
-    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
-    if is_valid(capsule, b"dltensor_versioned"):
-        address = pointer(capsule, b"dltensor_versioned") + ctypes.sizeof(_VersionedHead)
-    else:
-        address = pointer(capsule, b"dltensor")
-    return _Tensor.from_address(address).dtype
+    return _tensor(capsule).dtype
+
+
+def _tensor(capsule: Any) -> _Tensor:
+    """The tensor inside of a capsule that nobody has consumed yet."""
+    if _is_valid(capsule, b"dltensor_versioned"):
+        return _Tensor.from_address(_pointer(capsule, b"dltensor_versioned") + ctypes.sizeof(_VersionedHead))
+    return _Tensor.from_address(_pointer(capsule, _NAME))
+
+
+def device_of(value: Any) -> tuple[int, int] | None:
+    """Kind (DLPack's) and number of the device that a tensor of any library lies on, -1 for a number that it does not
+    tell; None for what lies in host memory or is no tensor."""
+    if hasattr(type(value), "__dlpack_device__"):
+        kind, number = value.__dlpack_device__()
+        return None if int(kind) in _CPU_DEVICES else (int(kind), int(number))
+    return (CUDA, -1) if hasattr(value, "__cuda_array_interface__") else None
+
+
+def import_device(exporter: Any, stream: int) -> DeviceArray:
+    """A tensor in the memory of a CUDA device, without copying; its owner is kept.
+
+    Args:
+        exporter: has ``__dlpack__``, or else ``__cuda_array_interface__``.
+        stream: the work that is to see its elements comes in the order of this stream, as DLPack counts them: a handle
+            of the driver's, 1 for its default one.
+
+    Returns:
+        The tensor; ``stream`` of it is one that has to be waited for, ``device`` -1 if the exporter does not tell.
+
+    Raises:
+        ShapeError: it lies elsewhere, takes part in automatic differentiation, or has an element type without a
+            counterpart or strides that are not whole elements.
+    """
+    if getattr(exporter, "requires_grad", False):
+        raise ShapeError("the tensor requires grad, so its memory is not given away; pass tensor.detach()")
+    found = device_of(exporter)
+    if found is None or found[0] not in (CUDA, _MANAGED):
+        where = "host memory" if found is None else f"a device of another kind (DLPack device type {found[0]})"
+        raise ShapeError(f"the tensor is in {where}, expected one on a CUDA device")
+    if not hasattr(type(exporter), "__dlpack__"):
+        return _from_interface(exporter)
+    try:
+        capsule = exporter.__dlpack__(stream=stream)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ShapeError(f"DLPack import failed: {error}") from None
+    tensor = _tensor(capsule)
+    kind = _TYPE_OF.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
+    if kind is None:
+        code, bits, lanes = tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes
+        raise ShapeError(f"no element type for DLPack's type code {code} of {bits} bits in {lanes} lanes")
+    lens = tensor.shape[: tensor.ndim]
+    strides = tensor.strides[: tensor.ndim] if tensor.strides else None
+    # The capsule is kept unconsumed: when nothing refers to it any more it tells its exporter.
+    return DeviceArray(_shaped(kind, lens, strides), (tensor.data or 0) + tensor.byte_offset, found[1], capsule)
+
+
+def _from_interface(exporter: Any) -> DeviceArray:
+    told = exporter.__cuda_array_interface__
+    dtype = np.dtype(told["typestr"])
+    try:
+        kind = from_numpy(dtype)
+    except ValueError as error:
+        raise ShapeError(str(error)) from None
+    strides = told.get("strides")
+    if strides is not None and any(s % dtype.itemsize for s in strides):
+        raise ShapeError(f"strides {strides} are not whole elements of {dtype}")
+    if told.get("mask") is not None:
+        raise ShapeError("the tensor is masked, which no shape can describe")
+    whole = None if strides is None else [s // dtype.itemsize for s in strides]
+    shape = _shaped(kind, told["shape"], whole)
+    return DeviceArray(shape, told["data"][0] or 0, -1, exporter, told.get("stream"))
+
+
+def _shaped(kind: Type, lens: Any, strides: Any) -> Shape:
+    return Shape(kind, lens, strides) if len(lens) else Shape(kind)
+
+
+def export_device(array: DeviceArray, owner: Any) -> Any:
+    """A DLPack capsule (of version 0) over memory of a CUDA device; ``owner`` is kept until whoever takes it is done.
+
+    Raises:
+        BufferError: DLPack has no code for the element type.
+    """
+    shape = array.shape
+    known = _CODES_AND_BITS.get(shape.type)
+    if known is None:
+        raise BufferError(f"DLPack has no code for {shape.type.name}")
+    lens, strides = ((), ()) if shape.without_axes else (shape.lens, shape.strides)
+    words = ctypes.c_int64 * len(lens)
+    tensor = _Tensor(
+        array.address, (CUDA, array.device), len(lens), _DataType(*known, 1), words(*lens), words(*strides), 0
+    )
+    managed = _ManagedTensor(tensor, next(_numbers), ctypes.cast(_delete, ctypes.c_void_p))
+    _exported[managed.manager] = managed, owner
+    return _new_capsule(ctypes.addressof(managed), _NAME, _discard)
+
+
+_numbers = itertools.count(1)
+_exported: dict[int, tuple[_ManagedTensor, Any]] = {}
+"""What other libraries hold of ours, by number."""
+_api = ctypes.pythonapi
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+# Of a capsule that is going: a reference to it as an object must not be made any more.
+_going_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_going_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Callback)(("PyCapsule_New", _api))
+
+
+@_Callback
+def _delete(managed: int) -> None:
+    """Whoever took a tensor is done with it."""
+    del _exported[_ManagedTensor.from_address(managed).manager]
+
+
+@_Callback
+def _discard(capsule: int) -> None:
+    """A capsule goes; nobody has taken its tensor if its name is still the first one."""
+    if _going_is_valid(capsule, _NAME):
+        _delete(_going_pointer(capsule, _NAME))

@@ -117,8 +117,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
     ),
     "GPU streams and compilers": (
         Variable("GPU_COMPILE_PARALLEL", "Processes that compile kernels for the CPU, at the most."),
-        _idle("NSTREAMS", "A program's launches are one recorded graph."),
-        _idle("ENABLE_NULL_STREAM", "A program's launches are one recorded graph, in a stream of its own."),
+        _idle("NSTREAMS", "A program's launches are one recorded graph; calls run beside one another."),
+        _idle("ENABLE_NULL_STREAM", "`run_async` takes the stream; `run` comes in order with the default one."),
         _idle("GPU_OPTIMIZE", "Kernels have one level of optimisation."),
         _idle("GPU_DEBUG", "The interpreter finds races and accesses out of bounds; kernels check indices themselves."),
         _idle("GPU_DEBUG_SYM", "Kernels have no debug symbols; `MIGRAPHX_GPU_DUMP_SRC` prints their source."),

@@ -30,6 +30,7 @@ REDUCTIONS: dict[str, np.ufunc | None] = {
 def combine_at(data: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
     """Copy of ``data`` with updates combined at an index; narrow floats are combined in float32."""
     ufunc = REDUCTIONS[reduction]
+    index = tuple(map(np.ascontiguousarray, index))  # NumPy goes through them as they lie, and the order counts
     if ufunc is None:
         result = data.copy()
         result[index] = updates

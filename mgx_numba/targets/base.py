@@ -11,11 +11,15 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Planned", "Progress", "ThreadSpan", "Timed", "Tree"]
+__all__ = [
+    "Compiled", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "ThreadSpan", "Timed",
+    "Tree",
+]  # fmt: skip
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -138,6 +142,30 @@ class Exportable(Protocol):
         Raises:
             UnsupportedError: lengths are not known before a run.
         """
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """A compiled program that runs on a device: its inputs may lie there (`DeviceArray`), and its results stay there if
+    they are not copied to the host."""
+
+    @property
+    def device(self) -> int:
+        """The device's number."""
+
+    @property
+    def offload_copy(self) -> bool:
+        """Whether results are copied to the host."""
+
+    def output_parameters(self) -> Mapping[str, Shape]:
+        """Results that a caller may give memory for, among the inputs, by name; none where they are copied."""
+
+    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+        """As ``run``, in the order of a stream of the driver; it may still be running then."""
+
+    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
+        """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None
+        if lengths have to be known before, or results are grouped into tuples."""
 
 
 @runtime_checkable

@@ -29,6 +29,8 @@ class TargetOptions:
         tuning: what chooses the contractions' solvers; None leaves it to the cost model.
         float32_matmul_precision: one of `FLOAT32_PRECISIONS`, where there is a choice; None goes by ``fast_math``.
         store: where compiled kernels are looked for; None takes the user's.
+        offload_copy: results are copied to the host; otherwise they stay on the device.
+        device_id: the number of the device.
     """
 
     fast_math: bool = True
@@ -39,3 +41,5 @@ class TargetOptions:
     float32_matmul_precision: str | None = None
     tuning: Tuning | None = field(default=None, compare=False)
     store: Store | None = field(default=None, compare=False)
+    offload_copy: bool = True
+    device_id: int = 0

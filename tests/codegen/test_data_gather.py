@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.data.gather import gather_elements_launch, gather_launch, gathernd_launch
+from mgx_numba.codegen.cpu.data.indexed import indexed_launch
 from mgx_numba.codegen.launch import Launch
+from mgx_numba.codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
@@ -16,13 +17,13 @@ from tests.values import counting, empty_in_order, in_order
 
 from .launching import run_launch, tensor_of
 
-LAUNCHES = {"gather": gather_launch, "gather_elements": gather_elements_launch, "gathernd": gathernd_launch}
+COPIES = {"gather": gather_copy, "gather_elements": gather_elements_copy, "gathernd": gathernd_copy}
 
 
 def launch_for(
     name: str, attribute: int, x: np.ndarray, indices: np.ndarray, out: np.ndarray, **options: Any
 ) -> Launch:
-    return LAUNCHES[name](attribute, tensor_of(x), tensor_of(indices), tensor_of(out), **options)
+    return indexed_launch(COPIES[name](attribute, tensor_of(x), tensor_of(indices), tensor_of(out), **options))
 
 
 def check(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, gap: int = 0, **orders: Any) -> None:

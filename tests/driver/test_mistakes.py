@@ -211,8 +211,6 @@ def test_misspelt_names_are_those_that_are_near() -> None:
         _read().runn({})
     with pytest.raises(AttributeError, match="no attribute 'parse_onx'; did you mean parse_onnx"):
         mgx.parse_onx("m.onnx")
-    with pytest.raises(AttributeError, match="mgx_numba has no 'to_gpu': "):
-        mgx.to_gpu(X)
 
 
 DRIVER: dict[str, str] = {

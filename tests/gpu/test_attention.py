@@ -12,7 +12,6 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -24,11 +23,6 @@ ALLOWED = {F16: 2e-3, BF16: 2e-2}
 """Errors relative to the largest result: those of rounding weights and results."""
 
 Mask = tuple[Type, tuple[int, ...]] | None
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 def attention(

@@ -15,18 +15,12 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError, UnsupportedError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import assert_agrees, reference
-from .programs import compiled, interpreter
+from .programs import compiled
 
 F32, F16, BF16, F64 = Type.float_type, Type.half_type, Type.bf16_type, Type.double_type
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 Build = Callable[[Module], None]

@@ -14,7 +14,6 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -22,11 +21,6 @@ from ..cpu.agreement import assert_agrees, reference
 from .programs import compiled, interpreter
 
 F32, F16 = Type.float_type, Type.half_type
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 def agree(program: Program, inputs: dict[str, np.ndarray], on: Engine) -> GpuProgram:

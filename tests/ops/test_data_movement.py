@@ -134,6 +134,16 @@ def test_scatter(reduction: str, axis: int) -> None:
     np.testing.assert_allclose(half.astype(np.float32), expected, rtol=0.02)
 
 
+def test_the_last_of_several_updates_counts_however_indices_lie() -> None:
+    """NumPy assigned in the order of memory, so that of indices by columns another update was the last."""
+    indices, updates = np.array([[1, 1, 0], [0, 1, 1]]), counting(2, 3)
+    for order in "CF":
+        at, new = np.asarray(indices, order=order), np.asarray(updates, order=order)
+        tuples = np.empty((1, *at.shape[::-1]), np.int64).T if order == "F" else np.empty((*at.shape, 1), np.int64)
+        tuples[..., 0] = at
+        assert call("scatternd_none", counting(2), tuples, new).tolist() == [3, 5]
+
+
 def test_scatter_out_of_bounds() -> None:
     x, indices, updates = counting(3), np.array([5, 1, -4]), np.array([7, 8, 9], np.float32)
     assert call("scatter_none", x, indices, updates, skip_out_of_bounds=True).tolist() == [0, 8, 2]

@@ -10,8 +10,10 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Launch, Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ..problems.indexing import IndexedCopy
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduce import reduce_launch
+from .data.indexed import indexed_launch
 from .data.runs import runs_launch
 from .data.transpose import transpose_launch
 from .kernel import NAME
@@ -34,6 +36,11 @@ def _(problem: PointwiseProblem) -> Solution:
 @plan.register
 def _(problem: ReductionProblem) -> Solution:
     return Solution((reduce_launch(problem),))
+
+
+@plan.register
+def _(problem: IndexedCopy) -> Solution:
+    return Solution((indexed_launch(problem),))
 
 
 @plan.register

@@ -10,6 +10,7 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ..problems.indexing import IndexedCopy
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
 from .contraction.few_rows import few_rows_refusal, few_rows_solution
@@ -18,6 +19,7 @@ from .contraction.placed import PlacedRequest
 from .contraction.tensor import refusal, tensor_solution
 from .contraction.tiled import tiled_solution
 from .contraction.wgmma import wgmma_refusal, wgmma_solution
+from .data.indexed import indexed_launch
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -38,6 +40,11 @@ def _(problem: PointwiseProblem) -> Solution:
 @plan.register
 def _(problem: ReductionProblem) -> Solution:
     return Solution((reduction_launch(problem),))
+
+
+@plan.register
+def _(problem: IndexedCopy) -> Solution:
+    return Solution((indexed_launch(problem),))
 
 
 @plan.register

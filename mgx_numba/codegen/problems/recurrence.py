@@ -11,6 +11,9 @@ from .element_types import ITEMSIZE
 
 __all__ = ["RecurrenceProblem"]
 
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+"""Element types of a problem; back ends know some of them."""
+
 
 @dataclass(frozen=True)
 class RecurrenceProblem:
@@ -22,7 +25,8 @@ class RecurrenceProblem:
     and writes the steps from the last to the first. ``lengths`` is the integer dtype of the steps of each sequence
     [batch], or "" if all are whole. The optional operands are ``first`` and ``first_cell`` (initial states [lanes,
     batch, hidden], strides given), ``peephole`` [lanes, 3 * hidden] and, for gru that resets after the product,
-    ``inner_bias`` [lanes, hidden]. ``int16`` weights have 16 bits (`contraction.int16_weights` of the CPU).
+    ``inner_bias`` [lanes, hidden]. States of narrow floats are kept in float32. ``int16``
+    weights have 16 bits (`contraction.int16_weights` of the CPU).
     """
 
     cell: str
@@ -46,8 +50,8 @@ class RecurrenceProblem:
     int16: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "float64"):
-            raise ShapeError(f"recurrent layer of dtype {self.dtype}; expected float32 or float64")
+        if self.dtype not in FLOATS:
+            raise ShapeError(f"recurrent layer of dtype {self.dtype}; expected one of {', '.join(FLOATS)}")
         if min(self.steps, self.batch, self.hidden, self.lanes) < 1:
             raise ShapeError("recurrent layer over an empty tensor; expected at least 1 in each dimension")
         if not all(isinstance(function, Pointwise) for function in self.functions):
@@ -62,6 +66,13 @@ class RecurrenceProblem:
     def gates(self) -> int:
         """Gates of the cell."""
         return CELLS[self.cell].gates
+
+    @property
+    def phases(self) -> tuple[tuple[int, ...], ...]:
+        """The gates of each product of a step, which needs all results of the one before."""
+        if self.cell == "gru" and not self.linear_before_reset:
+            return (0, 1), (2,)
+        return (tuple(range(self.gates)),)
 
     @property
     def itemsize(self) -> int:

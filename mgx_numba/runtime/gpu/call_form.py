@@ -20,10 +20,13 @@ from .engine import Engine, Queue, Recording
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["FAULT_BYTES", "CallForm", "ContextMemory", "Packed", "bytes_of", "in_turn", "owned"]
+__all__ = ["FAULT_BYTES", "VECTOR_ALIGNMENT", "CallForm", "ContextMemory", "Packed", "bytes_of", "in_turn", "owned"]
 
 FAULT_BYTES = 24
 """Bytes of a fault record, see `codegen.launch.Mark`."""
+VECTOR_ALIGNMENT = 16
+"""Bytes at whose multiples a caller's parameters and results must start: those of the widest access and of the copy
+engine (CUDA C++ programming guide, device memory accesses; `CUtensorMap`'s global address)."""
 _ALIGNMENT = 256
 """Bytes that parameters and results start at multiples of, as allocations of a device do."""
 
@@ -125,7 +128,7 @@ class CallForm:
         """Take the addresses of what comes with a call: parameters on the device, then results if they stay there.
 
         Raises:
-            ParameterError: results lie where something else of the call does.
+            ParameterError: results lie where something else of the call does, or between two vectors.
         """
         if addresses == self._aimed and self.segments:
             return
@@ -146,6 +149,11 @@ class CallForm:
             self._recordings[segment].change(number)
 
     def _check_apart(self, addresses: Sequence[int]) -> None:
+        for name, address in zip(self._names, addresses):
+            if address % VECTOR_ALIGNMENT:
+                raise ParameterError(
+                    f"{name} starts at {address:#x} on the device, expected a multiple of {VECTOR_ALIGNMENT} bytes"
+                )
         spans = sorted((a, a + size, k) for k, (a, size) in enumerate(zip(addresses, self._sizes)) if size)
         end, owner = 0, -1
         for start, stop, k in spans:

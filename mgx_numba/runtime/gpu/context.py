@@ -11,22 +11,20 @@ import numpy as np
 
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
-from ...core.types import Type, from_numpy
+from ...core.types import Type
 from ...errors import ShapeError
 from ..memory import numpy_dtype
 from ..plan import HostStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock
-from .call_form import FAULT_BYTES, CallForm, ContextMemory, in_turn, owned
+from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn, owned
 from .engine import Queue
+from .transfers import to_device
 
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["ALIGNMENT", "DeviceContext", "Tensor", "TraceCallback", "View"]
+__all__ = ["DeviceContext", "Tensor", "TraceCallback", "View"]
 
-ALIGNMENT = 16
-"""Bytes at whose multiples parameters and results must start: those of the widest access and of the copy engine (CUDA
-C++ programming guide, device memory accesses; `CUtensorMap`'s global address)."""
 _UNKNOWN = Shape(Type.float_type)
 """Of a result whose shape a host step tells, until it has."""
 MOST_FORMS = 4
@@ -158,12 +156,23 @@ class DeviceContext:
 
     def _given(self, array: DeviceArray, aligned: list[DeviceBlock], queue: Queue) -> int:
         """Where a parameter is on the device: in place, or a copy of one that starts between two vectors."""
-        if array.address % ALIGNMENT == 0:
+        self._after(array, queue)
+        if array.address % VECTOR_ALIGNMENT == 0:
             return array.address
         block = self._engine.kept.take(array.shape.bytes, "an aligned copy of a parameter", queue)
         queue.copy(block.address, array.address, array.shape.bytes)
         aligned.append(block)
         return block.address
+
+    def _after(self, array: DeviceArray, queue: Queue) -> None:
+        """Let work that is asked of ``queue`` come after that which an array's elements are written by."""
+        if array.stream is None:
+            return
+        writer = self._engine.queue(array.stream)
+        if writer.identity != queue.identity:
+            event = self._engine.event()
+            event.record(writer)
+            queue.follow(event)
 
     def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[Any]:
         """Where results go: what the caller gave, or new memory."""
@@ -174,6 +183,7 @@ class DeviceContext:
                 address = 0 if block is None else block.address
                 array = DeviceArray(shape or _UNKNOWN, address, self._engine.number, block)
             else:
+                self._after(array, queue)
                 array = DeviceArray(array.shape, array.address, array.device, array.owner)
             array.stream = stream
             made.append(array)
@@ -183,13 +193,7 @@ class DeviceContext:
         """The results, those with them that a host step has made; strings stay on the host."""
         for k, kept in enumerate(self._outputs):
             if kept is not None and not kept.dtype.hasobject:
-                array = np.ascontiguousarray(kept).reshape(kept.shape)
-                block = self._engine.kept.take(array.nbytes, f"result {k}", queue)
-                queue.upload(block.address, array)
-                queue.wait()
-                type_ = from_numpy(array.dtype)
-                shape = Shape(type_, array.shape) if array.ndim else Shape(type_)
-                made[k] = DeviceArray(shape, block.address, self._engine.number, block)
+                made[k] = to_device(self._engine, kept, f"result {k}", queue)
             elif kept is not None:
                 made[k] = kept
         return made

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
 from ...codegen.gpu.backend import BACKEND
 from ...codegen.kernel import KernelSource
-from ...errors import OptionError
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
@@ -19,8 +21,9 @@ from ...graph.specialize import is_dynamic, specialize
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.plan import HostStep, Plan, Step, TensorView
-from ..base import Observation, Observer, Tree
+from ..base import KeptPlan, Observation, Observer, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -41,43 +44,97 @@ Progress = Callable[[int, int, str], None]
 class GpuProgram:
     """See `Compiled`; a program with dynamic inputs gets a plan for each set of lengths it meets."""
 
+    _source: Program | None
+    _trees: list[Tree] | None
+    _plan: Plan | None
+
     def __init__(
         self, program: Program, options: TargetOptions, progress: Progress | None = None, on: Engine | None = None
     ) -> None:
-        """``on`` is what it runs on, by default the first device.
+        """``on`` is what it runs on, by default the device of the options.
 
         Raises:
             DeviceError: there is none.
         """
-        self._options = options
-        self._engine = on or engine()
-        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], GpuProgram] = OrderedDict()
-        self._lock = threading.Lock()
-        self._source: Program | None = None
-        self._trees: list[Tree] | None = None
-        self.executable: DeviceExecutable | None = None
+        self._begin(options, on or engine(options.device_id))
         if is_dynamic(program):
             self._source = self.program = program.clone()
             return
         program, self._trees = without_tuples(program)
-        self.program = program.clone()
-        run_passes(self.program, PASSES, pass_options(options), disabled=options.disabled_passes)
-        self.program.remove_unused_modules()
-        plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
-        self.executable = DeviceExecutable(plan, self._engine, progress, options.store)
+        self.program = optimized(program, options)
+        self._plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
+        self.executable = DeviceExecutable(self._plan, self._engine, progress, options.store)
 
-    def _for(self, inputs: Mapping[str, np.ndarray]) -> GpuProgram:
+    @classmethod
+    def restored(cls, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> GpuProgram:
+        """The program of a plan that `kept_plan` gave; arguments as of `Target.restore`."""
+        made = cls.__new__(cls)
+        made._begin(options, engine(options.device_id), portable)
+        made._plan, made._trees = kept.plan, kept.trees
+        return made
+
+    def _begin(self, options: TargetOptions, on: Engine, portable: Callable[[], Program] | None = None) -> None:
+        self._options = options
+        self._portable = portable
+        self._engine = on
+        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], GpuProgram] = OrderedDict()
+        self._lock = threading.Lock()
+        self._source = None
+        self._trees = None
+        self._plan = None
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """See `Compiled.program`; of a plan from a file it is made when somebody asks."""
+        assert self._portable is not None
+        return optimized(without_tuples(self._portable())[0], self._options)
+
+    @functools.cached_property
+    def executable(self) -> DeviceExecutable | None:
+        """What runs; None of dynamic inputs. Of a plan from a file it is made when somebody asks: by then the
+        constants are read."""
+        with self._lock:
+            known = self.__dict__.get("executable")
+            if known is not None or self._plan is None:
+                return known
+            made = DeviceExecutable(self._plan, self._engine, None, self._options.store)
+            self.__dict__["executable"] = made
+            return made
+
+    @property
+    def device(self) -> int:
+        """See `OnDevice.device`."""
+        return self._engine.number
+
+    @property
+    def offload_copy(self) -> bool:
+        """See `OnDevice.offload_copy`."""
+        return self._options.offload_copy
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
+        if self.offload_copy or self.executable is None or self._trees is not None:
+            return {}
+        return {_output(k): s for k, s in enumerate(self.executable.result_shapes) if s is not None}
+
+    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
+        """See `OnDevice.entry`."""
+        if self.executable is None or self._trees is not None or None in self.executable.result_shapes:
+            return None
+        return self.executable.run
+
+    def _for(self, inputs: Mapping[str, Any]) -> GpuProgram:
         """The program for these inputs' lengths."""
         if self._source is None:
             return self
         names = [name for name, shape in self._source.parameter_shapes().items() if shape.element is None]
-        key = tuple(inputs[name].shape for name in names)
+        lens = {name: _lens(inputs[name]) for name in self._source.parameter_shapes() if name in inputs}
+        key = tuple(lens[name] for name in names)
         with self._lock:
             found = self._specialized.get(key)
             if found is not None:
                 self._specialized.move_to_end(key)
                 return found
-        lens = {name: array.shape for name, array in inputs.items()}
         found = GpuProgram(specialize(self._source, lens), self._options, None, self._engine)
         with self._lock:
             while len(self._specialized) >= MOST_PLANS:
@@ -85,44 +142,64 @@ class GpuProgram:
             self._specialized[key] = found
         return found
 
-    def _arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
         assert self.executable is not None
-        return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
+        given = (inputs[p.name] for p in self.executable.plan.parameters)
+        return [v if isinstance(v, DeviceArray) else np.ascontiguousarray(v) for v in given]
 
     def _grouped(self, results: list[np.ndarray]) -> list[Any]:
         return results if self._trees is None else [_group(tree, results) for tree in self._trees]
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `Compiled.run`."""
+    def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
         target = self._for(inputs)
-        assert target.executable is not None
-        return target._grouped(target.executable.run(target._arrays(inputs)))
+        executable = target.executable
+        assert executable is not None
+        outputs = None
+        if not self.offload_copy:
+            outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
+        return target._grouped(executable.run(target._arrays(inputs), outputs, stream))
+
+    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+        """See `OnDevice.run_in`."""
+        return self.run(inputs, stream)
 
     def direct(self, result_type: type[np.ndarray]) -> None:
-        """There is no quicker form yet."""
+        """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """See `Compiled.resolve`."""
         return self._for(inputs).program
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `Compiled.observe`; seconds are the device's."""
+    def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
+        """See `Compiled.observe`; seconds are the device's. Data comes from the host, and results go there."""
+        inputs = {name: self._on_host(value) for name, value in inputs.items()}
         target = self._for(inputs)
         assert target.executable is not None
 
         def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            flops, moved = (step.flops, step.bytes) if isinstance(step, Step) else (0, 0)
-            outputs = step.outputs
-            observer(
-                Observation(step.instruction, step.label, seconds, lambda: [view(v) for v in outputs], flops, moved)
-            )
+            flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
+
+            def outputs() -> list[np.ndarray]:
+                return [view(v) for v in step.outputs]
+
+            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
 
+    def _on_device(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._on_device(v) for v in value]
+        return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
+
+    def _on_host(self, value: Any) -> np.ndarray:
+        if not isinstance(value, DeviceArray):
+            return value
+        return to_host(self._engine, value).reshape(value.shape.array_lens)
+
     def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
         """See `Planned.plan`."""
-        executable = self._for(inputs).executable
-        return None if executable is None else executable.plan
+        return self._for(inputs)._plan
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: what a call costs besides its steps is not measured yet."""
@@ -136,21 +213,23 @@ class GpuProgram:
         def show(seen: Observation) -> None:
             nonlocal total
             total += seen.seconds
-            write_trace(out, f"{seen.instruction} [{seen.label}]", seen.seconds, total, seen.outputs(), level)
+            reason = f" (on the host: {seen.reason})" if seen.reason else ""
+            write_trace(out, f"{seen.instruction} [{seen.label}]{reason}", seen.seconds, total, seen.outputs(), level)
 
-        return self.observe(inputs, show)
+        results = self.observe(inputs, show)
+        return results if self.offload_copy else [self._on_device(r) for r in results]
 
     def kernels(self) -> list[KernelSource]:
         """The distinct kernels, in order of first use."""
         found: dict[KernelSource, None] = {}
         for program in (self, *self._specialized.values()):
-            if program.executable is not None:
-                found.update(dict.fromkeys(program.executable.plan.kernels()))
+            if program._plan is not None:
+                found.update(dict.fromkeys(program._plan.kernels()))
         return list(found)
 
     def host_reasons(self) -> dict[str, str]:
         """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
-        steps = self.executable.plan.steps if self.executable is not None else []
+        steps = self._plan.steps if self._plan is not None else []
         return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
 
     def rewrite_log(self) -> RewriteLog:
@@ -161,16 +240,32 @@ class GpuProgram:
             log.include(program.rewrite_log())
         return log
 
-    def kept_plan(self) -> None:
-        """None: plans of this target are made again."""
+    def kept_plan(self) -> KeptPlan | None:
+        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths."""
+        return None if self._plan is None else KeptPlan(self._plan, self._trees)
 
     def machine_code(self) -> dict[str, Any]:
-        """See `Compiled.machine_code`.
+        """See `Compiled.machine_code`: of all kernels that the program has by now."""
+        from ...codegen.embedding import embed  # late: few programs are saved with their code
 
-        Raises:
-            OptionError: always: objects of this target stay in the object store.
-        """
-        raise OptionError("the target gpu keeps no machine code in files yet")
+        return embed(self.kernels(), self._options.store)
+
+
+def optimized(program: Program, options: TargetOptions) -> Program:
+    """A copy after the passes."""
+    program = program.clone()
+    run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+    program.remove_unused_modules()
+    return program
+
+
+def _output(number: int) -> str:
+    """What MIGraphX calls the parameter that is memory for a result."""
+    return f"main:#output_{number}"
+
+
+def _lens(value: Any) -> tuple[int, ...]:
+    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
 
 
 def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ...errors import OptionError
+from ...codegen.backend import backend
+from ...errors import DeviceError
 from ...interrupts import whole_module
 from .passes import PASSES
 
@@ -24,7 +25,7 @@ class GpuTarget:
     backend = "gpu"
     passes = PASSES
     tunes = False
-    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
+    device_options: frozenset[str] = frozenset(("device_id", "float32_matmul_precision", "offload_copy"))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
         """See `Target.compile`.
@@ -38,12 +39,19 @@ class GpuTarget:
         return GpuProgram(program, options, progress)
 
     def machine(self) -> Mapping[str, str] | None:
-        """None: no plan is kept yet."""
-        return None
+        """Architecture and versions, and the first device's model; None without a device."""
+        from ...codegen.gpu.driver.device import model_of
+
+        try:
+            return {**backend(self.backend).identity(), "model": model_of(0)}
+        except DeviceError:
+            return None
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
-        """See `Target.restore`."""
-        raise OptionError("the target gpu keeps no plans")
+        """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
+        from .program import GpuProgram
+
+        return GpuProgram.restored(kept, options, portable)
 
     def limits(self, num_threads: int = 0) -> None:
         """See `Target.limits`; they are not measured."""
@@ -51,7 +59,7 @@ class GpuTarget:
 
     def missing(self) -> str:
         """Why this process has no device; empty if it has one."""
-        from ...codegen.gpu.driver.library import missing
+        from ...runtime.gpu.choice import missing
 
         return missing()
 

@@ -1,19 +1,14 @@
-"""Copies whose source position is read from memory: gathers, embeddings, axes remapped by a table.
+"""Copies whose source position is read from memory.
 
-An element of the result comes from ``source[base + t0 + t1 + ...]``. The base is linear in the output
-position; each *term* adds what an integer tensor says. A term that is an *index* counts along an axis of the
-source: negative values count from its end. Values out of range are errors where the term is checked, and are clamped
-where it is not, so that no other memory is ever read. A term that is a *table* holds element offsets made by the
-compiler, which are taken as they are.
+Indices out of range are errors where a term is checked, and are clamped where it is not, so that no other memory is
+ever read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
-from ...problems.cluster import Tensor
+from ...problems.indexing import IndexedCopy
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
@@ -21,25 +16,14 @@ from ..machine import machine
 from .checks import Checks
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes
 from .runs import runs_launch
-from .terms import Term
 
 __all__ = ["indexed_launch"]
 
 
-def indexed_launch(
-    name: str, source: Tensor, source_elements: int, terms: Sequence[Term], out: Tensor, origin: str = ""
-) -> Launch:
-    """One launch that fills ``out`` from the operand ``x``, at positions moved by ``terms``.
-
-    Args:
-        name: kernel name.
-        source: type of ``x``, the lengths of the output, and the strides of ``x`` along the axes of the
-            output (0 where a term decides).
-        source_elements: elements that are read at most, for the estimate of moved bytes.
-        terms: at least one.
-        out: the output.
-    """
-    source_bytes = source_elements * source.type.size
+def indexed_launch(problem: IndexedCopy) -> Launch:
+    """One launch that fills the output."""
+    name, source, terms, out, origin = problem.name, problem.source, problem.terms, problem.out, problem.origin
+    source_bytes = problem.elements * source.type.size
     runs = runs_launch(name, source, out, ("x", "out"), terms, source_bytes, origin)
     if runs is not None:
         return runs

@@ -12,12 +12,12 @@ from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
+from ...problems.indexing import remapping
 from ...statements import indent, load_text, store_text, vector_loop
 from ..loops import is_streamed
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes
-from .terms import Term
 
 __all__ = ["has_short_rows", "pad_launch", "remap_launch"]
 
@@ -156,10 +156,5 @@ def remap_launch(
     edges = edges_launch(name, positions, x, out, origin)
     if edges is not None:
         return edges
-    tables = {f"table{axis}": at.astype(np.int64) * x.strides[axis] for axis, at in positions.items()}
-    rank = len(out.lens)
-    terms = [Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in range(rank))) for axis in positions]
-    strides = tuple(0 if axis in positions else s for axis, s in enumerate(x.strides))
-    elements = int(np.prod(x.lens, dtype=np.int64))
-    launch = indexed_launch(name, Tensor(x.type, out.lens, strides), elements, terms, out, origin)
-    return launch, tables
+    copy, tables = remapping(name, positions, x, out, origin)
+    return indexed_launch(copy), tables

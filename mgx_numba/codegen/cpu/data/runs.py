@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
+from ...problems.indexing import Term
 from ...space import Space, collapse
 from ...statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from .. import host
@@ -23,7 +24,6 @@ from ..loops import Odometer, claim, is_streamed, task_elements
 from ..machine import machine
 from .checks import Checks
 from .rows import mover
-from .terms import Term
 
 __all__ = ["runs_launch"]
 

@@ -50,6 +50,4 @@ def waits_for_weights(problem: RecurrenceProblem) -> bool:
 
 def phases(problem: RecurrenceProblem) -> tuple[Phase, ...]:
     """The products of a step, in order; each needs all results of the one before."""
-    if problem.cell == "gru" and not problem.linear_before_reset:
-        return (Phase((0, 1), VECTORS // 2), Phase((2,), VECTORS))
-    return (Phase(tuple(range(problem.gates)), max(1, VECTORS // problem.gates)),)
+    return tuple(Phase(gates, max(1, VECTORS // len(gates))) for gates in problem.phases)

@@ -23,27 +23,29 @@ class ElementText:
     """The text of a kernel over the vectors of a space.
 
     Attributes:
+        active: whether the thread has a vector; those beyond the last one make the last one's too.
         buffer: where statements go.
         lanes: of the vectors, along the last dimension.
         places: names of the indices along the dimensions; the last counts vectors.
     """
 
+    active = f"block_index(0) * {THREADS} + thread_index(0) < items"
+
     def __init__(
         self, tensors: Sequence[tuple[str, Tensor]], lens: Sequence[int], strides: Sequence[Sequence[int]], lanes: int
     ) -> None:
-        """``tensors`` are the operands by name, the result last; ``strides`` are theirs along the dimensions ``lens``,
-        of which the last is a multiple of ``lanes``."""
+        """``tensors`` are the operands by name, the result last; ``strides`` are those of some tensors along the
+        dimensions ``lens``, of which the last is a multiple of ``lanes``, the result's last."""
         self.lanes = lanes
         self.buffer = CodeBuffer()
         self.arguments = Arguments()
-        self._names = [name for name, _ in tensors]
+        self._result, self._last = tensors[-1][0], len(strides) - 1
         for name, tensor in tensors:
             self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
         lens = (*lens[:-1], lens[-1] // lanes)
         self._items = prod(lens)
         self.arguments.integer("items", self._items)
         self._axes = Axes(self.arguments, "", lens, strides, lanes)
-        self._checked = False
         self.places: list[str] = []
 
     def begin(self) -> None:
@@ -53,27 +55,21 @@ class ElementText:
         self.buffer.line(f"item = imin(block_index(0) * {THREADS} + thread_index(0), items - 1)")
         self.places = self._axes.split(self.buffer, "item")
 
-    def place(self, operand: int) -> str:
-        """Name of an operand's element offset at the vector."""
-        text = self._axes.offset(operand, self.places)
+    def place(self, number: int) -> str:
+        """Name of the element offset at the vector by one of the strides."""
+        text = self._axes.offset(number, self.places)
         return self.buffer.emit(text) if " " in text else text
 
     def faults(self) -> None:
-        """Ask for the arguments of `fault`."""
+        """Ask for the arguments of ``note_fault``."""
         self.arguments.fault("pointer_int64")
 
-    def fault(self, condition: str, check: int, index: str) -> None:
-        """Note an index that does not fit."""
-        with self.buffer.block(f"if {condition}:"):
-            self.buffer.line(f"note_fault(fault, step_number, {check}, {index})")
-
     def store(self, value: str) -> None:
-        """Store the vector; threads beyond the last one have made the last one's too, and store nothing."""
-        name = self._names[-1]
+        """Store the vector of an active thread."""
         store = "store_aligned" if self.lanes > 1 else "store"
-        place = self.place(len(self._names) - 1)
-        with self.buffer.block(f"if block_index(0) * {THREADS} + thread_index(0) < items:"):
-            self.buffer.line(f"{store}(p_{name}, {place}, {value})")
+        place = self.place(self._last)
+        with self.buffer.block(f"if {self.active}:"):
+            self.buffer.line(f"{store}(p_{self._result}, {place}, {value})")
 
     def launch(self, name: str, origin: str, moved: int, flops: int = 0, checks: tuple[str, ...] = ()) -> Launch:
         """The launch of the finished text."""

@@ -1,4 +1,4 @@
-"""Pooling: maxima and means of windows."""
+"""Pooling: maxima, means and norms of windows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 
+from ....core.types import Type
+from ....ops.pooling import Pooling, PoolingMode
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
@@ -30,14 +32,17 @@ class WindowAxis:
     after: int
 
 
-def pooling_launch(
-    greatest: bool, count_padding: bool, windows: Sequence[WindowAxis], data: Tensor, out: Tensor, origin: str
-) -> Launch:
-    """The greatest element, or the mean, of each window of ``x``; axes 2 and following are spatial.
+def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out: Tensor, origin: str) -> Launch:
+    """The greatest element, the mean, or the norm, of each window of ``x``; axes 2 and following are spatial.
 
-    A mean is over the elements of the input, with ``count_padding`` also over those of the padding. Narrow floats are
-    added in float32.
+    A mean is over the elements of the input, with ``count_include_pad`` also over those of the padding. Narrow floats
+    are added in float32, integers in float64.
+
+    Raises:
+        UnsupportedError: the language has no such norm of these elements.
     """
+    greatest = op.mode is PoolingMode.max
+    count_padding = op.count_include_pad and op.mode is PoolingMode.average
     axes = range(2, len(out.lens))
     last = 1 if out.strides[1] == 1 or out.lens[1] == 1 else axes[-1]
     order = [0, *(a for a in (1, *axes) if a != last), last]
@@ -56,9 +61,10 @@ def pooling_launch(
         numbers.append({n: arguments.integer(f"{n}{d}", v) for n, v in zip(names, values)})
     text.begin()
     printer = ThreadPrinter(buffer, lanes)
-    reduction = REDUCTIONS["reduce_max" if greatest else "reduce_mean"]
-    accumulator = reduction.accumulator(data.type)
-    start = printer.const(reduction.neutral(data.type), accumulator)
+    reduction = REDUCTIONS["reduce_max" if greatest else "reduce_sum"]
+    kind = data.type if greatest or data.type.is_floating else Type.double_type
+    accumulator = reduction.accumulator(kind)
+    start = printer.const(reduction.neutral(kind), accumulator)
     buffer.line(f"sums = {start.name}")
     buffer.line("counted = 0")
     base = text.place(0)
@@ -78,18 +84,33 @@ def pooling_launch(
         with buffer.block(f"if {inside}:"):
             load = "load_aligned" if lanes > 1 else "load"
             value = printer.loaded(f"{load}(p_x, {base} + {terms}, {lanes})", data.type)
-            own = reduction.contribution(printer, value, data.type)
-            own = VectorValue(printer.stored(own, accumulator), accumulator)
+            own = VectorValue(printer.stored(value, accumulator), accumulator)
+            own = _power(printer, op, own) if op.mode is PoolingMode.lpnorm else own
             combined = getattr(printer, reduction.combine)(VectorValue("sums", accumulator), own)
             buffer.line(f"sums = {combined.name}")
             if not count_padding:
                 buffer.line("counted = counted + 1")
     result = VectorValue("sums", accumulator)
-    if not greatest:
+    if op.mode is PoolingMode.average:
         divisor = buffer.emit(f"splat(cast_{dtype_name(accumulator)}(imax(counted, 1)), {lanes})")
         result = printer.div(result, VectorValue(divisor, accumulator))
+    if op.mode is PoolingMode.lpnorm:
+        result = _root(printer, op, result)
     if accumulator is data.type.compute:
         result = VectorValue(result.name, data.type)
     text.store(printer.stored(printer.cast(result, out.type)))
     taps = prod(w.size for w in windows)
     return text.launch("pooling_kernel", origin, data.footprint + out.footprint, prod(out.lens) * taps)
+
+
+def _power(printer: ThreadPrinter, op: Pooling, x: VectorValue) -> VectorValue:
+    """The magnitude of an element to the order of the norm."""
+    size = printer.abs(x)
+    return printer.mul(size, size) if op.lp_order == 2 else printer.pow(size, printer.const(op.lp_order, x.dtype))
+
+
+def _root(printer: ThreadPrinter, op: Pooling, total: VectorValue) -> VectorValue:
+    """The norm from the sum of powers."""
+    if op.lp_order == 1:
+        return total
+    return printer.sqrt(total) if op.lp_order == 2 else printer.pow(total, printer.const(1 / op.lp_order, total.dtype))

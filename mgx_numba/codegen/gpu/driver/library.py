@@ -25,10 +25,13 @@ _STICKY = {
     700: "a kernel read or wrote memory that it may not touch",
     701: "a kernel wants more registers than there are",
     702: "a kernel ran longer than the system allows",
-    710: "a kernel stopped at a trap",
+    710: "a kernel stopped at an assertion",
+    714: "a kernel's stack failed",
     715: "a kernel has an instruction that the device does not know",
     716: "a kernel used an address that is not aligned",
-    719: "a kernel failed",
+    717: "a kernel used an address in the wrong space",
+    718: "a kernel jumped to where there is no instruction",
+    719: "a kernel failed, at a trap perhaps",
 }
 """CUresult values after which a context cannot be used any more, in words."""
 

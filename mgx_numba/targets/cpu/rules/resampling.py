@@ -15,6 +15,7 @@ from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
 from ...lowering.destinations import keeps_inner_axis
+from ...lowering.indexing import lower_reverse
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -74,14 +75,7 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
     _remap(low, ins, *resize_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
 
 
-@lowering("reverse", accepts=keeps_inner_axis)
-def lower_reverse(low: Lowering, ins: Instruction) -> None:
-    """A copy of a view with negative strides."""
-    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
-    if view is None:
-        low.host(ins, "no view of the input is the result")
-    else:
-        low.copy(view, low.output(ins), ins)
+lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
 
 
 def _remap(

@@ -1,6 +1,17 @@
 """Lowering rules of the ``gpu`` target, one file an operator family; importing the package registers them all."""
 
-from . import attention, clusters, contraction, data, views
+from . import attention, clusters, contraction, data, detection, indexing, ordering, recurrent, views
 from .table import RULES
 
-__all__ = ["RULES", "attention", "clusters", "contraction", "data", "views"]
+__all__ = [
+    "RULES",
+    "attention",
+    "clusters",
+    "contraction",
+    "data",
+    "detection",
+    "indexing",
+    "ordering",
+    "recurrent",
+    "views",
+]

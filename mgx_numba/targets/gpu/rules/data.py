@@ -1,62 +1,101 @@
-"""Gathers, padding and pooling."""
+"""Padding, resizing, pooling and local response normalisation."""
 
 from __future__ import annotations
 
-from ....codegen.gpu.data.gather import gather_launch
+from collections.abc import Mapping
+
+import numpy as np
+
+from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
-from ....core.types import Type
+from ....codegen.gpu.data.resize import interpolation_launch
+from ....codegen.problems.indexing import remapping
 from ....graph.instruction import Instruction
-from ....ops.gather import Gather
-from ....ops.pad import Pad, PadMode
+from ....ops.lrn import Lrn
+from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
+from ....ops.resize import Resize, nearest_index
 from ...lowering.destinations import keeps_inner_axis
+from ...lowering.indexing import lower_reverse
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-
-@lowering("gather", accepts=keeps_inner_axis)
-def lower_gather(low: Lowering, ins: Instruction) -> None:
-    """One kernel; indices are checked unless they are known to be in range."""
-    op, (data, indices) = ins.op, low.inputs(ins)
-    assert isinstance(op, Gather)
-    if 0 in (*data.lens, *ins.shape.lens):
-        low.host(ins, "there are no elements")
-        return
-    axis, out = op.axis % len(data.lens), low.output(ins)
-    length = data.lens[axis]
-    checked = not low.ranges.span(ins.inputs[1]).within(-length, length - 1)
-    launch = gather_launch(axis, data.tensor, indices.tensor, out.tensor, low.origin(ins), checked)
-    low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
+lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
 
 
 @lowering("pad", accepts=keeps_inner_axis)
 def lower_pad(low: Lowering, ins: Instruction) -> None:
-    """One kernel for a constant; the other modes go to the host."""
+    """One kernel: around a copy a constant, or positions from tables."""
     op, data = ins.op, low.input(ins, 0)
     assert isinstance(op, Pad)
-    if op.mode is not PadMode.constant:
-        low.host(ins, f"no kernel pads by mode {op.mode.name}")
+    rank = len(data.lens)
+    if op.mode is PadMode.constant:
+        _pad(low, ins, op.pads[:rank], op.value)
         return
-    if 0 in (*data.lens, *ins.shape.lens) or not data.lens:
-        low.host(ins, "there are no elements, or no axes")
+    pairs = list(zip(op.pads[:rank], op.pads[rank:]))
+    _remap(low, ins, "pad_kernel", {a: op.positions(data.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)})
+
+
+@lowering("fixed_pad", accepts=keeps_inner_axis)
+def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    assert isinstance(ins.op, FixedPad)
+    _pad(low, ins, (0,) * len(low.input(ins, 0).lens), 0)
+
+
+def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: float) -> None:
+    """Append the kernel that puts the input into the result, ``before`` elements in, and a value around it."""
+    data, out = low.input(ins, 0), low.output(ins)
+    if not out.lens:
+        low.copy(data, out, ins)
+        return
+    launch = pad_launch(before, value, data.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": data, "out": out}, ins)
+
+
+@lowering("resize", accepts=keeps_inner_axis)
+def lower_resize(low: Lowering, ins: Instruction) -> None:
+    """One kernel and its tables; integers that are interpolated go to the host."""
+    op = ins.op
+    assert isinstance(op, Resize)
+    if len(ins.inputs) != 1:
+        low.host(ins, "the sizes are known at run time only")
+        return
+    if op.mode != "nearest" and not ins.shape.type.is_floating:
+        low.host(ins, f"kernels interpolate floats, not {ins.shape.type.name}")
+        return
+    x = low.input(ins, 0)
+    samples = op.samples(x.lens)
+    if op.mode == "nearest" or not samples:
+        positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in samples}
+        _remap(low, ins, "resize_nearest_kernel", positions)
         return
     out = low.output(ins)
-    launch = pad_launch(op.pads[: len(data.lens)], op.value, data.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": data, "out": out}, ins)
+    launch, tables = interpolation_launch(op, x.tensor, out.tensor, low.origin(ins))
+    constants = {name: low.constant(array) for name, array in tables.items()}
+    low.launch(launch, {"x": x, "out": out, **constants}, ins)
+
+
+def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, np.ndarray]) -> None:
+    """Append a copy whose positions along some axes are read from tables."""
+    x, out = low.input(ins, 0), low.output(ins)
+    if not positions:
+        low.copy(x, out, ins)
+        return
+    problem, tables = remapping(name, positions, x.tensor, out.tensor, low.origin(ins))
+    constants = {name: low.constant(array) for name, array in tables.items()}
+    for launch in low.backend.plan(problem).launches:
+        low.launch(launch, {"x": x, "out": out, **constants}, ins)
 
 
 @lowering("pooling", accepts=keeps_inner_axis)
 def lower_pooling(low: Lowering, ins: Instruction) -> None:
-    """One kernel for maxima and means of floats; norms and integers go to the host."""
+    """One kernel."""
     op, data = ins.op, low.input(ins, 0)
     assert isinstance(op, Pooling)
-    plain = op.mode is PoolingMode.max or data.type in (Type.float_type, Type.half_type, Type.bf16_type)
-    if op.mode is PoolingMode.lpnorm or not plain or data.type is Type.bool_type:
-        low.host(ins, f"no kernel pools {data.type.name} by mode {op.mode.name}")
-        return
-    if 0 in (*data.lens, *ins.shape.lens):
-        low.host(ins, "there are no elements")
+    if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
+        low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
     spatial = data.lens[2:]
     if op.dyn_global:
@@ -65,7 +104,16 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
         geometry = zip(op.lengths, op.stride, op.dilations, op.pads(spatial))
         windows = [WindowAxis(size, stride, dilation, *pads) for size, stride, dilation, pads in geometry]
     out = low.output(ins)
-    greatest = op.mode is PoolingMode.max
-    counts = op.count_include_pad and not greatest
-    launch = pooling_launch(greatest, counts, windows, data.tensor, out.tensor, low.origin(ins))
+    launch = pooling_launch(op, windows, data.tensor, out.tensor, low.origin(ins))
     low.launch(launch, {"x": data, "out": out}, ins)
+
+
+@lowering("lrn", accepts=keeps_inner_axis)
+def lower_lrn(low: Lowering, ins: Instruction) -> None:
+    """One kernel; integers go to the host."""
+    if not ins.shape.type.is_floating:
+        low.host(ins, f"kernels normalise floats, not {ins.shape.type.name}")
+        return
+    assert isinstance(ins.op, Lrn)
+    x, out = low.input(ins, 0), low.output(ins)
+    low.launch(lrn_launch(ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)

@@ -1,0 +1,188 @@
+"""What calls cost with data on a device: `python -m bench.gpu_streams [--json FILE] [--runs N]`.
+
+Host time of a call beside the device's own, threads with a stream each, and memory over many runs. The program is a row
+of small kernels, so that the host counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from ctypes import byref, c_uint, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mgx_numba
+from mgx_numba.runtime.gpu.cuda import CudaEngine, cuda_engine
+
+LENS = (8, 64)
+THREADS, RUNS_EACH = 4, 250
+BATCH = 50
+"""Calls in a row of one measurement: fewer than the driver takes before it lets a caller wait."""
+
+
+def program(kernels: int) -> Any:
+    """So many softmax one after the other, each a kernel."""
+    made = mgx_numba.program()
+    main = made.get_main_module()
+    value = main.add_parameter("x", mgx_numba.shape(type="float", lens=list(LENS)))
+    for _ in range(kernels):
+        value = main.add_instruction(mgx_numba.op("softmax", axis=1), [value])
+    main.add_return([value])
+    return made.compile("gpu", offload_copy=False)
+
+
+def numbers(seed: int) -> np.ndarray:
+    """Inputs."""
+    return np.random.default_rng(seed).standard_normal(LENS).astype(np.float32)
+
+
+def expected(x: np.ndarray, kernels: int) -> np.ndarray:
+    """What `program` gives."""
+    for _ in range(kernels):
+        e = np.exp(x - x.max(1, keepdims=True))
+        x = e / e.sum(1, keepdims=True)
+    return x
+
+
+def stream(on: CudaEngine) -> int:
+    """The handle of a new stream."""
+    made = c_void_p()
+    with on.use():
+        on.driver.call("cuStreamCreate", byref(made), c_uint(1))
+    assert made.value is not None
+    return made.value
+
+
+def microseconds(call: Callable[[int], Any], repeats: int, each: int = 1) -> float:
+    """The median of a call's time, of ``each`` in a row."""
+    found = []
+    for k in range(repeats):
+        start = time.perf_counter()
+        for i in range(each):
+            call(k * each + i)
+        found.append((time.perf_counter() - start) / each)
+        mgx_numba.gpu_sync()
+    return 1e6 * float(np.median(found))
+
+
+def calls(kernels: int) -> dict[str, float]:
+    """Microseconds of the host for a call, and of the device for its kernels."""
+    on, model = cuda_engine(), program(kernels)
+    number = stream(on)
+    shapes = model.get_parameter_shapes()
+    feeds = []
+    for seed in range(2):
+        memory = mgx_numba.allocate_gpu(shapes["main:#output_0"])
+        feeds.append({"x": mgx_numba.to_gpu(numbers(seed)), "main:#output_0": memory})
+    alone = {"x": feeds[0]["x"]}
+    for feed in (*feeds, alone):
+        model.run(feed)
+        model.run_async(feed, number, "cudaStream_t")
+    mgx_numba.gpu_sync()
+    figures = {
+        "run": microseconds(lambda k: model.run(feeds[0]), 300),
+        "run, other addresses each time": microseconds(lambda k: model.run(feeds[k % 2]), 300),
+        "run, new memory for results": microseconds(lambda k: model.run(alone), 300),
+        "run_async": microseconds(lambda k: model.run_async(feeds[0], number, "cudaStream_t"), 20, BATCH),
+        "run_async, other addresses each time": microseconds(
+            lambda k: model.run_async(feeds[k % 2], number, "cudaStream_t"), 20, BATCH
+        ),
+        "run_async, new memory for results": microseconds(
+            lambda k: model.run_async(alone, number, "cudaStream_t"), 20, BATCH
+        ),
+    }
+    executable = model._compiled.executable
+    context = executable._idle[-1]
+    with on.use():
+        (segment,) = next(iter(context._forms.values())).segments
+        figures["device"] = 1e6 * min(context.queue.timed(segment) for _ in range(20))
+    offloaded = model.clone().compile("gpu")
+    x = numbers(0)
+    figures["run, data on the host"] = microseconds(lambda k: offloaded.run({"x": x}), 300)
+    try:
+        import torch
+    except ImportError:
+        return figures
+    tensor, memory = torch.from_numpy(x).cuda(), torch.empty(*LENS, device="cuda")
+    given = {"x": tensor, "main:#output_0": memory}
+    figures["run, tensors of torch in and out"] = microseconds(lambda k: torch.from_dlpack(model.run(given)[0]), 300)
+    return figures
+
+
+def threads(kernels: int) -> dict[str, float]:
+    """Runs a second of threads with a stream each, and how many of them were wrong."""
+    on, model = cuda_engine(), program(kernels)
+    wrong = []
+
+    def work(seed: int) -> None:
+        number = stream(on)
+        for k in range(RUNS_EACH):
+            x = numbers(seed * RUNS_EACH + k)
+            (result,) = model.run_async({"x": mgx_numba.to_gpu(x)}, number, "cudaStream_t")
+            if not np.allclose(np.asarray(mgx_numba.from_gpu(result)), expected(x, kernels), atol=1e-6):
+                wrong.append((seed, k))
+
+    started = time.perf_counter()
+    each = [threading.Thread(target=work, args=(k,)) for k in range(THREADS)]
+    for thread in each:
+        thread.start()
+    for thread in each:
+        thread.join()
+    seconds = time.perf_counter() - started
+    return {"runs": THREADS * RUNS_EACH, "wrong": len(wrong), "runs a second": THREADS * RUNS_EACH / seconds}
+
+
+def memory(runs: int) -> dict[str, int]:
+    """Bytes by which the device's memory in use, and this process's, are more after so many runs."""
+    on, model = cuda_engine(), program(3)
+    number = stream(on)
+    x = numbers(0)
+    there = mgx_numba.to_gpu(x)
+
+    def some(count: int) -> None:
+        for k in range(count):
+            model.run({"x": there})
+            model.run_async({"x": mgx_numba.to_gpu(x)} if k % 10 == 0 else {"x": there}, number, "cudaStream_t")
+        mgx_numba.gpu_sync()
+
+    some(200)
+    free, resident = on.device.room()[0], _resident()
+    some(runs // 2)
+    return {"runs": runs, "device": free - on.device.room()[0], "host": _resident() - resident}
+
+
+def _resident() -> int:
+    """Bytes of this process in memory, at the most so far."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main() -> int:
+    """Run all of it; the exit status counts wrong results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10_000, help="of which memory is looked at")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    given = parser.parse_args()
+    figures: dict[str, Any] = {}
+    for kernels in (1, 60):
+        figures[f"{kernels} kernels"] = calls(kernels)
+    figures["threads"] = threads(5)
+    figures["memory"] = memory(given.runs)
+    for name, rows in figures.items():
+        print(name)
+        for what, value in rows.items():
+            print(f"  {what:40} {value:12.1f}")
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=1))
+    return int(figures["threads"]["wrong"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

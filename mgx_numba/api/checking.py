@@ -1,0 +1,133 @@
+"""What ``run`` is given, held against what a program declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.argument import Argument
+from ..core.device_array import DeviceArray, is_in_a_row
+from ..core.dlpack import device_of
+from ..core.shape import Shape
+from ..core.types import Type
+from ..errors import MgxError, ParameterError
+from ..interrupts import whole_module
+from ..targets.base import OnDevice
+from .argument import argument
+
+if TYPE_CHECKING:
+    from .program import program
+
+__all__ = ["check"]
+
+
+def check(name: str, value: Any, wanted: Shape, model: program, stream: int | None = None) -> Any:
+    """The array of a parameter, with its shape's lengths (one for a scalar), or its tensor on a device.
+
+    Args:
+        name: the parameter's.
+        value: what was given for it.
+        wanted: what it is declared as.
+        model: the program, compiled or not.
+        stream: the work that reads the tensor comes in the order of this stream; None: of the default one.
+
+    Raises:
+        ParameterError: it does not fit, or lies where the program does not run.
+    """
+    plain = type(value) is np.ndarray and not wanted.type.holds_objects
+    if plain and model._home is None and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
+        array: np.ndarray = value
+        return array
+    if wanted.element is not None:
+        from .holders import held_value
+
+        return held_value(name, value, wanted, lambda of, member, shape: check(of, member, shape, model))
+    if value is None:
+        raise ParameterError(f"parameter {name}: None is given; expected an array of {wanted}")
+    if not plain and device_of(value) is not None:
+        there = _on_device(name, value, wanted, model, stream)
+        fits = _fits(there.shape, wanted)
+        if there.shape.type is not wanted.type or not fits:
+            raise _mismatched(name, value, there.shape, wanted, fits, model)
+        return there
+    if model._home is not None and not wanted.type.holds_objects:
+        raise ParameterError(
+            f"parameter {name}: it lies in host memory, expected that of device {model._home.device}, as the program"
+            " was compiled with offload_copy=False; to_gpu(...) copies it"
+        )
+    try:
+        if type(value) in _NUMBERS:
+            value = _converted(value, wanted.type)
+        given = value.unwrap() if isinstance(value, argument) else Argument.from_array(value)
+    except (MgxError, TypeError, ValueError) as error:
+        raise ParameterError(f"parameter {name}: {error}; expected {wanted}") from None
+    array, actual = given.numpy(), given.shape
+    fits = _fits(actual, wanted)
+    if actual.type is not wanted.type or not fits:
+        raise _mismatched(name, value, actual, wanted, fits, model)
+    if not wanted.is_dynamic and array.shape != wanted.lens:
+        array = array.reshape(wanted.lens)
+    return array.reshape(()) if not wanted.ranked and actual.without_axes else array
+
+
+def _fits(actual: Shape, wanted: Shape) -> bool:
+    """Whether lengths are those that a parameter may have."""
+    if not wanted.is_dynamic:
+        return actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
+    rank = 0 if actual.without_axes else len(actual.lens)
+    return not wanted.ranked or (
+        rank == wanted.ndim and all(d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims))
+    )
+
+
+def _mismatched(name: str, value: Any, actual: Shape, wanted: Shape, fits: bool, model: program) -> ParameterError:
+    from .mismatch import mismatch
+
+    return ParameterError(mismatch(name, value, actual, wanted, fits, model._portable.open_dims.get(name, {})))
+
+
+_NUMBERS = {bool: 0, int: 1, float: 2}
+"""Python's numbers, which take another operand's element type of the same or a later kind, as in NumPy 2 (NEP 50)."""
+
+
+def _converted(value: Any, type_: Type) -> np.ndarray:
+    """A Python number in an element type.
+
+    Raises:
+        ParameterError: it is of a later kind, or an integer that the type cannot hold.
+    """
+    kind = 2 if type_.is_floating else 0 if type_ is Type.bool_type else 1
+    if _NUMBERS[type(value)] > kind or not (type_.is_floating or type_.is_integral):
+        raise ParameterError(f"the Python {type(value).__name__} {value} is not converted to {type_.name}")
+    try:
+        return np.asarray(value).astype(type_.numpy) if kind == 2 else np.asarray(value, type_.numpy)
+    except OverflowError:
+        raise ParameterError(f"a Python int of {value.bit_length()} bits is out of the range of {type_.name}") from None
+
+
+def _on_device(name: str, value: Any, wanted: Shape, model: program, stream: int | None) -> DeviceArray:
+    """A tensor that lies on a device, for a program that runs there."""
+    compiled = model._compiled
+    if not isinstance(compiled, OnDevice):
+        at = "ref" if model._target is None else model._target.name()
+        raise ParameterError(
+            f"parameter {name}: it lies on a device, and the program runs on the target {at}; from_gpu(...) copies it"
+        )
+    whole_module("mgx_numba.api.device")
+    from .device import borrowed
+
+    try:
+        found = borrowed(value, stream)
+    except MgxError as error:
+        raise ParameterError(f"parameter {name}: {error}; expected {wanted}") from None
+    if found.device != compiled.device:
+        raise ParameterError(
+            f"parameter {name}: it lies on device {found.device}, expected device {compiled.device}, for which the"
+            " program was compiled (device_id)"
+        )
+    if not is_in_a_row(found.shape):
+        raise ParameterError(
+            f"parameter {name}: {found.shape} on a device, expected elements in a row, as tensor.contiguous() gives"
+        )
+    return found

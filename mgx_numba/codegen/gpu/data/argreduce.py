@@ -1,0 +1,69 @@
+"""Positions of extreme elements (``argmax``, ``argmin``): a team of threads for each row."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...arguments import Arguments
+from ...launch import Launch
+from ...printer import CodeBuffer
+from ...problems.cluster import Tensor
+from ...space import Space, collapse
+from ..cluster.indexing import Axes
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import dtype_name
+from .keys import Order, join_first
+
+__all__ = ["argreduce_launch"]
+
+THREADS = 256
+"""Threads of a block. No figures kept."""
+HELD = 4
+"""Elements of a row for each thread of its team at least, and rows for each thread of the device below which teams
+are larger than one thread although rows lie across: fewer loads in a row, fewer exchanges. No figures kept."""
+DEVICE_THREADS = 1 << 17
+"""Threads that keep a device busy: half of those that an H100 holds (132 multiprocessors of 2048)."""
+
+
+def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that writes the position (int64) of each row's first, or ``last``, extreme element along ``axis``.
+
+    Operands are ``x`` and ``out``, whose length on the axis is 1. A NaN is the extreme of its row.
+    """
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    space = collapse(out.lens, [x.strides, out.strides], axes=kept)
+    if not space.rank:
+        space = Space((1,), ((0,), (0,)))
+    length, rows = x.lens[axis], prod(space.lens)
+    across = x.strides[axis] != 1 and rows * HELD >= DEVICE_THREADS
+    size = 1
+    while not across and size < THREADS and size * HELD < length:
+        size *= 2
+    order = Order(x.type, greatest, nan_first=True)
+    arguments, buffer = Arguments(), CodeBuffer()
+    arguments.pointer("p_x", "x", dtype_name(x.type))
+    arguments.pointer("p_out", "out", dtype_name(out.type))
+    arguments.integers(rows=rows, length=length, step=x.strides[axis])
+    axes = Axes(arguments, "", space.lens, space.strides)
+    for line in arguments.bind():
+        buffer.line(line)
+    teams = THREADS // size
+    buffer.line(f"own = block_index(0) * {teams} + idiv(thread_index(0), {size})")
+    buffer.line("row = imin(own, rows - 1)")
+    buffer.line(f"member = imod(thread_index(0), {size})")
+    places = axes.split(buffer, "row")
+    buffer.line(f"r_x = offset(p_x, {axes.offset(0, places)})")
+    buffer.line("place = imin(member, length - 1)")
+    buffer.line(f"best = {order.emit(buffer, 'load_scalar(r_x, place * step)')}")
+    with buffer.block(f"for j in range(member + {size}, length, {size}):"):
+        key = order.emit(buffer, "load_scalar(r_x, j * step)")
+        with buffer.block(f"if {'ge' if last else 'gt'}({key}, best):"):
+            buffer.line(f"best = {key}")
+            buffer.line("place = j")
+    join_first(buffer, order, size, THREADS, last)
+    with buffer.block("if (own < rows) & (member == 0):"):
+        buffer.line(f"store_scalar(p_out, {axes.offset(1, places)}, place)")
+    name = f"arg{'max' if greatest else 'min'}_kernel"
+    kernel = gpu_kernel(name, buffer.lines, THREADS, len(arguments.values), origin)
+    grid = gpu_grid(-(-rows // teams), THREADS)
+    return Launch(kernel, arguments.values, grid, prod(x.lens), x.footprint + out.footprint)

@@ -1,0 +1,106 @@
+"""Copies whose source position is read from memory, and such positions by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...launch import Launch
+from ...problems.cluster import Tensor
+from ...problems.indexing import IndexedCopy, Term
+from ...space import Space, collapse
+from ..cluster.indexing import contiguous_lanes
+from ..printer import most_lanes
+from .elements import ElementText
+
+__all__ = ["indexed_launch", "positions_launch"]
+
+
+def indexed_launch(problem: IndexedCopy) -> Launch:
+    """One launch that fills the output."""
+    source, out, terms = problem.source, problem.out, problem.terms
+    space = _space(out.lens, [source.strides, *(t.strides for t in terms), out.strides])
+    steps = tuple(t.stride for t in terms)
+    moving = [((*steps, *space.strides[0]), source.offset), (space.strides[-1], out.offset)]
+    along = any(strides[-1] for strides in space.strides[1:-1])
+    lanes = 1 if along else contiguous_lanes(most_lanes(out.type.size), space.lens[-1], moving)
+    text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, space.strides, lanes)
+    walk = _Positions(text, terms)
+    text.begin()
+    walk.read()
+    place = " + ".join([text.place(0), *walk.moved])
+    load = "load" if lanes == 1 else "load_aligned" if space.strides[0][-1] else "load_splat"
+    text.store(text.buffer.emit(f"{load}(p_x, {place}, {lanes})"))
+    moved = out.footprint + min(out.footprint, problem.elements * source.type.size)
+    return text.launch(problem.name, problem.origin, moved, 0, walk.checks)
+
+
+def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> Launch:
+    """One launch that writes to the int64 of ``out`` how far the terms, indices all, move a position: -1 where one of
+    them is out of range."""
+    space = _space(out.lens, [*(t.strides for t in terms), out.strides])
+    text = ElementText([*_operands(terms), ("out", out)], space.lens, space.strides, 1)
+    walk = _Positions(text, terms, first=0)
+    text.begin()
+    text.buffer.line("inside = True")
+    walk.read("inside = False")
+    text.buffer.line(f"place = {' + '.join(walk.moved) or '0'}")
+    with text.buffer.block("if not inside:"):
+        text.buffer.line("place = -1")
+    text.store("splat(place, 1)")
+    return text.launch("positions_kernel", origin, 2 * out.footprint, 0, walk.checks)
+
+
+def _space(lens: Sequence[int], strides: Sequence[Sequence[int]]) -> Space:
+    """The merged dimensions, at least one, in the order of the last operand's memory."""
+    space = collapse(lens, strides)
+    return space if space.rank else Space((1,), tuple((0,) for _ in strides))
+
+
+def _operands(terms: Sequence[Term]) -> list[tuple[str, Tensor]]:
+    """The terms' operands, each once."""
+    return list({t.operand: (t.operand, Tensor(t.type, (), ())) for t in terms}.values())
+
+
+class _Positions:
+    """Statements that read what terms say.
+
+    Attributes:
+        moved: names of what each adds to the position.
+        checks: what the index of each must fit.
+    """
+
+    def __init__(self, text: ElementText, terms: Sequence[Term], first: int = 1) -> None:
+        """Ask for the arguments; the strides of the terms begin with number ``first`` of the text's."""
+        self._text, self._terms, self._first = text, terms, first
+        self.moved: list[str] = []
+        self.checks = tuple(t.fits for t in terms)
+        for k, term in enumerate(terms):
+            text.arguments.integer(f"start{k}", term.offset)
+            if term.length:
+                text.arguments.integer(f"length{k}", term.length)
+                text.arguments.integer(f"step{k}", term.stride)
+        if any(t.checked for t in terms):
+            text.faults()
+
+    def read(self, outside: str = "") -> None:
+        """Emit the reading of all terms; ``outside`` is a statement for an index that is out of range, which counts as
+        0 from there on."""
+        buffer = self._text.buffer
+        for k, term in enumerate(self._terms):
+            place = f"{self._text.place(self._first + k)} + start{k}"
+            found = buffer.emit(f"cast_int64(load_scalar(p_{term.operand}, {place}))")
+            if not term.length:
+                self.moved.append(found)
+                continue
+            buffer.line(f"at{k} = {found}")
+            if term.type.is_signed:
+                with buffer.block(f"if at{k} < 0:"):
+                    buffer.line(f"at{k} = at{k} + length{k}")
+            if term.checked or outside:
+                with buffer.block(f"if (at{k} < 0) | (at{k} >= length{k}):"):
+                    if term.checked:
+                        buffer.line(f"note_fault(fault, step_number, {k}, {found})")
+                    if outside:
+                        buffer.line(outside)
+                    buffer.line(f"at{k} = 0")
+            self.moved.append(f"at{k} * step{k}")

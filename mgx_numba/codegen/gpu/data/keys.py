@@ -1,0 +1,99 @@
+"""Keys of elements: integers of which the greater one is that of the element which comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....core.types import Type
+from ...printer import CodeBuffer
+from ..printer import dtype_name
+
+__all__ = ["Order", "join_first"]
+
+WARP = 32
+"""Threads of a warp."""
+
+_BITS = {Type.float_type: Type.int32_type, Type.double_type: Type.int64_type}
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order elements of a type come.
+
+    Attributes:
+        type: of the elements.
+        greatest: whether greater elements come before smaller ones.
+        nan_first: whether NaN comes before all other elements, rather than behind them.
+    """
+
+    type: Type
+    greatest: bool
+    nan_first: bool
+
+    @property
+    def key(self) -> Type:
+        """Element type of the keys."""
+        if self.type.is_floating:
+            return _BITS[self.type.compute]
+        return Type.uint8_type if self.type is Type.bool_type else self.type
+
+    @property
+    def dtype(self) -> str:
+        """The kernel language's name of the keys' type."""
+        return dtype_name(self.key)
+
+    @property
+    def least(self) -> int:
+        """A key that no other one is less than."""
+        return int(np.iinfo(self.key.numpy).min)
+
+    def emit(self, buffer: CodeBuffer, element: str) -> str:
+        """Emit the key of an element, an expression of a scalar as memory holds it; its name."""
+        key = self.dtype
+        if not self.type.is_floating:
+            own = buffer.emit(f"cast_{key}({element})")
+            return own if self.greatest else buffer.emit(f"bitwise_not({own})")
+        # Zeros of either sign are equal; bits of negative numbers count downwards.
+        wide = buffer.emit(f"cast_{dtype_name(self.type.compute)}({element})")
+        bits = buffer.emit(f"bits_{key}(add({wide}, 0.0))")
+        greatest = int(np.iinfo(self.key.numpy).max)
+        turned = buffer.emit(f"where(lt({bits}, 0), bitwise_xor({bits}, {greatest}), {bits})")
+        ordered = turned if self.greatest else buffer.emit(f"bitwise_not({turned})")
+        nan = greatest if self.nan_first else self.least
+        return buffer.emit(f"where(isnan({wide}), const_{key}({nan}, 0), {ordered})")
+
+
+def join_first(buffer: CodeBuffer, order: Order, size: int, threads: int, last: bool = False) -> None:
+    """Emit what gives all of ``size`` neighbouring threads, a power of two, the greatest of their keys ``best`` with
+    its ``place`` (int64); of equal keys that of the lowest place, or of the ``last``.
+
+    All ``threads`` of the block come here; it may be in a loop.
+    """
+    _join(buffer, last, min(size, WARP))
+    warps = size // WARP
+    if warps > 1:
+        buffer.line(f"keys = shared_{order.dtype}({threads // WARP})")
+        buffer.line(f"places = shared_int64({threads // WARP})")
+        buffer.line("barrier()")
+        with buffer.block(f"if imod(thread_index(0), {WARP}) == 0:"):
+            buffer.line(f"store_scalar(keys, idiv(thread_index(0), {WARP}), best)")
+            buffer.line(f"store_scalar(places, idiv(thread_index(0), {WARP}), place)")
+        buffer.line("barrier()")
+        buffer.line(f"slot = idiv(thread_index(0), {size}) * {warps} + imod(thread_index(0), {warps})")
+        buffer.line("best = load_scalar(keys, slot)")
+        buffer.line("place = load_scalar(places, slot)")
+        _join(buffer, last, warps)
+
+
+def _join(buffer: CodeBuffer, last: bool, lanes: int) -> None:
+    """The same of so many threads of a warp."""
+    while lanes > 1:
+        lanes //= 2
+        buffer.line(f"other = shuffle_xor(best, {lanes})")
+        buffer.line(f"other_place = shuffle_xor(place, {lanes})")
+        nearer = f"other_place {'>' if last else '<'} place"
+        with buffer.block(f"if gt(other, best) or (eq(other, best) and {nearer}):"):
+            buffer.line("best = other")
+            buffer.line("place = other_place")

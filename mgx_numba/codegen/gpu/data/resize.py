@@ -1,0 +1,66 @@
+"""Resizing by interpolation: sums of neighbours, weighted along each axis by tables."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from math import prod
+
+import numpy as np
+
+from ....core.types import Type
+from ....ops.resize import Resize, interpolation_taps
+from ...launch import Launch
+from ...printer import VectorValue
+from ...problems.cluster import Tensor
+from ..cluster.indexing import contiguous_lanes
+from ..printer import ThreadPrinter, dtype_name, most_lanes
+from .elements import ElementText
+
+__all__ = ["interpolation_launch"]
+
+
+def interpolation_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
+    """One launch that resamples floats by weighted sums along at least one axis, and the constants that it reads.
+
+    Positions and weights of every output coordinate are made here. Narrow floats are added up in float32. A vector
+    lies along an axis that is not resampled, if memory does.
+
+    Returns:
+        The launch, with operands ``x``, ``out`` and two for each resampled axis, and the tables by operand name.
+    """
+    samples, compute = op.samples(x.lens), x.type.compute
+    axes = [axis for axis, _ in samples]
+    order = sorted(range(len(out.lens)), key=lambda a: -out.strides[a])
+    lens = [out.lens[a] for a in order]
+    linear = [0 if a in axes else x.strides[a] for a in order]
+    strides = [linear, [out.strides[a] for a in order]]
+    moving = [((*(x.strides[a] for a in axes), *linear), x.offset), (strides[1], out.offset)]
+    lanes = contiguous_lanes(most_lanes(x.type.size), lens[-1], moving) if order[-1] not in axes else 1
+    text = ElementText([("x", x), ("out", out)], lens, strides, lanes)
+    buffer = text.buffer
+    tables: dict[str, np.ndarray] = {}
+    taps = 0
+    for axis, coordinate in samples:
+        pairs = interpolation_taps(op.mode, coordinate, x.lens[axis], op.cubic_coeff_a)
+        taps = len(pairs)
+        tables[f"at{axis}"] = np.stack([at for at, _ in pairs], 1).astype(np.int64) * x.strides[axis]
+        tables[f"weight{axis}"] = np.stack([weight for _, weight in pairs], 1).astype(compute.numpy)
+        text.arguments.pointer(f"p_at{axis}", f"at{axis}", dtype_name(Type.int64_type))
+        text.arguments.pointer(f"p_weight{axis}", f"weight{axis}", dtype_name(compute))
+    text.begin()
+    printer = ThreadPrinter(buffer, lanes)
+    buffer.line(f"total = {printer.const(0, compute).name}")
+    place, weight = text.place(0), ""
+    load = "load" if lanes == 1 else "load_aligned" if linear[-1] else "load_splat"
+    firsts = {axis: buffer.emit(f"{text.places[order.index(axis)]} * {taps}") for axis in axes}
+    with ExitStack() as loops:
+        for axis in axes:
+            loops.enter_context(buffer.block(f"for j{axis} in range({taps}):"))
+            place = buffer.emit(f"{place} + load_scalar(p_at{axis}, {firsts[axis]} + j{axis})")
+            own = buffer.emit(f"load_scalar(p_weight{axis}, {firsts[axis]} + j{axis})")
+            weight = buffer.emit(f"mul({weight}, {own})") if weight else own
+        value = printer.register(printer.loaded(f"{load}(p_x, {place}, {lanes})", x.type))
+        buffer.line(f"total = fma({value}, splat({weight}, {lanes}), total)")
+    text.store(printer.stored(VectorValue("total", compute), x.type))
+    moved, terms = x.footprint + out.footprint, taps ** len(axes)
+    return text.launch(f"resize_{op.mode}_kernel", origin, moved, 2 * prod(out.lens) * terms), tables

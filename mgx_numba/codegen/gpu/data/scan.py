@@ -1,0 +1,150 @@
+"""Running sums (``prefix_scan_sum``): along rows by a block, across rows by a thread for each column."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....core.types import Type
+from ...arguments import Arguments
+from ...launch import Launch
+from ...printer import CodeBuffer, VectorValue
+from ...problems.cluster import Tensor
+from ...space import Space, collapse
+from ..cluster.indexing import Axes
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import ThreadPrinter, dtype_name
+
+__all__ = ["scan_launch"]
+
+THREADS, WARP = 256, 32
+"""Threads of a block, and of a warp."""
+HELD = 4
+"""Elements that a thread adds up by itself. No figures kept."""
+
+
+def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch of the sums of all elements up to each along ``axis``; operands ``x`` and ``out``.
+
+    ``exclusive`` leaves out the element itself, ``reverse`` adds from the end. Narrow floats are added in float32,
+    bools and integers in 64 bits.
+    """
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    space = collapse(out.lens, [x.strides, out.strides], axes=kept)
+    if not space.rank:
+        space = Space((1,), ((0,), (0,)))
+    text = _ScanText(axis, exclusive, reverse, x, out, space)
+    rows = prod(space.lens)
+    columns = abs(x.strides[axis]) > abs(space.strides[0][-1]) and rows >= THREADS
+    if columns:
+        text.columns()
+        blocks = -(-rows // THREADS)
+    else:
+        text.rows()
+        blocks = rows
+    values = text.arguments.values
+    kernel = gpu_kernel("scan_kernel", text.buffer.lines, THREADS, len(values), origin)
+    return Launch(kernel, values, gpu_grid(blocks, THREADS), prod(x.lens), x.footprint + out.footprint)
+
+
+class _ScanText:
+    """The text of one running sum."""
+
+    def __init__(self, axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, space: Space) -> None:
+        self.exclusive, self.type, self.result = exclusive, x.type, out.type
+        self.sums = _sums(x.type)
+        self.arguments, self.buffer = Arguments(), CodeBuffer()
+        self.printer = ThreadPrinter(self.buffer, 1)
+        self.arguments.pointer("p_x", "x", dtype_name(x.type))
+        self.arguments.pointer("p_out", "out", dtype_name(out.type))
+        sign, start = (-1, x.lens[axis] - 1) if reverse else (1, 0)
+        for name, tensor in (("x", x), ("out", out)):
+            self.arguments.integer(f"step_{name}", sign * tensor.strides[axis])
+            self.arguments.integer(f"start_{name}", start * tensor.strides[axis])
+        self.arguments.integers(count=prod(space.lens), length=x.lens[axis])
+        self.axes = Axes(self.arguments, "", space.lens, space.strides)
+        for line in self.arguments.bind():
+            self.buffer.line(line)
+
+    def columns(self) -> None:
+        """A thread walks a row."""
+        buffer = self.buffer
+        buffer.line(f"row = block_index(0) * {THREADS} + thread_index(0)")
+        with buffer.block("if row < count:"):
+            self._row()
+            buffer.line(f"total = {self._zero()}")
+            with buffer.block("for j in range(length):"):
+                own = self._element("j")
+                following = f"add(total, {own})"
+                if self.exclusive:
+                    self._store("j", "total")
+                    buffer.line(f"total = {following}")
+                else:
+                    buffer.line(f"total = {following}")
+                    self._store("j", "total")
+
+    def rows(self) -> None:
+        """A block walks a row: threads add up their own elements, then the sums of those before them are joined."""
+        buffer, dtype = self.buffer, dtype_name(self.sums)
+        warps = THREADS // WARP
+        buffer.line("row = block_index(0)")
+        self._row()
+        buffer.line(f"carried = {self._zero()}")
+        buffer.line(f"totals = shared_{dtype}({warps})")
+        buffer.line(f"lane = imod(thread_index(0), {WARP})")
+        buffer.line(f"warp = idiv(thread_index(0), {WARP})")
+        with buffer.block(f"for start in range(0, length, {THREADS * HELD}):"):
+            buffer.line(f"first = start + thread_index(0) * {HELD}")
+            buffer.line(f"own = {self._zero()}")
+            for k in range(HELD):
+                buffer.line(f"part{k} = own")
+                with buffer.block(f"if first + {k} < length:"):
+                    buffer.line(f"own = add(own, {self._element(f'(first + {k})')})")
+                if not self.exclusive:
+                    buffer.line(f"part{k} = own")
+            # Joined pairwise: of twice as many threads each time, those of the upper half add what the lower one has.
+            buffer.line(f"before = {self._zero()}")
+            buffer.line("total = own")
+            distance = 1
+            while distance < WARP:
+                buffer.line(f"other = shuffle_xor(total, {distance})")
+                with buffer.block(f"if imod(idiv(lane, {distance}), 2) == 1:"):
+                    buffer.line("before = add(other, before)")
+                    buffer.line("total = add(other, total)")
+                with buffer.block("else:"):
+                    buffer.line("total = add(total, other)")
+                distance *= 2
+            buffer.line("barrier()")
+            with buffer.block("if lane == 0:"):
+                buffer.line("store(totals, warp, total)")
+            buffer.line("barrier()")
+            with buffer.block("for k in range(warp):"):
+                buffer.line("carried = add(carried, load(totals, k, 1))")
+            buffer.line("start_sum = add(carried, before)")
+            for k in range(HELD):
+                with buffer.block(f"if first + {k} < length:"):
+                    self._store(f"(first + {k})", f"add(start_sum, part{k})")
+            with buffer.block(f"for k in range(warp, {warps}):"):
+                buffer.line("carried = add(carried, load(totals, k, 1))")
+
+    def _row(self) -> None:
+        places = self.axes.split(self.buffer, "row")
+        for k, name in enumerate(("x", "out")):
+            self.buffer.line(f"r_{name} = offset(p_{name}, {self.axes.offset(k, places)} + start_{name})")
+
+    def _zero(self) -> str:
+        return f"const_{dtype_name(self.sums)}(0, 1)"
+
+    def _element(self, index: str) -> str:
+        value = self.printer.loaded(f"load(r_x, {index} * step_x, 1)", self.type)
+        return self.printer.stored(value, self.sums)
+
+    def _store(self, index: str, total: str) -> None:
+        value = VectorValue(self.buffer.emit(total) if "(" in total else total, self.sums)
+        self.buffer.line(f"store(r_out, {index} * step_out, {self.printer.stored(value, self.result)})")
+
+
+def _sums(type: Type) -> Type:
+    """Element type in which elements are added."""
+    if type.is_floating:
+        return type.compute
+    return Type.int64_type if type.is_signed else Type.uint64_type

@@ -1,0 +1,160 @@
+"""Scatters: updates written or combined at positions that a launch before has found (`positions_launch`).
+
+Updates that meet at one position are combined in row-major order of their indices by one thread, so that the result is
+always the same: either by the first of them, which looks for the others, or, where they are too many to compare, by the
+one thread of a line, in which all updates are that can meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ....core.shape import row_major_strides
+from ....core.types import Type
+from ...launch import Launch
+from ...printer import VectorValue
+from ...problems.cluster import Tensor
+from ...problems.indexing import Term
+from ...space import Space, collapse
+from ..cluster.indexing import Axes
+from ..printer import ThreadPrinter, dtype_name
+from .elements import ElementText
+
+__all__ = ["ScatterLines", "element_lines", "scatter_launch", "slice_lines"]
+
+MOST_COMPARED = 1 << 21
+"""Updates of all lines, times the updates of one, over its length, up to which each looks for others. A device compares
+some 5e12 a second; a thread alone takes half a microsecond for an update. No figures kept."""
+
+
+@dataclass(frozen=True)
+class ScatterLines:
+    """The updates as lines; those of different lines go to different elements.
+
+    Attributes:
+        terms: what positions are found from.
+        positions: int64, one for each update of each line, or of one line for all.
+        entries: dimensions of a line's updates, in row-major order of their indices, with the strides of updates.
+        lines: dimensions of the lines, with the strides of updates, positions and the output.
+    """
+
+    terms: tuple[Term, ...]
+    positions: Tensor
+    entries: Space
+    lines: Space
+
+
+def element_lines(axis: int, indices: Tensor, updates: Tensor, out: Tensor, checked: bool) -> ScatterLines:
+    """ScatterElements: ``updates[i]`` goes to ``i`` but at ``indices[i]`` along ``axis``; a line lies along it."""
+    kept = [a for a in range(len(out.lens)) if a != axis]
+    order = [*kept, axis]
+    term = Term(
+        "indices", indices.type, tuple(indices.strides[a] for a in order), length=out.lens[axis],
+        stride=out.strides[axis], axis=axis, checked=checked,
+    )  # fmt: skip
+    lens = tuple(updates.lens[a] for a in order)
+    positions = Tensor(Type.int64_type, lens, row_major_strides(lens))
+    count = lens[-1]
+    by_axis = {a: positions.strides[k] for k, a in enumerate(order)}
+    places = tuple(by_axis[a] for a in range(len(order)))
+    lines = collapse(updates.lens, [updates.strides, places, out.strides], axes=kept)
+    return ScatterLines((term,), positions, Space((count,), ((updates.strides[axis],),)), lines)
+
+
+def slice_lines(indices: Tensor, updates: Tensor, out: Tensor, checked: list[bool]) -> ScatterLines:
+    """ScatterND: slices ``updates[i]`` go to the positions ``indices[i]``; a line has one element of all slices."""
+    depth, step, tuples = indices.lens[-1], indices.strides[-1], len(indices.lens) - 1
+    terms = tuple(
+        Term(
+            "indices", indices.type, indices.strides[:-1], k * step, length=out.lens[k], stride=out.strides[k], axis=k,
+            checked=checked[k],
+        )
+        for k in range(depth)
+    )  # fmt: skip
+    lens = indices.lens[:-1]
+    positions = Tensor(Type.int64_type, lens, row_major_strides(lens))
+    entries = collapse(lens, [updates.strides[:tuples], positions.strides])
+    rest = (0,) * (len(updates.lens) - tuples)
+    slices = collapse(updates.lens[tuples:], [updates.strides[tuples:], rest, out.strides[depth:]])
+    return ScatterLines(terms, positions, entries, slices)
+
+
+def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch into ``out``, which holds the data; operands ``positions``, ``updates`` and ``out``.
+
+    ``combine`` is none, add, mul, min or max; narrow floats are combined in float32, and rounded once.
+    """
+    count, outer = prod(lines.entries.lens), prod(lines.lines.lens)
+    exact = out.type.compute is out.type or combine == "none"
+    together = exact and count * outer > MOST_COMPARED
+    text = _ScatterText(combine, lines, updates, out, together)
+    moved = updates.footprint + 8 * count + 2 * updates.footprint
+    return text.launch(f"scatter_{combine}_kernel", origin, moved)
+
+
+class _ScatterText(ElementText):
+    """The text of a scatter; with ``together`` a thread does a whole line."""
+
+    def __init__(self, combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, together: bool) -> None:
+        entries, outer = lines.entries, lines.lines
+        count = prod(entries.lens)
+        lens = (*(() if together else (count,)), *outer.lens) or (1,)
+        own = [(*(() if together else (0,)), *strides) for strides in outer.strides]
+        numbers = (*(() if together else (1,)), *(0 for _ in outer.lens))
+        strides = [s or (0,) for s in (*own, numbers)]
+        tensors = [("updates", updates), ("positions", lines.positions), ("out", out)]
+        super().__init__(tensors, lens, strides, 1)
+        self._combine, self._type = combine, out.type
+        self._entries = Axes(self.arguments, "e", entries.lens, entries.strides[:1])
+        self.arguments.integer("count", count)
+        self.begin()
+        buffer = self.buffer
+        for name, number in (("update", 0), ("row", 1), ("base", 2)):
+            buffer.line(f"{name} = {self.place(number)}")
+        with buffer.block(f"if {self.active}:"):
+            if together:
+                self._line()
+            else:
+                buffer.line(f"entry = {self.place(3)}")
+                self._first_of_position()
+
+    def _line(self) -> None:
+        """All updates of a line, in order."""
+        buffer = self.buffer
+        with buffer.block("for j in range(count):"):
+            buffer.line("own = load_scalar(p_positions, row + j)")
+            with buffer.block("if own >= 0:"):
+                buffer.line("total = load(p_out, base + own, 1)")
+                self._add()
+                buffer.line("store(p_out, base + own, total)")
+
+    def _first_of_position(self) -> None:
+        """All updates of one position, by the first."""
+        buffer, compute = self.buffer, dtype_name(self._type.compute)
+        wide = compute != dtype_name(self._type) and self._combine != "none"
+        buffer.line("own = load_scalar(p_positions, row + entry)")
+        buffer.line("first = own >= 0")
+        same = "if load_scalar(p_positions, row + j) == own:"
+        with buffer.block("for j in range(entry):"), buffer.block(same):
+            buffer.line("first = False")
+        with buffer.block("if first:"):
+            start = "load(p_out, base + own, 1)"
+            buffer.line(f"total = cast_{compute}({start})" if wide else f"total = {start}")
+            with buffer.block("for j in range(entry, count):"), buffer.block(same):
+                self._add()
+            value = f"cast_{dtype_name(self._type)}(total)" if wide else "total"
+            buffer.line(f"store(p_out, base + own, {value})")
+
+    def _add(self) -> None:
+        """Combine ``total`` with the update of entry ``j``."""
+        buffer = self.buffer
+        printer = ThreadPrinter(buffer, 1)
+        places = self._entries.split(buffer, "j") if self._entries.lens else []
+        new = buffer.emit(f"load(p_updates, update + {self._entries.offset(0, places)}, 1)")
+        if self._combine == "none":
+            buffer.line(f"total = {new}")
+            return
+        total = VectorValue("total", self._type)
+        combined = getattr(printer, self._combine)(total, printer.loaded(new, self._type))
+        buffer.line(f"total = {printer.register(combined)}")

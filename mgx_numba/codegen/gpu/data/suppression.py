@@ -1,0 +1,128 @@
+"""Non-maximum suppression of boxes (ONNX ``NonMaxSuppression``): a block for each class of each image.
+
+Again and again the threads find the best box that is left, each among those of its own, and drop those that overlap it
+too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...arguments import Arguments
+from ...launch import Launch
+from ...printer import CodeBuffer
+from ...problems.cluster import Tensor
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import dtype_name
+from .keys import Order, join_first
+
+__all__ = ["suppression_launch"]
+
+THREADS = 256
+"""Threads of a block. No figures kept."""
+
+
+def suppression_launch(
+    center_point_box: bool, boxes: Tensor, scores: Tensor, limits: Sequence[Tensor], room: int, origin: str = ""
+) -> Launch:
+    """One launch that finds the boxes to keep of every image and class.
+
+    Operands are ``boxes`` [n, boxes, 4], ``scores`` [n, classes, boxes], ``limit0`` (how many to keep), ``limit1``
+    (overlap), ``limit2`` (lowest score) as far as given; row-major int64 ``picked`` [n * classes, room], best first,
+    and ``counts`` [n * classes]; and scratch memory bool ``dropped`` [n * classes, boxes]. Scores that are NaN are
+    never kept; ``room`` are kept at most, whatever the limit says. Boxes are compared in float64.
+    """
+    images, classes, count = scores.lens
+    arguments, buffer = Arguments(), CodeBuffer()
+    for name, tensor in (("boxes", boxes), ("scores", scores), *((f"limit{k}", t) for k, t in enumerate(limits))):
+        arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
+    for name, dtype in (("picked", "int64"), ("counts", "int64"), ("dropped", "bool")):
+        arguments.pointer(f"p_{name}", name, dtype)
+    arguments.integers(classes=classes, count=count, room=room)
+    for name, tensor, places in (
+        ("box", boxes, ("image", "one", "side")),
+        ("score", scores, ("image", "class", "one")),
+    ):
+        for place, stride in zip(places, tensor.strides):
+            arguments.integer(f"{name}_{place}", stride)
+    for line in arguments.bind():
+        buffer.line(line)
+    for line in (
+        "row = block_index(0)",
+        "image = idiv(row, classes)",
+        "r_boxes = offset(p_boxes, image * box_image)",
+        "r_scores = offset(p_scores, image * score_image + (row - image * classes) * score_class)",
+        "r_dropped = offset(p_dropped, row * count)",
+        "rounds = imin(cast_int64(load_scalar(p_limit0, 0)), room)",
+        f"overlap = {'cast_float64(load_scalar(p_limit1, 0))' if len(limits) > 1 else 'const_float64(0.0, 0)'}",
+    ):
+        buffer.line(line)
+    order = Order(scores.type, greatest=True, nan_first=False)
+    own_boxes = f"for j in range(thread_index(0), count, {THREADS}):"
+    left = "if not load_scalar(r_dropped, j):"
+    with buffer.block(own_boxes):
+        score = buffer.emit("cast_float64(load_scalar(r_scores, j * score_one))")
+        known = f"logical_not(isnan({score}))"
+        if len(limits) > 2:
+            known = f"gt({score}, cast_float64(load_scalar(p_limit2, 0)))"
+        buffer.line(f"store_scalar(r_dropped, j, logical_not({known}))")
+    buffer.line("found = 0")
+    with buffer.block("while found < rounds:"):
+        buffer.line(f"best = const_{order.dtype}({order.least}, 0)")
+        buffer.line("place = count")
+        with buffer.block(own_boxes), buffer.block(left):
+            key = order.emit(buffer, "load_scalar(r_scores, j * score_one)")
+            with buffer.block(f"if gt({key}, best) or place == count:"):
+                buffer.line(f"best = {key}")
+                buffer.line("place = j")
+        join_first(buffer, order, THREADS, THREADS)
+        with buffer.block("if place == count:"):
+            buffer.line("break")
+        with buffer.block("if thread_index(0) == 0:"):
+            buffer.line("store_scalar(p_picked, row * room + found, place)")
+        buffer.line("found = found + 1")
+        _corners(buffer, center_point_box, "best", "place")
+        with buffer.block(own_boxes), buffer.block(left):
+            _corners(buffer, center_point_box, "own", "j")
+            _drop(buffer)
+    with buffer.block("if thread_index(0) == 0:"):
+        buffer.line("store_scalar(p_counts, row, found)")
+    kernel = gpu_kernel("nonmaxsuppression_kernel", buffer.lines, THREADS, len(arguments.values), origin)
+    moved = boxes.footprint + scores.footprint + 8 * images * classes * room
+    return Launch(kernel, arguments.values, gpu_grid(images * classes, THREADS), prod(scores.lens) * room, moved)
+
+
+def _corners(buffer: CodeBuffer, center_point_box: bool, name: str, place: str) -> None:
+    """Emit ``<name>_<end>_<axis>``, the sides of a box in float64, and its ``<name>_area``."""
+
+    def side(k: int) -> str:
+        return f"cast_float64(load_scalar(r_boxes, {place} * box_one + {k} * box_side))"
+
+    for axis, k in (("y", 0), ("x", 1)):
+        if center_point_box:
+            buffer.line(f"centre = {side(1 - k)}")
+            buffer.line(f"half = mul({side(3 - k)}, 0.5)")
+            buffer.line("first = sub(centre, half)")
+            buffer.line("second = add(centre, half)")
+        else:
+            buffer.line(f"first = {side(k)}")
+            buffer.line(f"second = {side(k + 2)}")
+        buffer.line(f"{name}_low_{axis} = min(first, second)")
+        buffer.line(f"{name}_high_{axis} = max(first, second)")
+    lengths = (f"sub({name}_high_{axis}, {name}_low_{axis})" for axis in "yx")
+    buffer.line(f"{name}_area = mul({', '.join(lengths)})")
+
+
+def _drop(buffer: CodeBuffer) -> None:
+    """Emit what drops box ``j``, whose corners are known, if it overlaps the best one."""
+    sides = []
+    for axis in "yx":
+        high, low = (f"{f}(best_{end}_{axis}, own_{end}_{axis})" for f, end in (("min", "high"), ("max", "low")))
+        sides.append(f"max(sub({high}, {low}), 0.0)")
+    buffer.line(f"common = mul({', '.join(sides)})")
+    buffer.line("union = sub(add(best_area, own_area), common)")
+    overlaps = "logical_and(gt(union, 0.0), gt(div(common, union), overlap))"
+    buffer.line(f"dropped = {overlaps}")
+    with buffer.block("if dropped or j == place:"):
+        buffer.line("store_scalar(r_dropped, j, True)")

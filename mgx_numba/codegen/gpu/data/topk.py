@@ -1,0 +1,126 @@
+"""The first elements of rows in sorted order (``topk``): the place of each is how many come before it.
+
+Each thread compares an element with all others of its row, which pass through the block's memory. Long rows are cut
+into parts, of which only so many elements as are wanted go on to the next launch.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...arguments import Arguments
+from ...launch import Launch
+from ...printer import CodeBuffer
+from ...problems.cluster import Tensor
+from ...space import Space, collapse
+from ..cluster.indexing import Axes
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import dtype_name
+from .keys import Order
+
+__all__ = ["survivors", "topk_comparisons", "topk_launch", "topk_share"]
+
+FEWEST_THREADS, MOST_THREADS = 32, 256
+"""Threads of a block, as many as a row has elements: a warp at least."""
+PART = 1024
+"""Elements of a part at least: four for each thread of a block."""
+KEPT_OF_PART = 4
+"""Elements of a part for each that is wanted at least, so that each launch leaves a quarter of them at most."""
+
+
+def topk_share(k: int, length: int) -> int:
+    """Elements of a row that are compared with each other."""
+    share = max(PART, KEPT_OF_PART * k)
+    return length if length <= 2 * share else share
+
+
+def survivors(k: int, length: int) -> int:
+    """Elements of a row that one launch leaves."""
+    share = topk_share(k, length)
+    parts = -(-length // share)
+    return (parts - 1) * k + min(k, length - (parts - 1) * share)
+
+
+def topk_comparisons(k: int, rows: int, length: int) -> int:
+    """Comparisons of all launches together."""
+    total = 0
+    while True:
+        total += rows * length * topk_share(k, length)
+        if topk_share(k, length) == length:
+            return total
+        length = survivors(k, length)
+
+
+def topk_launch(
+    k: int, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, origin: str = "",
+    places: Tensor | None = None,
+) -> Launch:  # fmt: skip
+    """One launch that selects the first ``k`` elements along ``axis``, or of each part of a row the first ``k``, and
+    their positions.
+
+    Of equal elements that of the lower position comes first; NaN counts as the greatest. Operands are ``x``,
+    ``values``, ``positions`` (int64) and, with ``places`` (int64, of the lengths of ``x``, where an element was before
+    other launches), ``places``.
+    """
+    length = x.lens[axis]
+    share = topk_share(k, length)
+    parts = -(-length // share)
+    threads = FEWEST_THREADS
+    while threads < min(share, MOST_THREADS):
+        threads *= 2
+    tensors = {"x": x, "values": values, "positions": positions} | ({"places": places} if places else {})
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    space = collapse(x.lens, [t.strides for t in tensors.values()], order_by=0, axes=kept)
+    if not space.rank:
+        space = Space((1,), ((0,),) * len(tensors))
+    order = Order(x.type, largest, nan_first=largest)
+    chunks, rows = -(-share // threads), prod(space.lens)
+    arguments, buffer = Arguments(), CodeBuffer()
+    for name, tensor in tensors.items():
+        arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
+        arguments.integer(f"step_{name}", tensor.strides[axis])
+    arguments.integers(length=length, share=share, parts=parts, chunks=chunks, wanted=k)
+    axes = Axes(arguments, "", space.lens, space.strides)
+    for line in arguments.bind():
+        buffer.line(line)
+    for line in (
+        "number = idiv(block_index(0), chunks)",
+        "row = idiv(number, parts)",
+        "part = number - row * parts",
+        "begin = part * share",
+        "end = imin(begin + share, length)",
+        f"own = begin + (block_index(0) - number * chunks) * {threads} + thread_index(0)",
+        "mine = imin(own, end - 1)",
+    ):
+        buffer.line(line)
+    at = axes.split(buffer, "row")
+    for k_th, name in enumerate(tensors):
+        buffer.line(f"r_{name} = offset(p_{name}, {axes.offset(k_th, at)})")
+    element = "load_scalar(r_x, mine * step_x)"
+    key = order.emit(buffer, element)
+    buffer.line("place = load_scalar(r_places, mine * step_places)" if places else "place = mine")
+    buffer.line(f"keys = shared_{order.dtype}({threads})")
+    if places:
+        buffer.line(f"known = shared_int64({threads})")
+    buffer.line("rank = 0")
+    with buffer.block(f"for start in range(begin, end, {threads}):"):
+        buffer.line("barrier()")
+        buffer.line("j = start + thread_index(0)")
+        with buffer.block("if j < end:"):
+            buffer.line(f"store_scalar(keys, thread_index(0), {order.emit(buffer, 'load_scalar(r_x, j * step_x)')})")
+            if places:
+                buffer.line("store_scalar(known, thread_index(0), load_scalar(r_places, j * step_places))")
+        buffer.line("barrier()")
+        with buffer.block(f"for q in range(imin(end - start, {threads})):"):
+            buffer.line("other = load_scalar(keys, q)")
+            before = f"{'load_scalar(known, q)' if places else 'start + q'} < place"
+            with buffer.block(f"if gt(other, {key}) or (eq(other, {key}) and {before}):"):
+                buffer.line("rank = rank + 1")
+    with buffer.block("if (own < end) & (rank < wanted):"):
+        buffer.line("slot = part * wanted + rank")
+        buffer.line("store(r_values, slot * step_values, load(r_x, mine * step_x, 1))")
+        buffer.line("store_scalar(r_positions, slot * step_positions, place)")
+    kernel = gpu_kernel("topk_kernel", buffer.lines, threads, len(arguments.values), origin)
+    grid = gpu_grid(rows * parts * chunks, threads)
+    moved = x.footprint + values.footprint + positions.footprint
+    return Launch(kernel, arguments.values, grid, rows * length * share, moved)

@@ -1,0 +1,39 @@
+"""Whole tensors between host and device, complete when a function returns."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
+from ...core.types import from_numpy
+from .engine import Engine, Queue
+
+__all__ = ["to_device", "to_host"]
+
+
+def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None = None) -> DeviceArray:
+    """A row-major copy of an array in new memory of a device; ``name`` is for messages.
+
+    Raises:
+        DeviceError: there is not so much memory.
+    """
+    source = np.ascontiguousarray(array)
+    kind = from_numpy(source.dtype)
+    block = engine.kept.take(source.nbytes, name, queue)
+    with engine.use():
+        on = queue or engine.queue(0)
+        on.upload(block.address, source)
+        on.wait()
+    return DeviceArray(Shape(kind, array.shape) if array.ndim else Shape(kind), block.address, engine.number, block)
+
+
+def to_host(engine: Engine, value: DeviceArray) -> np.ndarray:
+    """The element space of a tensor of a device, flat, once all that the device was asked for is done."""
+    flat = np.empty(value.shape.element_space, value.shape.type.numpy)
+    engine.synchronize()
+    with engine.use():
+        queue = engine.queue(0)
+        queue.download(flat, value.address)
+        queue.wait()
+    return flat

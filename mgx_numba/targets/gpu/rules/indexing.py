@@ -1,0 +1,60 @@
+"""Gathers, scatters and one-hot encoding."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....codegen.gpu.data.indexed import positions_launch
+from ....codegen.gpu.data.onehot import onehot_launch
+from ....codegen.gpu.data.scatter import element_lines, scatter_launch, slice_lines
+from ....core.shape import Shape
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
+from ....ops.selection import OneHot
+from ...lowering.destinations import keeps_inner_axis
+from ...lowering.indexing import doubtful, lower_gather, lower_scan_slice, tuples_doubtful
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+lowering("gather", "gather_elements", "gathernd", accepts=keeps_inner_axis)(lower_gather)
+lowering("scan_slice")(lower_scan_slice)
+
+
+@lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
+def lower_scatter(low: Lowering, ins: Instruction) -> None:
+    """A copy of the data, a kernel that finds positions in it, and one that changes it there."""
+    op, (data, indices, updates) = ins.op, low.inputs(ins)
+    assert isinstance(op, (ScatterBase, ScatterNDBase))
+    if 0 in data.lens:
+        low.host(ins, "there is no element to change")
+        return
+    out = low.output(ins)
+    low.copy(data, out, ins)
+    if 0 in updates.lens or not prod(indices.lens[:-1]):
+        return
+    tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
+    if isinstance(op, ScatterBase):
+        axis = op.axis % len(data.lens)
+        checked = not op.skip_out_of_bounds and doubtful(low, ins.inputs[1], data.lens[axis])
+        lines = element_lines(axis, *tensors, checked)
+    else:
+        lines = slice_lines(*tensors, tuples_doubtful(low, ins.inputs[1], data.lens))
+    positions = low.allocate(Shape(Type.int64_type, lines.positions.lens))
+    found = positions_launch(lines.terms, lines.positions, origin)
+    low.launch(found, {"indices": indices, "out": positions}, ins)
+    launch = scatter_launch(op.combine, lines, updates.tensor, out.tensor, origin)
+    low.launch(launch, {"positions": positions, "updates": updates, "out": out}, ins)
+
+
+@lowering("onehot", accepts=keeps_inner_axis)
+def lower_onehot(low: Lowering, ins: Instruction) -> None:
+    """One kernel where the depth is an attribute."""
+    op = ins.op
+    assert isinstance(op, OneHot)
+    if op.depth is None:
+        low.host(ins, "the depth is known at run time only")
+        return
+    indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
+    launch = onehot_launch(op.axis % len(out.lens), indices.tensor, values.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)

@@ -1,0 +1,85 @@
+"""Positions of extremes, sorted selections and running sums."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....codegen.gpu.data.argreduce import argreduce_launch
+from ....codegen.gpu.data.scan import scan_launch
+from ....codegen.gpu.data.topk import survivors, topk_comparisons, topk_launch, topk_share
+from ....core.shape import Shape
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.reduce import ArgReduction
+from ....ops.softmax import PrefixScanSum
+from ....ops.topk import TopK
+from ...lowering.destinations import keeps_inner_axis
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+MOST_COMPARISONS = 1 << 40
+"""Comparisons for a selection: some tenths of a second of an H100, in which NumPy sorts as many elements."""
+
+
+@lowering("argmax", "argmin")
+def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    op = ins.op
+    assert isinstance(op, ArgReduction)
+    x, out = low.input(ins, 0), low.output(ins)
+    axis = op.axis % len(x.lens)
+    greatest, last = op.name == "argmax", op.select_last_index
+    launch = argreduce_launch(greatest, last, axis, x.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "out": out}, ins)
+
+
+@lowering("topk")
+def lower_topk(low: Lowering, ins: Instruction) -> None:
+    """A kernel that selects of parts of rows, and others that select of what these leave."""
+    op = ins.op
+    assert isinstance(op, TopK)
+    x = low.input(ins, 0)
+    axis = op.axis % len(x.lens)
+    length = x.lens[axis]
+    if len(ins.inputs) != 1:
+        low.host(ins, "kernels give positions, not elements of a second input")
+        return
+    rest = [n for a, n in enumerate(x.lens) if a != axis]
+    comparisons = topk_comparisons(op.k, prod(rest), length) if op.k else 0
+    if comparisons > MOST_COMPARISONS:
+        low.host(ins, f"kernels compare {MOST_COMPARISONS} elements, and {op.k} of {length} take {comparisons}")
+        return
+    values, positions = low.outputs_of(ins)
+    if not op.k or 0 in x.lens:
+        return
+    places = None
+    while True:
+        share, operands = topk_share(op.k, length), {"x": x}
+        if places is not None:
+            operands["places"] = places
+        if share == length:
+            made = values, positions
+        else:
+            length = survivors(op.k, length)
+            lens = (*x.lens[:axis], length, *x.lens[axis + 1 :])
+            made = low.allocate(Shape(x.type, lens)), low.allocate(Shape(Type.int64_type, lens))
+        tensors = x.tensor, made[0].tensor, made[1].tensor
+        known = None if places is None else places.tensor
+        launch = topk_launch(op.k, axis, op.largest, *tensors, low.origin(ins), known)
+        low.launch(launch, {**operands, "values": made[0], "positions": made[1]}, ins)
+        if made[0] is values:
+            return
+        x, places = made
+
+
+@lowering("prefix_scan_sum", accepts=keeps_inner_axis)
+def lower_scan(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    op = ins.op
+    assert isinstance(op, PrefixScanSum)
+    x, out = low.input(ins, 0), low.output(ins)
+    axis = op.axis % len(x.lens)
+    if 0 in x.lens:
+        return
+    launch = scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "out": out}, ins)

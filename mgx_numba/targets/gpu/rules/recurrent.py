@@ -1,0 +1,38 @@
+"""The steps of recurrent layers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....codegen.gpu.recurrent import recurrent_solution
+from ....core.shape import Shape, row_major_strides
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ...lowering.attention import as_type
+from ...lowering.lowering import Lowering
+from ...lowering.recurrent import recurrence
+from .contraction import FLOATS
+from .table import lowering
+
+
+@lowering("recurrent_steps")
+def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
+    """A launch for each step, or two; weights are read as they lie."""
+    found = recurrence(low, ins, FLOATS)
+    if found is None:
+        return
+    problem, operands = found
+    weights = low.input(ins, 1)
+    operands["w"] = low.materialized(weights, row_major_strides(weights.lens), ins)
+    lens = (problem.lanes, problem.batch, problem.hidden)
+    compute = ins.shape.sub_shapes[0].type.compute
+    for name in ("first", "first_cell") if problem.cell == "lstm" else ("first",):
+        if name in operands:
+            state = as_type(low, ins, operands[name], compute)
+            operands[name] = low.materialized(state, row_major_strides(lens), ins)
+        else:
+            operands[name] = low.constant(np.zeros(lens, compute.numpy))
+    solution = recurrent_solution(problem, low.origin(ins))
+    operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
+    for launch in solution.launches:
+        low.launch(launch, operands, ins)

@@ -1,0 +1,75 @@
+"""Gathers, and views that are copied: the rules that back ends with kernels for `IndexedCopy` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...codegen.problems.cluster import Tensor
+from ...codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
+from ...core.shape import Shape
+from ...graph.instruction import Instruction
+from ...ops.gather import Gather, GatherElements, GatherND
+from ...ops.slice import ScanSlice
+from .lowering import Lowering
+
+__all__ = ["doubtful", "lower_gather", "lower_reverse", "lower_scan_slice", "tuples_doubtful"]
+
+
+def lower_gather(low: Lowering, ins: Instruction) -> None:
+    """One kernel; indices are checked unless they are known to be in range."""
+    op, (data, indices) = ins.op, low.inputs(ins)
+    if 0 in data.lens:
+        low.host(ins, "there is no element to gather")
+        return
+    out = low.output(ins)
+    tensors, origin = (data.tensor, indices.tensor, out.tensor), low.origin(ins)
+    if isinstance(op, GatherND):
+        checked = tuples_doubtful(low, ins.inputs[1], data.lens[op.batch_dims :])
+        problem = gathernd_copy(op.batch_dims, *tensors, origin, checked)
+    else:
+        assert isinstance(op, (Gather, GatherElements))
+        axis = op.axis % len(data.lens)
+        made = gather_copy if isinstance(op, Gather) else gather_elements_copy
+        problem = made(axis, *tensors, origin, doubtful(low, ins.inputs[1], data.lens[axis]))
+    for launch in low.backend.plan(problem).launches:
+        low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
+
+
+def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
+    """A gather of one position, counted backwards in an axis that is walked from its end."""
+    op, (data, index) = ins.op, low.inputs(ins)
+    assert isinstance(op, ScanSlice)
+    axis = op.axis % len(data.lens)
+    if 0 in data.lens:
+        low.host(ins, "there is no element to gather")
+        return
+    out = low.allocate(Shape(data.type, ins.shape.lens))
+    low.values[ins] = out
+    strides = list(data.strides)
+    if op.direction:
+        data = data.with_shape(data.shape, (data.lens[axis] - 1) * strides[axis])
+        strides[axis] = -strides[axis]
+    source = Tensor(data.type, data.lens, tuple(strides), data.tensor.offset)
+    place = Tensor(index.type.unsigned, (1,), (1,), index.tensor.offset)
+    for launch in low.backend.plan(gather_copy(axis, source, place, out.tensor, low.origin(ins))).launches:
+        low.launch(launch, {"x": data, "indices": index, "out": out}, ins)
+
+
+def lower_reverse(low: Lowering, ins: Instruction) -> None:
+    """A copy of a view with negative strides."""
+    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
+    if view is None:
+        low.host(ins, "no view of the input is the result")
+    else:
+        low.copy(view, low.output(ins), ins)
+
+
+def doubtful(low: Lowering, indices: Instruction, length: int) -> bool:
+    """Whether some index may be out of range for an axis."""
+    return not low.ranges.span(indices).within(-length, length - 1)
+
+
+def tuples_doubtful(low: Lowering, indices: Instruction, lens: Sequence[int]) -> list[bool]:
+    """As `doubtful` for each place of the index tuples in the last axis, along the axes in order."""
+    spans = low.ranges.along(indices, indices.shape.ndim - 1)
+    return [not span.within(-length, length - 1) for span, length in zip(spans, lens)]

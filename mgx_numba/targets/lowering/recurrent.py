@@ -1,0 +1,77 @@
+"""The steps of recurrent layers as problems: what rules of back ends share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ...codegen.problems.recurrence import RecurrenceProblem
+from ...core.shape import Shape, row_major_strides
+from ...core.types import Type
+from ...graph.instruction import Instruction
+from ...ops.recurrent_steps import RecurrentSteps
+from .buffers import View
+from .lowering import Lowering
+
+__all__ = ["recurrence"]
+
+_LENGTHS = (Type.int32_type, Type.int64_type)
+_BATCH_FIRST = (0, 2, 1, 3)  # of steps, directions, sequences and units: sequences first
+
+
+def recurrence(
+    low: Lowering, ins: Instruction, types: Collection[Type]
+) -> tuple[RecurrenceProblem, dict[str, View]] | None:
+    """The problem, and its operands but for the weights; None if it became a host step, for other element types."""
+    op = ins.op
+    assert isinstance(op, RecurrentSteps)
+    x = low.input(ins, 0)
+    named = dict(zip(op.given.split(), low.inputs(ins)[2:]))
+    lengths = named.get("lengths")
+    if x.type not in types or 0 in x.lens or (lengths is not None and lengths.type not in _LENGTHS):
+        known = ", ".join(t.name for t in types)
+        low.host(ins, f"kernels take {known}, some elements, lengths of 32 or 64 bits, not {x.shape}")
+        return None
+    x = _rows(low, ins, x)
+    operands = {"x": x}
+    for name, own in (("bias", "inner_bias"), ("peephole", "peephole"), ("lengths", "lengths")):
+        if name in named:
+            operands[own] = low.materialized(named[name], row_major_strides(named[name].lens), ins)
+    strides: dict[str, tuple[int, int] | None] = {"first": None, "first_cell": None}
+    for name, own in (("hidden", "first"), ("state", "first_cell")):
+        if name in named:
+            view = operands[own] = _rows(low, ins, named[name])
+            strides[own] = (view.strides[0], view.strides[1])
+    outputs = _outputs(low, ins)
+    operands |= dict(zip(("y", "last", "last_cell"), outputs))
+    y = outputs[0].strides
+    problem = RecurrenceProblem(
+        cell=op.cell, steps=x.lens[0], batch=x.lens[1], hidden=op.hidden_size,
+        backward=tuple(bool(op.backward >> k & 1) for k in range(x.lens[2])), functions=op.actv_func,
+        x_strides=(x.strides[0], x.strides[1], x.strides[2]), y_strides=(y[0], y[1], y[2]),
+        first_strides=strides["first"], first_cell_strides=strides["first_cell"], dtype=x.type.numpy.name,
+        clip=op.clip, linear_before_reset=op.linear_before_reset, input_forget=op.input_forget,
+        peephole="peephole" in named, inner_bias="bias" in named,
+        lengths=lengths.type.numpy.name if lengths is not None else "", fast_math=low.options.fast_math,
+    )  # fmt: skip
+    return problem, operands
+
+
+def _rows(low: Lowering, ins: Instruction, view: View) -> View:
+    """The view itself if its innermost axis is contiguous, else a copy."""
+    if view.lens[-1] == 1 or view.strides[-1] == 1:
+        return view
+    return low.materialized(view, row_major_strides(view.lens), ins)
+
+
+def _outputs(low: Lowering, ins: Instruction) -> Sequence[View]:
+    """Memory of the results; hidden states lie batch first where that is how their users read them."""
+    views = low.outputs_of(ins)
+    states = [u for u in ins.users if u.name == "get_tuple_elem" and u.op.attributes()["index"] == 0]
+    if any(u not in low.destinations and any(_puts_batch_first(user) for user in u.users) for u in states):
+        shape = ins.shape.sub_shapes[0]
+        views[0] = low.allocate(Shape.from_permutation(shape.type, shape.lens, _BATCH_FIRST))
+    return views
+
+
+def _puts_batch_first(ins: Instruction) -> bool:
+    return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == _BATCH_FIRST

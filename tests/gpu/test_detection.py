@@ -1,0 +1,46 @@
+"""Non-maximum suppression: ties, limits that are missing, rows that are counted on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.gpu.data import suppression
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import assert_agrees, reference
+from .operators import check_compiles, hosted, operator_program
+from .programs import compiled, interpreter
+
+
+def operands(count: int = 20) -> list[np.ndarray]:
+    rng = np.random.default_rng(count)
+    scores = np.round(rng.random((2, 2, count)), 1).astype(np.float32)
+    scores[0, 1, :3] = [np.nan, -np.inf, np.inf]
+    limits = [np.array([5]), np.array([0.3], np.float32), np.array([0.2], np.float32)]
+    return [rng.random((2, count, 4)).astype(np.float32), scores, *limits]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two warps a block: the interpreter takes time for each thread."""
+    monkeypatch.setattr(suppression, "THREADS", 64)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("given", [3, 4, 5])
+def test_boxes_that_are_kept(center: bool, given: int, on: Engine) -> None:
+    arrays = operands()[:given]
+    if given < 5:
+        arrays[1] = np.where(np.isfinite(arrays[1]), arrays[1], np.float32(0.5))  # ref keeps NaN if nothing is lowest
+    for dynamic in (False, True):
+        program = operator_program("nonmaxsuppression", arrays, center_point_box=center, use_dyn_output=dynamic)
+        made = compiled(program, on)
+        assert hosted(made) == ["gpu::nonmaxsuppression_rows", *(["ref::@return"] if dynamic else [])]
+        feed = {f"p{k}": a for k, a in enumerate(arrays)}
+        assert_agrees(made.run(feed), reference(program, feed))
+
+
+def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    check_compiles("nonmaxsuppression", operands(), interpreter(), center_point_box=True)

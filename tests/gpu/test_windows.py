@@ -1,0 +1,89 @@
+"""Padding, resizing, reversing, pooling and local response normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.ops.pad import PadMode
+from mgx_numba.ops.pooling import PoolingMode
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..values import normal, small
+from .operators import check_compiles, check_operator, hosted, operator_program
+from .programs import compiled, interpreter
+
+FLOATS = (np.float32, np.float16, np.float64)
+
+
+def values(*lens: int, dtype: Any = np.float32, special: bool = False) -> np.ndarray:
+    return small(dtype, lens, np.random.default_rng(len(lens)), special=special)
+
+
+@pytest.mark.parametrize("mode", PadMode)
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, np.bool_])
+def test_padding(mode: PadMode, dtype: Any, on: Engine) -> None:
+    pads = (0, 1, 2, 0, -1, 3)
+    check_operator(on, "pad", [values(3, 5, 6, dtype=dtype, special=True)], pads=pads, mode=mode, value=1)
+    check_operator(on, "pad", [values(4, dtype=dtype)], pads=(0, 0), mode=mode)
+
+
+def test_padding_up_to_lengths_and_of_nothing(on: Engine) -> None:
+    check_operator(on, "fixed_pad", [values(3, 5)], output_lens=(4, 7))
+    check_operator(on, "pad", [values(0, 5)], pads=(1, 0, 2, 1), value=-2.5)
+    check_operator(on, "pad", [values(3, 5)], pads=(-3, 0, 0, 1))
+
+
+def test_reversing(on: Engine) -> None:
+    check_operator(on, "reverse", [values(3, 5, 4)], axes=(0, 2))
+    check_operator(on, "reverse", [values(0, 4)], axes=(1,))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_resizing(mode: str, dtype: Any, on: Engine) -> None:
+    check_operator(on, "resize", [values(2, 3, 5, 4, dtype=dtype)], scales=(1, 1, 1.6, 0.7), mode=mode)
+    check_operator(
+        on, "resize", [values(1, 8, 5, 4, dtype=dtype)], sizes=(1, 8, 10, 9), mode=mode,
+        coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
+    check_operator(on, "resize", [values(1, 3, 5, dtype=dtype)], sizes=(1, 3, 5), mode=mode)
+
+
+def test_integers_are_interpolated_on_the_host_with_a_reason(on: Engine) -> None:
+    made = compiled(operator_program("resize", [values(2, 4, dtype=np.int32)], sizes=(2, 7), mode="linear"), on)
+    assert hosted(made) == ["ref::resize"]
+    assert "kernels interpolate floats, not int32_type" in str(made.host_reasons())
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, np.bool_])
+@pytest.mark.parametrize("mode", PoolingMode)
+@pytest.mark.parametrize("padded", [False, True])
+def test_pooling(mode: PoolingMode, dtype: Any, padded: bool, on: Engine) -> None:
+    window = {"lengths": (3, 2), "stride": (2, 1), "padding": (1, 1), "count_include_pad": padded}
+    special = mode is PoolingMode.max
+    check_operator(on, "pooling", [values(2, 3, 7, 8, dtype=dtype, special=special)], mode=mode, **window)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_norms_of_windows(order: int, on: Engine) -> None:
+    window = {"lengths": (3,), "stride": (2,), "padding": (1,), "dilations": (1,)}
+    check_operator(on, "pooling", [normal(2, 3, 9)], mode=PoolingMode.lpnorm, lp_order=order, **window)
+
+
+@pytest.mark.parametrize(("size", "beta"), [(5, 0.75), (4, 0.5), (3, 0.6), (1, 1.0), (40, 0.75)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_local_response_normalisation(size: int, beta: float, dtype: Any, on: Engine) -> None:
+    check_operator(on, "lrn", [values(2, 7, 3, 4, dtype=dtype)], size=size, alpha=0.3, beta=beta, bias=2.0)
+
+
+def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    on = interpreter()
+    check_compiles("pad", [values(3, 5, dtype=np.float16)], on, pads=(0, 1, 2, 0), mode=PadMode.reflect)
+    check_compiles("resize", [values(1, 8, 5, dtype=np.float16)], on, scales=(1, 1, 1.5), mode="linear")
+    check_compiles("lrn", [values(2, 7, 8, dtype=np.float16)], on, size=3, beta=0.6)
+    window = {"lengths": (3,), "stride": (2,), "padding": (1,), "dilations": (1,)}
+    check_compiles("pooling", [values(2, 3, 9)], on, mode=PoolingMode.lpnorm, lp_order=3, **window)
