@@ -72,7 +72,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), _precision(low), weights is not None)
-    solution = low.backend.plan(placed)
+    solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
         operands["w"] = _packed(
