@@ -1,6 +1,7 @@
-"""Everything that wants a GPU, in one command: tests, then rates of memory-bound kernels, then models.
+"""Everything that wants a GPU, in one command: tests, rates of memory-bound kernels and products, models, and how long
+these take from nothing to a result.
 
-    python -m bench.gpu_check [tests] [memory] [products] [models] [--models a,b] [--fp16] [--json FILE]
+    python -m bench.gpu_check [tests] [memory] [products] [models] [start] [--models a,b] [--fp16] [--json FILE]
 
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
 """
@@ -23,6 +24,7 @@ import numpy as np
 
 import mgx_numba
 from bench.cases import prepare
+from bench.gpu_start import start
 from bench.gpu_tiles import torch_seconds
 from bench.models import MODELS
 from mgx_numba.core.shape import Shape
@@ -36,7 +38,7 @@ from mgx_numba.targets.base import Observation
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
-PARTS = ("tests", "memory", "products", "models")
+PARTS = ("tests", "memory", "products", "models", "start")
 F32, F16 = Type.float_type, Type.half_type
 COPIED = 1 << 30
 LATENCY_RUNS = 30
@@ -314,6 +316,8 @@ def main() -> int:
         figures["products"] = products()
     if "models" in parts:
         figures["models"] = models(given.models.split(","), given.fp16)
+    if "start" in parts:
+        figures["start"] = start(given.models.split(","), half=given.fp16)
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=1))
     return status

@@ -67,6 +67,23 @@ class Backend(Protocol):
             CompileError: a kernel cannot be compiled.
         """
 
+    def compile(self, source: KernelSource) -> bytes:
+        """What Numba and LLVM make of a kernel, in this process.
+
+        Raises:
+            CompileError: it cannot be compiled.
+        """
+
+    def finished(self, source: KernelSource, code: bytes) -> bytes:
+        """Machine code from what `compile` has made in this process or in another one; any thread may ask.
+
+        Raises:
+            CompileError: it is of another kernel, or compiled for another machine, or no machine code comes of it.
+        """
+
+    def worker_environment(self) -> Mapping[str, str]:
+        """Variables with which another process compiles for the machine that this one does."""
+
     def loadable(self, source: KernelSource, data: bytes) -> bool:
         """Whether bytes are machine code of this kernel that can be loaded here."""
 

@@ -13,12 +13,13 @@ import os
 import struct
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import IO, Any
 
 import numpy as np
 
 from ..codegen.kernel import KernelSource
-from ..codegen.launch import Geometry, Grid, TaskRange
+from ..codegen.launch import Geometry, Grid, TaskRange, TensorLayout, Windows
 from ..errors import FormatError
 from .memory import numpy_dtype, scratch
 from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
@@ -90,7 +91,7 @@ def _geometry(geometry: Geometry) -> list[Any]:
 
 def _argument(arg: int | Pointer | MappedTensor | KernelSource, kernels: Mapping[KernelSource, int]) -> Any:
     if isinstance(arg, MappedTensor):
-        raise FormatError("plans of devices with a copy engine are not kept")
+        return [_pointer(arg.pointer), asdict(arg.layout)]
     if isinstance(arg, KernelSource):
         return [kernels[arg]]
     return _pointer(arg) if isinstance(arg, Pointer) else arg
@@ -183,10 +184,19 @@ def _read_geometry(entry: list[Any]) -> Geometry:
     return Grid(tuple(entry[0]), tuple(entry[1]), entry[2])
 
 
-def _read_argument(arg: Any, kernels: list[KernelSource]) -> int | Pointer | KernelSource:
+def _read_argument(arg: Any, kernels: list[KernelSource]) -> int | Pointer | MappedTensor | KernelSource:
     if isinstance(arg, int):
         return arg
+    if len(arg) == 2:
+        return MappedTensor(_read_pointer(arg[0]), _read_layout(arg[1]))
     return kernels[arg[0]] if len(arg) == 1 else _read_pointer(arg)
+
+
+def _read_layout(fields: dict[str, Any]) -> TensorLayout:
+    windows = fields.pop("windows")
+    numbers = {name: tuple(value) for name, value in fields.items() if name != "dtype"}
+    found = None if windows is None else Windows(**{name: tuple(value) for name, value in windows.items()})
+    return TensorLayout(fields["dtype"], **numbers, windows=found)
 
 
 def _read_pointer(entry: list[int]) -> Pointer:

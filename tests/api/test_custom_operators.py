@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba
-from mgx_numba.codegen.cpu.toolchain.batch import compile_objects
+from mgx_numba.codegen.workers.batch import compile_objects
 from mgx_numba.errors import FormatError, MgxError, OperatorError, ParseError, ShapeError
 
 from ..values import normal

@@ -284,7 +284,7 @@ def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):
         "lens = net.get_parameter_shapes()['x'].lens()\n"
         "net.run({'x': np.zeros(lens, np.float32)})\n"
         "unwanted = ('numba', 'llvmlite', 'onnx', 'msgpack', 'mgx_numba.ops', 'mgx_numba.graph.passes', 'sqlite3')\n"
-        "batch = 'mgx_numba.codegen.cpu.toolchain.batch'\n"
+        "batch = 'mgx_numba.codegen.workers.batch'\n"
         "print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith(batch)]))\n"
     )
     for _ in range(2):  # the first one asks LLVM for the CPU's name

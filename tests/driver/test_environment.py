@@ -14,7 +14,8 @@ import pytest
 import mgx_numba
 from mgx_numba.api.quantizing import quantize_8bits
 from mgx_numba.codegen import traces
-from mgx_numba.codegen.cpu.toolchain import batch, loader
+from mgx_numba.codegen.cpu.toolchain import loader
+from mgx_numba.codegen.workers import batch
 from mgx_numba.driver.compare import Tolerance, compare
 from mgx_numba.driver.variables import GROUPS, OWN, VARIABLES
 from mgx_numba.environment import environment_flag, environment_number

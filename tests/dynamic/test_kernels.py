@@ -32,7 +32,7 @@ SCRIPT = """
 import sys
 import numpy as np
 import mgx_numba as migraphx
-from mgx_numba.codegen.cpu.toolchain import batch
+from mgx_numba.codegen.workers import batch
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.frontends.onnx import parse_onnx
 from onnx import TensorProto, helper, numpy_helper

@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from mgx_numba.codegen.backend import backend
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES, architecture, for_capability
 from mgx_numba.codegen.gpu.kernel import gpu_kernel
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.workers.batch import compile_objects
 from mgx_numba.errors import CompileError, OptionError
 
 from .programs import compiled, interpreter, random_program
@@ -86,3 +88,15 @@ def test_architectures_are_found_by_name_and_capability() -> None:
     assert names == {
         (7, 0): None, (7, 5): "sm_75", (8, 7): "sm_86", (9, 0): "sm_90a", (10, 3): "sm_89", (12, 0): "sm_120a",
     }  # fmt: skip
+
+
+def test_worker_processes_compile_for_the_same_architecture() -> None:
+    sources = [gpu_kernel(f"k{n}", [*KERNEL, f"store_scalar(p, {n}, x)"], 256, 2) for n in range(4)]
+    objects = compile_objects(sources, workers=2)
+    for source, data in zip(sources, objects, strict=True):
+        assert backend(source.backend).loadable(source, data)
+        assert b".target sm_90a" in data
+    with pytest.raises(CompileError, match="kernel bad: .*nothing_such"):
+        compile_objects([*sources, gpu_kernel("bad", ["nothing_such(args)"], 32, 1)], workers=2)
+    with pytest.raises(CompileError, match="compiles for another environment"):
+        backend("gpu").finished(sources[0], objects[1])

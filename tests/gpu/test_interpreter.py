@@ -8,7 +8,6 @@ import pytest
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault, Memory
 from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
-from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
 from mgx_numba.runtime.memory import address_of, aligned_empty
 
 THREADS = 64
@@ -77,16 +76,3 @@ def test_writes_of_two_blocks_to_one_place_race() -> None:
     run(lines, zeros(8))
     with pytest.raises(KernelFault, match=r"block \(1, 0, 0\), thread 0, .*which thread 0 of block 0 wrote"):
         run(lines, zeros(8), blocks=2)
-
-
-def test_memory_given_back_while_the_interpreter_works_is_freed_later() -> None:
-    """A collection of garbage in the middle of a kernel waited for the kernel's own lock for ever."""
-    engine = InterpreterEngine()
-    first, second = (engine.allocate(16, name) for name in ("first", "second"))
-    with engine.lock:
-        engine.free(first)
-        assert engine.memory.find(first)
-    engine.free(second)
-    for address in (first, second):
-        with pytest.raises(KernelFault):
-            engine.memory.find(address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -58,3 +59,22 @@ def test_fast_functions_are_close(name: str) -> None:
     )
     wrong = np.abs(got[finite] - wanted[finite]) > allowed
     assert not wrong.any(), (x[finite][wrong][:5], got[finite][wrong][:5], wanted[finite][wrong][:5])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("type", [Type.half_type, Type.bf16_type])
+def test_results_of_16_bits_are_one_unit_off_at_most(type: Type) -> None:
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 60000.0, -60000.0], np.float32)
+    x = np.concatenate([np.linspace(-20, 20, 1 << 16, dtype=np.float32), special]).astype(type.numpy)
+    program = Program()
+    p = program.main.add_parameter("x", Shape(type, x.shape))
+    program.main.add_return([program.main.add_instruction("gelu_erf", [p])])
+    made = compiled(program, cuda_engine(), fast_math=True)
+    assert "gelu_erf_short" in made.kernels()[0].text
+    (got,) = made.run({"x": x})
+    wanted = _exact("gelu_erf", x.astype(np.float32))
+    assert np.array_equal(np.isnan(got.astype(np.float32)), np.isnan(wanted))
+    assert got[-5] == np.inf
+    finite = np.isfinite(wanted)
+    unit = np.abs(wanted[finite]) * float(ml_dtypes.finfo(type.numpy).eps)
+    assert (np.abs(got[finite].astype(np.float64) - wanted[finite]) <= 1.5 * np.maximum(unit, 4e-7)).all()

@@ -175,11 +175,11 @@ print(late < 1.0, (y[:8] == x[:8]).all() and not y[8:].any())
 def test_workers_compiled_on_after_an_interrupt(tmp_path: Path) -> None:
     """Worker processes end at once: the kernels that they were to make are not wanted any more."""
     body = """
-from mgx_numba.codegen.cpu.toolchain import batch
+from mgx_numba.codegen.workers import batch
 sources = [cpu_kernel(f"k{n}_kernel", f"def kernel(args, begin, end):\\n    args[0] = {n}\\n") for n in range(400)]
 begun = []
 start_worker = batch.start_worker
-batch.start_worker = lambda: begun.append(start_worker()) or begun[-1]
+batch.start_worker = lambda settings: begun.append(start_worker(settings)) or begun[-1]
 
 def interrupt():
     while not begun:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...errors import CompileError
 from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store
 from .identity import environment_identity
 from .kernel import NAME
+from .toolchain.elf import read_object
 from .toolchain.loader import load, loadable, objects_of
 
 if TYPE_CHECKING:
@@ -68,6 +70,22 @@ class CpuBackend:
     ) -> dict[str, bytes]:
         """See `Backend.objects`."""
         return objects_of(sources, progress, store)
+
+    def compile(self, source: KernelSource) -> bytes:
+        """See `Backend.compile`."""
+        from .toolchain.compiler import compile_object  # late: with workers, this process loads no LLVM
+
+        return compile_object(source)
+
+    def finished(self, source: KernelSource, code: bytes) -> bytes:
+        """See `Backend.finished`: the object as it is."""
+        if source.symbol not in read_object(code).defined:
+            raise CompileError("the worker compiles for another environment")
+        return code
+
+    def worker_environment(self) -> Mapping[str, str]:
+        """See `Backend.worker_environment`: none, for environments are passed on."""
+        return {}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
         """See `Backend.loadable`."""

@@ -9,7 +9,8 @@ from ...errors import UnsupportedError
 from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store
-from .identity import environment_identity
+from .architecture import ENVIRONMENT
+from .identity import environment_identity, selected_architecture
 from .kernel import NAME
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ class GpuBackend:
         from .loader import objects_of
 
         return objects_of(sources, progress, store)
+
+    def compile(self, source: KernelSource) -> bytes:
+        """See `Backend.compile`: PTX, or an object of AMD's."""
+        from .toolchain.compiler import compile_object
+
+        return compile_object(source, selected_architecture())
+
+    def finished(self, source: KernelSource, code: bytes) -> bytes:
+        """See `Backend.finished`: a cubin where there is a device of the architecture."""
+        from .loader import assembled
+
+        return assembled(source, code)
+
+    def worker_environment(self) -> Mapping[str, str]:
+        """See `Backend.worker_environment`: the architecture, so that workers need not open the device."""
+        return {ENVIRONMENT: selected_architecture().name}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
         """See `Backend.loadable`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..identity import SHARED_MEANING, files_digest
 from ..platform import platform
 from .architecture import Architecture, chosen
-from .driver.device import device
+from .driver.device import architecture_of
 from .kernel import NAME
 
 __all__ = ["environment_identity", "selected_architecture"]
@@ -27,7 +27,7 @@ def selected_architecture() -> Architecture:
     Raises:
         DeviceError: neither is there.
     """
-    return chosen() or device().architecture
+    return chosen() or architecture_of(0)
 
 
 def environment_identity() -> dict[str, str]:

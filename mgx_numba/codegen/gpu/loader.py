@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-from ...errors import DeviceError
-from ...interrupts import unbroken
+from ...errors import CompileError, DeviceError
 from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store, default_store, look_up
@@ -15,10 +13,9 @@ from .architecture import Architecture
 from .driver.device import Device, device
 from .identity import selected_architecture
 
-__all__ = ["load", "loadable", "objects_of"]
+__all__ = ["assembled", "load", "loadable", "objects_of"]
 
 _ELF = b"\x7fELF"
-_lock = threading.Lock()
 
 
 def objects_of(
@@ -32,20 +29,29 @@ def objects_of(
     store = store or default_store()
     found, missing = look_up(store, sources, loadable)
     show_kernels(sources, missing)
-    for done, source in enumerate(missing, 1):
-        found[source.symbol] = data = unbroken(_compiled, source)
-        store.put(source, data)
-        if progress is not None:
-            progress(done, len(missing), source.name)
+    if missing:
+        from ..workers.batch import compile_objects
+
+        def finished(source: KernelSource, data: bytes) -> None:
+            found[source.symbol] = data
+            store.put(source, data)
+            if progress is not None:
+                progress(len(found) - hits, len(missing), source.name)
+
+        hits = len(found)
+        compile_objects(missing, finished=finished)
     return found
 
 
-def _compiled(source: KernelSource) -> bytes:
-    from .toolchain.compiler import compile_object  # late: a process whose kernels are all stored loads no LLVM
+def assembled(source: KernelSource, code: bytes) -> bytes:
+    """A cubin of PTX where there is a device of the architecture, else the code itself.
 
+    Raises:
+        CompileError: it is not this kernel's, or the driver refuses it.
+    """
+    if not loadable(source, code):
+        raise CompileError("the worker compiles for another environment")
     arch = selected_architecture()
-    with _lock:
-        code = compile_object(source, arch)
     here = _device_of(arch) if arch.nvidia else None
     return code if here is None else here.cubin(code)
 

@@ -13,6 +13,7 @@ from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ..problems.indexing import IndexedCopy
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
+from .contraction.few_rows import few_rows_refusal, few_rows_solution
 from .contraction.fma import fma_refusal, fma_solution
 from .contraction.placed import PlacedRequest
 from .contraction.tensor import refusal, tensor_solution
@@ -48,6 +49,8 @@ def _(problem: IndexedCopy) -> Solution:
 
 @plan.register
 def _(problem: PlacedRequest) -> Solution:
+    if not few_rows_refusal(problem):
+        return few_rows_solution(problem)
     if not wgmma_refusal(problem):
         return wgmma_solution(problem)
     if not refusal(problem):

@@ -20,6 +20,8 @@ _LIBRARY = {
 }
 _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 """Names with a version of `lang.quick`, which fast math takes."""
+_SHORT = frozenset(("gelu_erf",))
+"""Those with a shorter one for results of 16 bits."""
 VECTOR_BYTES = 16
 """Bytes of the widest load and store of one thread."""
 
@@ -31,7 +33,8 @@ class ThreadPrinter(VectorPrinter):
         if name in _LIBRARY.get(operands[0].dtype.compute, ()):
             raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
         if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
-            return VectorValue(self.buffer.emit(f"{name}_quick({self.register(operands[0])})"), result)
+            kind = "short" if name in _SHORT and result.size == 2 else "quick"
+            return VectorValue(self.buffer.emit(f"{name}_{kind}({self.register(operands[0])})"), result)
         return super()._call(name, result, *operands)
 
 

@@ -11,6 +11,9 @@ Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
     block_index(AXIS)                    of the thread's block in the grid, along axis 0, 1 or 2
     barrier()                            until all threads of the block are here; what they wrote before is seen by all
+    grid_wait()                          until the launches before are done; a kernel whose text has no such call makes
+                                         it first. Before it a thread may touch the block's memory and the program's
+                                         constants
     shuffle_xor(x, MASK)                 x of the thread of the same warp whose index differs in the bits of MASK (1 to
                                          31); all 32 threads of the warp call it
 
@@ -65,6 +68,7 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 4 units in the last place (`lang.quick`)
+    gelu_erf_short                       within 4e-7, for results of 16 bits
 
 Faults
     note_fault(p, step, check, index)    write the three numbers to the int64 words from p on, unless an earlier one has

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,6 @@ from ...codegen.gpu.backend import BACKEND
 from ...codegen.kernel import KernelSource
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
-from ...errors import OptionError
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
@@ -23,7 +23,7 @@ from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.plan import HostStep, Plan, Step, TensorView
-from ..base import Observation, Observer, Tree
+from ..base import KeptPlan, Observation, Observer, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -44,6 +44,10 @@ Progress = Callable[[int, int, str], None]
 class GpuProgram:
     """See `Compiled`; a program with dynamic inputs gets a plan for each set of lengths it meets."""
 
+    _source: Program | None
+    _trees: list[Tree] | None
+    _plan: Plan | None
+
     def __init__(
         self, program: Program, options: TargetOptions, progress: Progress | None = None, on: Engine | None = None
     ) -> None:
@@ -52,22 +56,50 @@ class GpuProgram:
         Raises:
             DeviceError: there is none.
         """
-        self._options = options
-        self._engine = on or engine(options.device_id)
-        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], GpuProgram] = OrderedDict()
-        self._lock = threading.Lock()
-        self._source: Program | None = None
-        self._trees: list[Tree] | None = None
-        self.executable: DeviceExecutable | None = None
+        self._begin(options, on or engine(options.device_id))
         if is_dynamic(program):
             self._source = self.program = program.clone()
             return
         program, self._trees = without_tuples(program)
-        self.program = program.clone()
-        run_passes(self.program, PASSES, pass_options(options), disabled=options.disabled_passes)
-        self.program.remove_unused_modules()
-        plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
-        self.executable = DeviceExecutable(plan, self._engine, progress, options.store)
+        self.program = optimized(program, options)
+        self._plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
+        self.executable = DeviceExecutable(self._plan, self._engine, progress, options.store)
+
+    @classmethod
+    def restored(cls, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> GpuProgram:
+        """The program of a plan that `kept_plan` gave; arguments as of `Target.restore`."""
+        made = cls.__new__(cls)
+        made._begin(options, engine(options.device_id), portable)
+        made._plan, made._trees = kept.plan, kept.trees
+        return made
+
+    def _begin(self, options: TargetOptions, on: Engine, portable: Callable[[], Program] | None = None) -> None:
+        self._options = options
+        self._portable = portable
+        self._engine = on
+        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], GpuProgram] = OrderedDict()
+        self._lock = threading.Lock()
+        self._source = None
+        self._trees = None
+        self._plan = None
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """See `Compiled.program`; of a plan from a file it is made when somebody asks."""
+        assert self._portable is not None
+        return optimized(without_tuples(self._portable())[0], self._options)
+
+    @functools.cached_property
+    def executable(self) -> DeviceExecutable | None:
+        """What runs; None of dynamic inputs. Of a plan from a file it is made when somebody asks: by then the
+        constants are read."""
+        with self._lock:
+            known = self.__dict__.get("executable")
+            if known is not None or self._plan is None:
+                return known
+            made = DeviceExecutable(self._plan, self._engine, None, self._options.store)
+            self.__dict__["executable"] = made
+            return made
 
     @property
     def device(self) -> int:
@@ -146,11 +178,12 @@ class GpuProgram:
         assert target.executable is not None
 
         def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            flops, moved = (step.flops, step.bytes) if isinstance(step, Step) else (0, 0)
-            outputs = step.outputs
-            observer(
-                Observation(step.instruction, step.label, seconds, lambda: [view(v) for v in outputs], flops, moved)
-            )
+            flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
+
+            def outputs() -> list[np.ndarray]:
+                return [view(v) for v in step.outputs]
+
+            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
 
@@ -166,8 +199,7 @@ class GpuProgram:
 
     def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
         """See `Planned.plan`."""
-        executable = self._for(inputs).executable
-        return None if executable is None else executable.plan
+        return self._for(inputs)._plan
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: what a call costs besides its steps is not measured yet."""
@@ -181,7 +213,8 @@ class GpuProgram:
         def show(seen: Observation) -> None:
             nonlocal total
             total += seen.seconds
-            write_trace(out, f"{seen.instruction} [{seen.label}]", seen.seconds, total, seen.outputs(), level)
+            reason = f" (on the host: {seen.reason})" if seen.reason else ""
+            write_trace(out, f"{seen.instruction} [{seen.label}]{reason}", seen.seconds, total, seen.outputs(), level)
 
         results = self.observe(inputs, show)
         return results if self.offload_copy else [self._on_device(r) for r in results]
@@ -190,13 +223,13 @@ class GpuProgram:
         """The distinct kernels, in order of first use."""
         found: dict[KernelSource, None] = {}
         for program in (self, *self._specialized.values()):
-            if program.executable is not None:
-                found.update(dict.fromkeys(program.executable.plan.kernels()))
+            if program._plan is not None:
+                found.update(dict.fromkeys(program._plan.kernels()))
         return list(found)
 
     def host_reasons(self) -> dict[str, str]:
         """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
-        steps = self.executable.plan.steps if self.executable is not None else []
+        steps = self._plan.steps if self._plan is not None else []
         return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
 
     def rewrite_log(self) -> RewriteLog:
@@ -207,16 +240,23 @@ class GpuProgram:
             log.include(program.rewrite_log())
         return log
 
-    def kept_plan(self) -> None:
-        """None: plans of this target are made again."""
+    def kept_plan(self) -> KeptPlan | None:
+        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths."""
+        return None if self._plan is None else KeptPlan(self._plan, self._trees)
 
     def machine_code(self) -> dict[str, Any]:
-        """See `Compiled.machine_code`.
+        """See `Compiled.machine_code`: of all kernels that the program has by now."""
+        from ...codegen.embedding import embed  # late: few programs are saved with their code
 
-        Raises:
-            OptionError: always: objects of this target stay in the object store.
-        """
-        raise OptionError("the target gpu keeps no machine code in files yet")
+        return embed(self.kernels(), self._options.store)
+
+
+def optimized(program: Program, options: TargetOptions) -> Program:
+    """A copy after the passes."""
+    program = program.clone()
+    run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+    program.remove_unused_modules()
+    return program
 
 
 def _output(number: int) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ...errors import OptionError
+from ...codegen.backend import backend
+from ...errors import DeviceError
 from ...interrupts import whole_module
 from .passes import PASSES
 
 if TYPE_CHECKING:
     from ...graph.program import Program
+    from ...runtime.limits import Limits
     from ..base import Compiled, KeptPlan, Progress
     from ..options import TargetOptions
 
@@ -38,16 +40,27 @@ class GpuTarget:
         return GpuProgram(program, options, progress)
 
     def machine(self) -> Mapping[str, str] | None:
-        """None: no plan is kept yet."""
-        return None
+        """Architecture and versions, and the first device's model; None without a device."""
+        from ...codegen.gpu.driver.device import model_of
+
+        try:
+            return {**backend(self.backend).identity(), "model": model_of(0)}
+        except DeviceError:
+            return None
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
-        """See `Target.restore`."""
-        raise OptionError("the target gpu keeps no plans")
+        """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
+        from .program import GpuProgram
 
-    def limits(self, num_threads: int = 0) -> None:
-        """See `Target.limits`; they are not measured."""
-        return None
+        return GpuProgram.restored(kept, options, portable)
+
+    def limits(self, num_threads: int = 0) -> Limits | None:
+        """See `Target.limits`: of the first device, measured once; ``num_threads`` does not matter."""
+        whole_module("mgx_numba.targets.gpu.limits")
+        from ...runtime.gpu.choice import engine
+        from .limits import device_limits
+
+        return device_limits(0) if engine().name else None
 
     def missing(self) -> str:
         """Why this process has no device; empty if it has one."""

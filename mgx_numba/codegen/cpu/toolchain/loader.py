@@ -76,7 +76,7 @@ def objects_of(
     objects, missing = look_up(store, sources, loadable)
     show_kernels(sources, missing)
     if missing:
-        from .batch import compile_objects
+        from ...workers.batch import compile_objects
 
         def finished(source: KernelSource, data: bytes) -> None:
             objects[source.symbol] = data

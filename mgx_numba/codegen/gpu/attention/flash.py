@@ -44,7 +44,8 @@ SPLIT_BLOCKS = 264
 MOST_SPLITS = 32
 """Parts of the keys at most: each is written and read once more. No figures kept."""
 LEAST_TILES = 2
-"""Tiles of a part of the keys. No figures kept."""
+"""Tiles of a part of the keys where there are several warps: 128 queries and keys of 12 heads take 4.9 us on an H200
+with parts of one tile, 3.5 with two. With one warp one tile is enough: one query and 513 keys take 5.6 us and 6.9."""
 LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
 """Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
@@ -112,7 +113,8 @@ class _FlashText:
         down = -(-problem.queries // (ROWS * self.warps))
         blocks = down * problem.heads * problem.batch
         tiles = -(-problem.keys // self.keys)
-        wanted = max(1, min(SPLIT_BLOCKS // blocks, tiles // LEAST_TILES, MOST_SPLITS))
+        least = 1 if problem.queries <= ROWS else LEAST_TILES
+        wanted = max(1, min(SPLIT_BLOCKS // blocks, tiles // least, MOST_SPLITS))
         part = -(-tiles // wanted)
         self.splits = -(-tiles // part)
         self.blocks = (down, problem.heads, problem.batch * self.splits)

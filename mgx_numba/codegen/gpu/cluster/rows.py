@@ -9,6 +9,7 @@ from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....ops.base import Pointwise
+from ....ops.reduce import DOWN
 from ...arguments import Arguments
 from ...body import cluster_name, scalar_flops
 from ...launch import Launch
@@ -69,7 +70,10 @@ class _RowsText:
             self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
         self.arguments.integer("rows", layout.rows)
         self.arguments.integer("items", layout.items)
-        self.arguments.integer("count", prod(layout.reduce.lens))
+        count = prod(layout.reduce.lens)
+        self.arguments.integer("count", count)
+        if any(self._can_overflow(r) for r in self.levels.reductions):
+            self.arguments.integer("whole", 1 << max(count - 1, 0).bit_length())
         across, along = (layout.lanes, 1) if layout.columns else (1, layout.lanes)
         lens = layout.keep.lens, layout.reduce.lens
         self.keep = Axes(self.arguments, "k", (*lens[0][:-1], lens[0][-1] // across), layout.keep.strides, across)
@@ -111,7 +115,7 @@ class _RowsText:
 
     def _level(self, level: int) -> None:
         """Reduce and store what depends on so many reductions."""
-        buffer, levels, layout = self.buffer, self.levels, self.layout
+        levels, layout = self.levels, self.layout
         reductions, stored = levels.reduced_in(level), levels.stored_in(level)
         if not reductions and not stored:
             return
@@ -121,20 +125,7 @@ class _RowsText:
         walked = [r for r in reductions if not levels.row_value[r.inputs[0]]]
         own: dict[Instruction, VectorValue] = {}
         if layout.looped:
-            names = {r: f"acc{levels.reductions.index(r)}" for r in walked}
-            for r in walked:
-                value = self._neutral(r)
-                buffer.line(f"{names[r]} = {value.name}")
-                own[r] = VectorValue(names[r], value.dtype)
-            buffer.line(f"item = {self.begin or 'member'}")
-            with buffer.block(f"while item < {self.end}:"):
-                self._full_values.clear()
-                self._find_places("item")
-                for r in walked:
-                    buffer.assign(names[r], self._combined(r, own[r]).name)
-                self._store(stored)
-                buffer.assign("item", f"item + {layout.team.size * layout.held}")
-            self._full_values.clear()
+            own = self._walk(walked, stored)
         else:
             if not self._places:
                 self._find_places(self.begin or "member")
@@ -142,25 +133,76 @@ class _RowsText:
                 own[r] = self._combined(r, None)
             self._store(stored)
         for r in walked:
+            if self._can_overflow(r):
+                own[r] = self._scaled(r, own[r])
+        for r in walked:
             reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
             name = f"s{levels.reductions.index(r)}"
             self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], name))
         if len(walked) != len(reductions):
             raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
 
+    def _walk(
+        self, reductions: Sequence[Instruction], stored: Sequence[int] = (), down: bool = False
+    ) -> dict[Instruction, VectorValue]:
+        """Emit the rounds of a thread that walks its row: what it has of each reduction, and stores of full results."""
+        buffer, own = self.buffer, {}
+        for r in reductions:
+            value = self._neutral(r)
+            own[r] = VectorValue(f"{'again' if down else 'acc'}{self.levels.reductions.index(r)}", value.dtype)
+            buffer.line(f"{own[r].name} = {value.name}")
+        buffer.line(f"item = {self.begin or 'member'}")
+        with buffer.block(f"while item < {self.end}:"):
+            self._full_values.clear()
+            self._find_places("item")
+            for r in reductions:
+                buffer.assign(own[r].name, self._combined(r, own[r], down).name)
+            self._store(stored)
+            buffer.assign("item", f"item + {self.layout.team.size * self.layout.held}")
+        self._full_values.clear()
+        return own
+
+    @staticmethod
+    def _can_overflow(r: Instruction) -> bool:
+        return REDUCTIONS[r.name].sum_can_overflow(r.inputs[0].shape.type)
+
+    def _scaled(self, r: Instruction, own: VectorValue) -> VectorValue:
+        """A thread's sum for a mean over ``whole``, a power of two that is not less than the row's elements.
+
+        Joined, such sums are no larger than an element. One that is infinite or NaN is made again of elements times
+        `DOWN`, by this thread alone: a branch that is otherwise never taken.
+        """
+        buffer, dtype, name = self.buffer, dtype_name(own.dtype), f"part{self.levels.reductions.index(r)}"
+        lanes = self.layout.lanes
+        up = buffer.emit(f"splat(div(const_{dtype}(1, 0), cast_{dtype}(whole)), {lanes})")
+        finite = buffer.emit(f"lt(abs({own.name}), INF)")
+        buffer.line(f"{name} = mul({own.name}, {up})")
+        with buffer.block(f"if reduce_or(logical_not({finite})):"):
+            known = dict(self._full_values), self._places
+            again = self._walk([r], down=True)[r] if self.layout.looped else self._combined(r, None, down=True)
+            factor = f"splat(div(const_{dtype}({1 / DOWN!r}, 0), cast_{dtype}(whole)), {lanes})"
+            buffer.line(f"{name} = where({finite}, {name}, mul({again.name}, {factor}))")
+            self._full_values, self._places = known
+        return VectorValue(name, own.dtype)
+
     def _neutral(self, r: Instruction) -> VectorValue:
         """The neutral element of a reduction in every lane."""
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         return self.full.const(reduction.neutral(type), reduction.accumulator(type))
 
-    def _combined(self, r: Instruction, before: VectorValue | None) -> VectorValue:
-        """What this thread's vectors contribute to a reduction, together with what came before."""
+    def _combined(self, r: Instruction, before: VectorValue | None, down: bool = False) -> VectorValue:
+        """What this thread's vectors contribute to a reduction, together with what came before.
+
+        ``down``: of elements times `DOWN`.
+        """
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         accumulator = reduction.accumulator(type)
         for j in range(self.layout.held):
             value = self._value(r.inputs[0], j)
             own = reduction.contribution(self.full, value, type)
             own = VectorValue(self.full.stored(own, accumulator), accumulator)
+            if down:
+                own = self.full.mul(own, self.full.const(DOWN, accumulator))
             if not self.layout.exact:
                 neutral = self._neutral(r)
                 own = VectorValue(
@@ -175,7 +217,9 @@ class _RowsText:
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         accumulator = value.dtype
         if reduction.name == "reduce_mean":
-            count = self.buffer.emit(f"cast_{dtype_name(accumulator)}(count)")
+            dtype = dtype_name(accumulator)
+            count = f"cast_{dtype}(count)"
+            count = self.buffer.emit(f"div({count}, cast_{dtype}(whole))" if self._can_overflow(r) else count)
             if self.layout.columns:
                 count = self.buffer.emit(f"splat({count}, {self.layout.lanes})")
             value = self.row.div(value, VectorValue(count, accumulator))

@@ -21,12 +21,14 @@ class PlacedRequest:
     Attributes:
         request: what is computed.
         alignment: bytes of whose multiples the result and the epilogue's operands begin at one, at most `VECTOR_BYTES`.
+        constant: whether the right operand was there before anything of the program was launched.
         precision: of products of float32: ``highest``, ``high`` (three products in TF32) or ``medium`` (one).
     """
 
     request: Request
     alignment: int = VECTOR_BYTES
     precision: str = "highest"
+    constant: bool = False
 
     def lanes(self, columns: int, most: int) -> int:
         """Elements of the result and of the epilogue's operands, a power of two up to ``most``, that lie together in

@@ -48,6 +48,9 @@ SPLIT_BLOCKS = 264
 """Blocks that sums are split for: two for each multiprocessor."""
 LEAST_SLICES = 3
 """Slices of a part of a sum: fewer are not worth adding up."""
+MANY_SLICES = 24
+"""Slices of a sum from which on one of a small tile is computed in parts of larger ones: small tiles bring more of the
+operands for what they multiply. No figures kept."""
 MOST_SPLITS = 16
 """Parts of a sum at most: each is written and read once more. No figures kept."""
 
@@ -143,11 +146,13 @@ class RingText(ContractionText):
         self.depth = WORDS * 4 // ITEMSIZE[self.dtype]
         self.pitch = PITCH * 4 // ITEMSIZE[self.dtype]
         planes = self.operands.planes
-        many = [t for t in self.tiles if self._tiles(t.rows, t.columns) * planes >= ENOUGH_BLOCKS]
         slices = -(-self.operands.depth // self.depth)
+        fitting = [t for t in self.tiles if t.columns < 2 * self.operands.columns] or [self.tiles[-1]]
+        many = [t for t in fitting if self._tiles(t.rows, t.columns) * planes >= ENOUGH_BLOCKS]
         self.splits = 1
-        self.tile = many[0] if many else self.tiles[-1]
-        if not many and slices >= 2 * LEAST_SLICES:
+        self.tile = many[0] if many else fitting[-1]
+        small = self.tile.rows < self.split_tile.rows
+        if (not many and slices >= 2 * LEAST_SLICES) or (small and slices >= MANY_SLICES):
             self.tile = self.split_tile
             blocks = self._tiles(self.tile.rows, self.tile.columns) * planes
             self.splits = max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))

@@ -39,8 +39,8 @@ def tensor_solution(placed: PlacedRequest) -> Solution:
 class _TensorText(RingText):
     """The text of one contraction."""
 
-    tiles = (RingTile(128, 128, 2, 4), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
-    split_tile = tiles[1]
+    tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
+    split_tile = tiles[2]
 
     def __init__(self, placed: PlacedRequest) -> None:
         super().__init__(placed)

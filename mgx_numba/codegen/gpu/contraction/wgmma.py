@@ -251,14 +251,15 @@ class _WarpgroupText(ContractionText):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
         buffer.line("barrier()")
-        with buffer.block(f"if thread >= {tile.consumers}:"):
-            only = buffer.block(f"if thread == {tile.consumers}:")
-            with only, buffer.block("while tile < tiles:"):
+        with buffer.block(f"if thread >= {tile.consumers}:"), buffer.block(f"if thread == {tile.consumers}:"):
+            self._begin_ring(buffer)
+            with buffer.block("while tile < tiles:"):
                 self._place(buffer)
                 self._produce(buffer)
                 buffer.line("tile = tile + stride")
         with buffer.block("else:"):
             for line in (
+                "grid_wait()",
                 "warp = idiv(thread, 32)",
                 "lane = thread - warp * 32",
                 "group = idiv(warp, 4)",
@@ -299,46 +300,78 @@ class _WarpgroupText(ContractionText):
             buffer.line("slot = 0")
             buffer.line("phase = 1 - phase")
 
+    def _begin_ring(self, buffer: CodeBuffer) -> None:
+        """Emit what is asked for before the launches before are done: slices of a constant right operand, as many as
+        the ring has room for; ``there`` counts them."""
+        buffer.line("there = 0")
+        if self.placed.constant:
+            with buffer.block("if begin < end:"):
+                self._place(buffer)
+                buffer.line("k = begin")
+                with buffer.block(f"while (there < {self.tile.stages}) & (k < end):"):
+                    if not isinstance(self._problem, GemmProblem):
+                        self._taps(buffer, "k")
+                    self._ask_right(buffer, "there")
+                    buffer.line("k = k + 1")
+                    buffer.line("there = there + 1")
+        buffer.line("grid_wait()")
+
+    def _taps(self, buffer: CodeBuffer, k: str) -> None:
+        """Emit the first channel and the tap of a convolution's slice."""
+        for line in (
+            f"pieces = idiv(group_channels + {self.slice - 1}, {self.slice})",
+            f"tap = idiv({k}, pieces)",
+            f"channel = ({k} - tap * pieces) * {self.slice}",
+        ):
+            buffer.line(line)
+
+    def _ask_right(self, buffer: CodeBuffer, stage: str) -> None:
+        """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
+        buffer.line(f"arrived = offset(full, {stage})")
+        buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
+        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements})")
+        if not isinstance(self._problem, GemmProblem):
+            buffer.line("tensor_load(to_w, map_w, arrived, place4(channel, tap, first_column, plane))")
+            return
+        along, place = f"k * {self.slice}", self._batch_places(1)
+        if not self.turned:
+            buffer.line(f"tensor_load(to_w, map_w, arrived, place4({along}, first_column, {place}))")
+            return
+        for j in range(self.tile.columns // self.slice):
+            to = f"offset(to_w, {j * self.slice * self.slice})"
+            at = f"place4(first_column + {j * self.slice}, {along}, {place})"
+            buffer.line(f"tensor_load({to}, map_w, arrived, {at})")
+
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
         gemm = isinstance(self._problem, GemmProblem)
-        if gemm:
-            places = [self._batch_places(operand) for operand in (0, 1)]
-        else:
+        if not gemm:
             for line in (
                 "image = idiv(first_row, image_pixels)",
                 "pixel = first_row - image * image_pixels",
                 "line = idiv(pixel, row_pixels)",
                 "start_y = line * step_y - pad_y",
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
-                f"pieces = idiv(group_channels + {self.slice - 1}, {self.slice})",
-                "tap = idiv(begin, pieces)",
-                f"channel = (begin - tap * pieces) * {self.slice}",
-                "tap_y = idiv(tap, taps_across)",
-                "tap_x = tap - tap_y * taps_across",
             ):
                 buffer.line(line)
+            self._taps(buffer, "begin")
+            buffer.line("tap_y = idiv(tap, taps_across)")
+            buffer.line("tap_x = tap - tap_y * taps_across")
         buffer.line("k = begin")
         with buffer.block("while k < end:"):
             buffer.line("mbarrier_wait(offset(empty, slot), 1 - phase)")
+            with buffer.block("if there > 0:"):
+                buffer.line("there = there - 1")
+            with buffer.block("else:"):
+                self._ask_right(buffer, "slot")
             buffer.line("arrived = offset(full, slot)")
-            buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
             buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements})")
-            buffer.line(f"to_w = offset(ring_w, slot * {self.right_elements})")
             if gemm:
-                along = f"k * {self.slice}"
-                buffer.line(f"tensor_load(to_x, map_x, arrived, place4({along}, first_row, {places[0]}))")
-                if self.turned:
-                    for j in range(self.tile.columns // self.slice):
-                        to = f"offset(to_w, {j * self.slice * self.slice})"
-                        at = f"place4(first_column + {j * self.slice}, {along}, {places[1]})"
-                        buffer.line(f"tensor_load({to}, map_w, arrived, {at})")
-                else:
-                    buffer.line(f"tensor_load(to_w, map_w, arrived, place4({along}, first_column, {places[1]}))")
+                at = f"place4(k * {self.slice}, first_row, {self._batch_places(0)})"
+                buffer.line(f"tensor_load(to_x, map_x, arrived, {at})")
             else:
                 at = "place4(plane * group_channels + channel, start_x, start_y, image)"
                 buffer.line(f"tensor_load_window(to_x, map_x, arrived, {at}, tap_x * apart_x, tap_y * apart_y)")
-                buffer.line("tensor_load(to_w, map_w, arrived, place4(channel, tap, first_column, plane))")
                 buffer.line(f"channel = channel + {self.slice}")
                 with buffer.block("if channel >= group_channels:"):
                     for line in ("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1"):

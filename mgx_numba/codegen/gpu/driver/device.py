@@ -11,7 +11,7 @@ from ....errors import CompileError, DeviceError
 from ..architecture import Architecture, for_capability
 from .library import Driver, driver, loaded
 
-__all__ = ["Device", "device", "device_count", "memory_at"]
+__all__ = ["Device", "architecture_of", "device", "device_count", "memory_at", "model_of"]
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
@@ -42,22 +42,13 @@ class Device:
         """
         self.driver: Driver = driver()
         self.number = number
-        if not 0 <= number < device_count():
-            raise DeviceError(f"there is no device {number}; there are {device_count()}")
-        handle, context = c_int(), c_void_p()
-        self.driver.call("cuDeviceGet", byref(handle), number)
-        self._handle = handle
-        name = ctypes.create_string_buffer(256)
-        self.driver.call("cuDeviceGetName", name, 256, handle)
-        self.name = name.value.decode()
-        self.capability = self._attribute(_MAJOR), self._attribute(_MINOR)
-        found = for_capability(self.capability)
-        if found is None:
-            raise DeviceError(f"{self.name} has compute capability {self.capability}; 7.5 or higher is needed")
-        self.architecture: Architecture = found
-        self.multiprocessors = self._attribute(_MULTIPROCESSORS)
-        self.l2_bytes = self._attribute(_L2_BYTES)
-        self.shared_bytes = self._attribute(_SHARED_BYTES)
+        self._handle = handle = _handle(number)
+        context = c_void_p()
+        self.name = _name(handle)
+        self.architecture: Architecture = architecture_of(number)
+        self.multiprocessors = _attribute(handle, _MULTIPROCESSORS)
+        self.l2_bytes = _attribute(handle, _L2_BYTES)
+        self.shared_bytes = _attribute(handle, _SHARED_BYTES)
         self.driver.call("cuDevicePrimaryCtxRetain", byref(context), handle)
         self.context = context
         self.current = self.driver.bound("cuCtxGetCurrent")
@@ -126,10 +117,49 @@ class Device:
         """Let launches of a kernel have so many bytes of shared memory besides what its text declares."""
         self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
 
-    def _attribute(self, number: int) -> int:
-        value = c_int()
-        self.driver.call("cuDeviceGetAttribute", byref(value), number, self._handle)
-        return value.value
+
+def architecture_of(number: int) -> Architecture:
+    """What kernels for a device are compiled for; it need not be opened.
+
+    Raises:
+        DeviceError: there is no such device, or none that kernels can be compiled for.
+    """
+    handle = _handle(number)
+    capability = _attribute(handle, _MAJOR), _attribute(handle, _MINOR)
+    found = for_capability(capability)
+    if found is None:
+        raise DeviceError(f"{_name(handle)} has compute capability {capability}; 7.5 or higher is needed")
+    return found
+
+
+def model_of(number: int) -> str:
+    """What tells a device from others for which plans differ: name and multiprocessors; it need not be opened.
+
+    Raises:
+        DeviceError: there is no such device.
+    """
+    handle = _handle(number)
+    return f"{_name(handle)}, {_attribute(handle, _MULTIPROCESSORS)} multiprocessors"
+
+
+def _handle(number: int) -> c_int:
+    if not 0 <= number < device_count():
+        raise DeviceError(f"there is no device {number}; there are {device_count()}")
+    handle = c_int()
+    driver().call("cuDeviceGet", byref(handle), number)
+    return handle
+
+
+def _name(handle: c_int) -> str:
+    name = ctypes.create_string_buffer(256)
+    driver().call("cuDeviceGetName", name, 256, handle)
+    return name.value.decode()
+
+
+def _attribute(handle: c_int, number: int) -> int:
+    value = c_int()
+    driver().call("cuDeviceGetAttribute", byref(value), number, handle)
+    return value.value
 
 
 class _InUse:

@@ -113,7 +113,7 @@ def elementwise_names() -> dict[str, Any]:
     for name in (*UNARY, *BINARY, *COMPARE, *LOGICAL, *BITWISE, "fma", "isnan", "isinf", "logical_not", "bitwise_not"):
         names[name] = _elementwise(name)
     for name in ("add", "sub", "mul", "exp", "sigmoid", "tanh", "gelu_erf", "gelu_tanh", "silu", "softplus"):
-        names[f"{name}_fast"] = names[f"{name}_quick"] = names[name]
+        names[f"{name}_fast"] = names[f"{name}_quick"] = names[f"{name}_short"] = names[name]
     for dtype in DTYPES:
         names[f"const_{dtype}"] = functools.partial(_constant, numpy_dtype(dtype))
         names[f"cast_{dtype}"] = functools.partial(_cast, numpy_dtype(dtype))
@@ -190,6 +190,7 @@ def memory_names() -> dict[str, Any]:
         "load_aligned": _load_aligned,
         "load_scalar": lambda p, i: p.read(i, 1)[0],
         "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
+        "grid_wait": lambda: None,  # one launch comes after the other
         "note_fault": _note_fault,
         "words_of": lambda p: Place(p.allocation, p.start, np.dtype(np.int32), p.who),
         "floats_of": lambda p: Place(p.allocation, p.start, np.dtype(np.float32), p.who),

@@ -16,7 +16,7 @@ from ...lang.builder import VectorBuilder
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 from ..architecture import Architecture, chosen
 
-__all__ = ["barrier", "block_index", "shuffle_xor", "thread_index"]
+__all__ = ["barrier", "block_index", "grid_wait", "shuffle_xor", "thread_index"]
 
 WARP = 32
 """Threads of a warp."""
@@ -81,6 +81,18 @@ def _barrier() -> Any:
     return make_intrinsic("barrier", define, 0)
 
 
+def _grid_wait() -> Any:
+    def define() -> Any:
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            if target().overlaps:
+                inline(builder, "griddepcontrol.wait;", "~{memory}", ir.VoidType(), [], True)
+            return context.get_dummy_value()
+
+        return types.void(), lower
+
+    return make_intrinsic("grid_wait", define, 0)
+
+
 def _exchange(builder: ir.IRBuilder, word: ir.Value, mask: int) -> ir.Value:
     """A 32-bit word of the lane whose number differs by the bits of ``mask``."""
     if target().nvidia:
@@ -126,4 +138,5 @@ def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
 block_index = _index("block_index", "llvm.nvvm.read.ptx.sreg.ctaid.", "llvm.amdgcn.workgroup.id.")
 thread_index = _index("thread_index", "llvm.nvvm.read.ptx.sreg.tid.", "llvm.amdgcn.workitem.id.")
 barrier = _barrier()
+grid_wait = _grid_wait()
 shuffle_xor = make_intrinsic("shuffle_xor", _define_shuffle, 2, literal=True)

@@ -26,7 +26,8 @@ _FEATURES = frozenset(("fma", "f16c"))
 _BLOCK_ALIGNMENT = 64
 """Bytes that a kernel's argument block starts at a multiple of: what a TMA descriptor in it needs."""
 _OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
-"""Of a kernel, before it touches memory: the launch after it may be made ready now, and it waits for the one before."""
+"""At a kernel's beginning: the launch after it may be made ready now, and it waits for the one before, unless its text
+says where."""
 _CONSTANT_SPACE, _PRIVATE_SPACE = 4, 5  # LLVM's AMDGPU usage, "Address Spaces"
 _I64 = ir.IntType(64)
 
@@ -80,7 +81,8 @@ def lower(function: python_types.FunctionType, symbol: str, shape: BlockShape, a
         entry = _Entry(module, symbol, shape, arch)
         builder = ir.IRBuilder(entry.append_basic_block())
         if arch.overlaps:
-            for instruction in _OVERLAP:
+            waits = "grid_wait" in function.__code__.co_names
+            for instruction in _OVERLAP[: 1 if waits else 2]:
                 inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
         words = _I64.as_pointer()
         place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)

@@ -14,7 +14,7 @@ from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
-from ....codegen.gpu.data.pad import pad_launch
+from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
@@ -71,8 +71,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision)
-    solution = low.backend.plan(placed)
+    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
+    solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
         operands["w"] = _packed(
@@ -108,8 +108,7 @@ def _in_whole_vectors(low: Lowering, ins: Instruction, problem: ConvProblem, x: 
     filled = _filled(problem)
     lens = (x.lens[0], filled.in_channels, *x.lens[2:])
     wide = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    launch = pad_launch((0,) * len(lens), 0.0, x.tensor, wide.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "out": wide}, ins)
+    low.launch(filled_channels_launch(x.tensor, wide.tensor, low.origin(ins)), {"x": x, "out": wide}, ins)
     return filled, wide
 
 

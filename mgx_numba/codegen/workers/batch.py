@@ -8,20 +8,20 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....environment import environment_flag, environment_number
-from ....errors import CompileError
-from ....interrupts import unbroken
-from ...kernel import KernelSource
-from .elf import read_object
+from ...environment import environment_flag, environment_number
+from ...errors import CompileError
+from ...interrupts import unbroken
+from ..backend import backend
+from ..kernel import KernelSource
 from .worker import read_message, write_message
 
 __all__ = ["compile_objects", "start_worker", "stop_worker", "worker_count"]
 
-WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.cpu.toolchain.worker")
+WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.workers.worker")
 
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.
 _KERNELS_PER_WORKER = 6
@@ -52,7 +52,7 @@ def _affinity() -> Sequence[int]:
 def compile_objects(
     sources: Sequence[KernelSource], workers: int | None = None, finished: Finished | None = None
 ) -> list[bytes]:
-    """Compile kernels; the objects come in the order of the sources.
+    """Compile kernels of one back end; the objects come in the order of the sources.
 
     ``workers`` is the number of worker processes (None: as `worker_count`). A worker that fails to start or
     dies costs only time: its kernels are compiled here. ``finished`` is called for each kernel as it is done,
@@ -137,15 +137,14 @@ def _compile_here(batch: _Batch, finished: Finished | None) -> None:
 
 
 def _compiled_here(source: KernelSource) -> bytes:
-    from .compiler import compile_object  # late: with workers, this process loads no LLVM
-
-    return compile_object(source)
+    compiler = backend(source.backend)
+    return compiler.finished(source, compiler.compile(source))
 
 
 def _serve(batch: _Batch) -> None:
     """Feed one worker process until nothing is left or it dies."""
     try:
-        process = start_worker()
+        process = start_worker(backend(batch.sources[0].backend).worker_environment())
     except OSError:
         return
     index: int | None = None
@@ -171,23 +170,21 @@ def _serve(batch: _Batch) -> None:
 def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileError:
     if "error" in answer:
         return CompileError(answer["error"])
-    data = answer["object"]
-    if source.symbol not in read_object(data).defined:
-        raise CompileError("the worker compiles for another environment")
-    return data
+    return backend(source.backend).finished(source, answer["object"])
 
 
-def start_worker() -> subprocess.Popen[bytes]:
-    """Start a process that speaks the protocol of `mgx_numba.codegen.cpu.toolchain.worker` on its pipes.
+def start_worker(settings: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a process that speaks the protocol of `mgx_numba.codegen.workers.worker` on its pipes; ``settings`` are
+    variables of its environment besides this process's.
 
     Raises:
         OSError: it cannot be started.
     """
     if environment_flag("MIGRAPHX_TRACE_CMD_EXECUTE"):
         print(shlex.join(WORKER_COMMAND), flush=True)
-    root = Path(__file__).resolve().parents[4]
+    root = Path(__file__).resolve().parents[3]
     search_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *search_path])}
+    environment = {**os.environ, **(settings or {}), "PYTHONPATH": os.pathsep.join([str(root), *search_path])}
     return subprocess.Popen(
         WORKER_COMMAND,
         stdin=subprocess.PIPE,

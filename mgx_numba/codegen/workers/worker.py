@@ -1,4 +1,4 @@
-"""A process that compiles kernels for another one: ``python -m mgx_numba.codegen.cpu.toolchain.worker``.
+"""A process that compiles kernels for another one: ``python -m mgx_numba.codegen.workers.worker``.
 
 Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready":
 True}`` once Numba is imported; then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
@@ -14,8 +14,9 @@ from typing import IO, Any, NoReturn
 
 import msgpack
 
-from ....errors import CompileError
-from ...kernel import KernelSource
+from ...errors import CompileError
+from ..backend import backend
+from ..kernel import KernelSource
 
 __all__ = ["main", "read_message", "write_message"]
 
@@ -63,8 +64,7 @@ def main() -> NoReturn:
     source_stream = os.fdopen(os.dup(0), "rb")
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    from . import frontend  # noqa: F401  imports Numba before saying ready
-    from .compiler import compile_object
+    from ..toolchain import frontend  # noqa: F401  imports Numba before saying ready
 
     gc.freeze()  # nothing imported becomes garbage, and what a compilation leaves behind may wait
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
@@ -75,7 +75,8 @@ def main() -> NoReturn:
         except EOFError:
             os._exit(0)  # taking Numba's modules down would keep whoever waits for the end
         try:
-            answer: dict[str, Any] = {"object": compile_object(KernelSource(**request))}
+            source = KernelSource(**request)
+            answer: dict[str, Any] = {"object": backend(source.backend).compile(source)}
         except CompileError as error:
             answer = {"error": str(error)}
         _answer(answer_stream, answer)

@@ -1,0 +1,98 @@
+"""Products of a few rows have the values of float64, whatever follows them and wherever the operands lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.contraction import few_rows
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.gpu.program import GpuProgram
+
+from .programs import compiled, interpreter
+
+F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
+ALLOWED = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
+"""Errors relative to the largest result: those of rounding it, and in float32 of adding up."""
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+def product(type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int) -> Program:
+    """relu(a b + bias) + residual, of a right operand that has its columns one after the other."""
+    program = Program()
+    m = program.main
+    a = m.add_parameter("a", Shape(type, (*batch, rows, depth)))
+    b = m.add_parameter("b", Shape(type, (*batch, columns, depth)))
+    order = (*range(len(batch)), len(batch) + 1, len(batch))
+    bias, residual = (
+        m.add_parameter("bias", Shape(type, (columns,))),
+        m.add_parameter("r", Shape(type, (*batch, rows, columns))),
+    )
+    sums = m.add_instruction("dot", [a, m.add_instruction("transpose", [b], permutation=order)])
+    row = m.add_instruction("multibroadcast", [bias], out_lens=sums.shape.lens)
+    m.add_return(
+        [m.add_instruction("add", [m.add_instruction("relu", [m.add_instruction("add", [sums, row])]), residual])]
+    )
+    return program
+
+
+def run(program: Program, inputs: dict[str, np.ndarray], on: Engine) -> tuple[GpuProgram, np.ndarray]:
+    made = compiled(program, on)
+    assert made.executable is not None
+    assert any("gemm_rows" in step.label for step in made.executable.plan.steps)
+    (got,) = made.run(inputs)
+    return made, got.astype(np.float64)
+
+
+def inputs_of(program: Program, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(s.lens).astype(s.type.numpy) for n, s in program.parameter_shapes().items()}
+
+
+@pytest.mark.parametrize("type", [F32, F16, BF16])
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns", "depth"), [((), 1, 5, 16), ((2,), 3, 7, 264), ((), 4, 4, 512), ((), 2, 3, 2312)]
+)
+def test_products(type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, on: Engine) -> None:
+    program = product(type, batch, rows, columns, depth)
+    inputs = inputs_of(program, depth)
+    wide = {n: v.astype(np.float64) for n, v in inputs.items()}
+    wanted = np.maximum(wide["a"] @ wide["b"].swapaxes(-1, -2) + wide["bias"], 0) + wide["r"]
+    _, got = run(program, inputs, on)
+    assert np.abs(got - wanted).max() <= ALLOWED[type] * np.abs(wanted).max()
+
+
+def test_infinities_and_nan_stay_where_they_are(on: Engine) -> None:
+    program = product(F16, (), 3, 6, 264)
+    inputs = inputs_of(program, 1)
+    inputs["a"][0, 263], inputs["b"][2, 263], inputs["b"][4, 0] = np.nan, np.inf, -np.inf
+    _, got = run(program, inputs, on)
+    assert np.isnan(got[0]).all() and np.isfinite(got[1:, [0, 1, 3, 5]]).all()
+    for column in (2, 4):
+        signs = np.sign(inputs["a"][1:, 263 if column == 2 else 0]) * (1 if column == 2 else -1)
+        assert (np.isinf(got[1:, column]) == (signs > 0)).all()
+
+
+def test_what_has_no_whole_vectors_or_more_rows_is_refused() -> None:
+    for lens in ((1, 5, 12), (few_rows.MOST_ROWS + 1, 5, 16)):
+        labels = [step.label for step in compiled(product(F16, (), *lens), interpreter()).executable.plan.steps]  # type: ignore[union-attr]
+        assert not any("gemm_rows" in label for label in labels)
+
+
+def test_loads_are_wide_and_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    kernels = compiled(product(F16, (), 1, 64, 1024), interpreter()).kernels()
+    text = assembly(kernels[0], ARCHITECTURES["sm_90a"])
+    first = text.index("fma.rn.f32")
+    assert text[:first].count("ld.global.v4.b32") >= 8 and ".local" not in text

@@ -1,0 +1,119 @@
+"""Programs whose plans a process has kept, and machine code in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba as mgx
+from mgx_numba.codegen.embedding import EmbeddedStore
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.choice import interpreted
+from mgx_numba.runtime.plan import MappedTensor, Step
+from mgx_numba.runtime.plan_file import PlanReader, plan_pieces
+from mgx_numba.targets.base import KeptPlan
+from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.options import TargetOptions
+
+from ..values import normal
+from .device_data import close, numbers, softmax_of_sum, wanted
+from .programs import compiled, interpreter
+
+
+@pytest.fixture(autouse=True)
+def some_architecture(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+
+
+def product_program() -> Program:
+    """A product whose operands the copy engine brings, and what follows it."""
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.half_type, (128, 64)))
+    w = program.main.add_literal(normal(64, 128, dtype=np.float16))
+    product = program.main.add_instruction("dot", [x, w])
+    program.main.add_return([program.main.add_instruction("softmax", [product], axis=1), product])
+    return program
+
+
+def through_a_file(path: Path, kept: KeptPlan) -> KeptPlan:
+    pieces = plan_pieces(kept.plan, {"trees": kept.trees})
+    assert pieces is not None
+    path.write_bytes(b"".join(bytes(piece) for piece in pieces))
+    with path.open("rb", buffering=0) as file:
+        reader = PlanReader(file)
+        block = reader.allocate()
+        plan = reader.plan(block)
+        reader.fill(block)
+    return KeptPlan(plan, reader.about["trees"])
+
+
+def test_a_plan_that_was_kept_has_all_of_it(tmp_path: Path) -> None:
+    program = product_program()
+    made = compiled(program, interpreter())
+    kept = made.kept_plan()
+    assert kept is not None
+    mapped = [a for s in kept.plan.steps if isinstance(s, Step) for a in s.args if isinstance(a, MappedTensor)]
+    assert mapped
+    again = through_a_file(tmp_path / "a.plan", kept)
+    assert again.plan.steps == kept.plan.steps and again.trees == kept.trees
+    assert (again.plan.arena_bytes, again.plan.uses) == (kept.plan.arena_bytes, kept.plan.uses)
+
+
+def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (3, 70)))
+    total = program.main.add_instruction("add", [x, program.main.add_literal(normal(3, 70))])
+    program.main.add_return([program.main.add_instruction("softmax", [total], axis=1)])
+    asked: list[Any] = []
+
+    def portable() -> Program:
+        asked.append(program)
+        return program
+
+    feed = {"x": normal(3, 70, seed=1)}
+    with interpreted():
+        made = GpuProgram(program, TargetOptions())
+        kept = made.kept_plan()
+        assert kept is not None
+        again = GpuProgram.restored(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), portable)
+        np.testing.assert_array_equal(again.run(feed)[0], made.run(feed)[0])
+        assert not asked
+        assert str(again.program) == str(made.program) and len(asked) == 1
+        assert again.kernels() == made.kernels()
+
+
+def test_machine_code_is_kept_for_who_trusts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path))
+    made = compiled(product_program(), interpreter())
+    code = made.machine_code()
+    assert code["identity"]["architecture"] == "sm_90a"
+    assert {k["symbol"] for k in code["kernels"]} == {k.symbol for k in made.kernels()}
+    value = {**code, "kernels": [{**k, "object": memoryview(bytes(k["object"].data))} for k in code["kernels"]]}
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "other"))
+    store = EmbeddedStore(value)
+    assert all(store.get(kernel) for kernel in made.kernels())
+
+
+@pytest.mark.gpu
+def test_a_program_that_was_saved_compiled_is_loaded_without_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
+    made = softmax_of_sum()
+    made.compile(mgx.get_target("gpu"))
+    mgx.save(made, str(tmp_path / "a.mxr"))
+    loaded = mgx.load(str(tmp_path / "a.mxr"))
+    assert loaded._compiled is not None and "executable" not in vars(loaded._compiled)
+    x, y = numbers(1)
+    close(list(loaded.run({"x": x, "y": y})), wanted(x, y))
+    made.save(str(tmp_path / "b.mxr"), embed_objects=True)
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "other"))
+    trusted = mgx.load(str(tmp_path / "b.mxr"), trust_objects=True)
+    close(list(trusted.run({"x": x, "y": y})), wanted(x, y))
+    assert not list((tmp_path / "other").rglob("*.o"))
