@@ -1,4 +1,4 @@
-"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch of its own fills."""
+"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch fills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...statements import indent
-from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .blocking import cut
 from .conv import tap_matrices
@@ -179,7 +178,5 @@ def _read_parts(macro: MacroKernel, grid: PixelGrid) -> None:
         "    for y in range(idiv(row, width), imin(idiv(row + left - 1, width) + reach + 1, lines)):",
         "        special += load_scalar(flags, (image * phases + r) * lines + y)",
         "if special > 0:",
-        *indent(
-            one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "taps_now", "(t0 * depth + k0)", flag)
-        ),
+        *indent(one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "taps_now", "(t0 * depth + k0)", flag)),
     ]

@@ -16,7 +16,6 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
-from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
@@ -123,7 +122,8 @@ class GemmTiles(GemmPacked):
         rows = self.packed_lens(problem)[-2]
         steps = (tile.packing.parts * tile.columns, tile.columns * rows)
         launches = product_launches(
-            product, epilogue, batched, Operand("w"), steps, threads, blocking, x=x, name=self.name, tile=tile, split=split
+            product, epilogue, batched, Operand("w"), steps, threads, blocking, x=x, name=self.name, tile=tile,
+            split=split,
         )  # fmt: skip
         return Solution((*pack, *launches), scratch)
 
@@ -134,9 +134,12 @@ class GemmTiles(GemmPacked):
         m = problem.m * (problem.batch_count if shared else 1)
         rows = -(-m // tile.step) * tile.step * (1 if shared else problem.batch_count)
         k = depth // tile.packing.parts * tile.packing.k_interleave
-        moved = problem.batch_count * problem.m * (
-            ITEMSIZE[problem.types.a] * problem.k + ITEMSIZE[problem.types.accumulator] * problem.n
-        ) + 4 * matrices * panels * depth * columns
+        moved = (
+            problem.batch_count
+            * problem.m
+            * (ITEMSIZE[problem.types.a] * problem.k + ITEMSIZE[problem.types.accumulator] * problem.n)
+            + 4 * matrices * panels * depth * columns
+        )
         formed = 0.0
         if words_in_place(problem, tile) is None:
             formed = form_seconds(problem.batch_count * problem.m * problem.k, threads)

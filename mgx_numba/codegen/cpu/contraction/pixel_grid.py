@@ -9,6 +9,7 @@ computed and dropped. Lines of zeros at the end are read by the last of them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,8 +47,10 @@ class PixelGrid:
     problem: ConvProblem
     tile: RegisterTile
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "volume", self.problem.volume())
+    @functools.cached_property
+    def volume(self) -> ConvProblem:
+        """The problem in three dimensions."""
+        return self.problem.volume()
 
     @property
     def form(self) -> str:
@@ -178,7 +181,7 @@ class PixelGrid:
             "outer = idiv(task, lines)",
             "image = idiv(outer, phases)",
             "y = (task - outer * lines) * phases + outer - image * phases - pad_h",
-            *self._zeros(lanes, "low" if split else ""),
+            *self._zeros(lanes, "low" if split else "", flat),
             *(split_row(whole(split_vector), whole(halve_vector)) if split else whole(self._plain)),
         ]
         name = f"{'split' if split else f'{given}_as_{self.form}'}_{'lines' if flat else 'pixels'}_kernel"
@@ -188,16 +191,24 @@ class PixelGrid:
         moved = count * self.line * size + self.problem.batch * p.in_pixels * p.in_channels * ITEMSIZE[given]
         return Launch(source, arguments.values, TaskRange(count, claim(count, moved)), 0, moved)
 
-    def _zeros(self, lanes: int, low: str) -> list[str]:
-        zero = f"const_{'int16' if self.form == 'bfloat16' else 'int8'}(0, {lanes})"
-        zero = f"bits_{self.form}({zero})"
+    def _zeros(self, lanes: int, low: str, flat: bool) -> list[str]:
+        """Statements: zeros where a line, or all of it, has no pixels; if it is not ``flat``, also where it has."""
+        zero = f"bits_{self.form}(const_{'int16' if self.form == 'bfloat16' else 'int8'}(0, {lanes}))"
         places = ["task * line_size + c", *([f"task * line_size + {low} + c"] if low else [])]
 
         def body(left: str) -> list[str]:
             end, more = ("_tail", f", {left}") if left else ("", "")
             return [f"store{end}(packed, {place}, {zero}{more})" for place in places]
 
-        return vector_loop(lanes, body, "0", "line_size")
+        if not flat:
+            return vector_loop(lanes, body, "0", "line_size")
+        return [
+            "has_pixels = y >= 0 and y < in_h",
+            "for margin in range(2):",
+            "    from_c = (begin_w + channels * pixels) * margin",
+            "    to_c = begin_w if has_pixels and margin == 0 else line_size",
+            *indent(vector_loop(lanes, body, "from_c", "to_c")),
+        ]
 
     def _plain(self, value: str, at: str, left: str) -> list[str]:
         end, more = ("_tail", f", {left}") if left else ("", "")
