@@ -33,6 +33,7 @@ from .contracting import (
     needs_page_protection,
     run_plan,
 )
+from .test_contraction_prologue import scale_add
 
 PARTS, BFLOAT16 = element_types("float32"), element_types("float32 bfloat16 float32 float32")
 UNSIGNED, SIGNED = element_types("uint8 int8 int32 int32"), element_types("int8 int8 int32 int32")
@@ -209,6 +210,28 @@ def test_pixels_in_a_slice_of_channels() -> None:
         convolution(types, problem, x, values(rng, types, problem.weight_lens, True))
         even = ConvProblem(2, channels, 24, (6, 5), (1, 1), types=types, fast_math=True, x_strides=(2400, 400, 80))
         convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseTiles())
+
+
+def test_rows_of_a_prologue_are_split_where_they_are_multiplied() -> None:
+    rng = np.random.default_rng(8)
+    for channels, special in ((40, False), (530, False), (67, True)):  # 530: steps of the sum
+        problem = ConvProblem(
+            2, channels, 70, (5, 7), (1, 1), fast_math=True, prologue=scale_add("float32", 2, channels)
+        )
+        x, w = values(rng, PARTS, (2, 5, 7, channels)), values(rng, PARTS, (70, channels, 1, 1), True)
+        if special:
+            x[0, 1, 2, :3], x[1, 4, 6, 5] = [np.nan, np.inf, -np.inf], 3.4e38
+        a0 = rng.uniform(0.1, 1.0, (2, channels)).astype(np.float32)
+        a1, a2 = values(rng, PARTS, (channels,)), np.array([-0.25], np.float32)
+        w[:, 5] *= np.float32(0.01)
+        solver, out = ConvPointwiseTiles(), np.zeros((2, 5, 7, 70), np.float32)
+        assert solver.refusal(problem) is None
+        plan = solver.plan(problem, threads=2)
+        assert plan.scratch == 0
+        run_plan(plan, {"x": x, "w": solver.pack_weights(problem, w), "out": out, "a0": a0, "a1": a1, "a2": a2})
+        with np.errstate(invalid="ignore"):
+            left = np.maximum(x * a0[:, None, None] + a1, a2)
+            agree(out, left.astype(np.float64) @ w[:, :, 0, 0].T.astype(np.float64), PARTS)
 
 
 def test_what_is_refused() -> None:

@@ -19,18 +19,22 @@ from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
+from .blocking import NEAR_PANELS
 from .conv import ConvPointwise
 from .gemm import LEFT, GemmPacked, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
-from .parts import split_rows, split_weights
+from .parts import SplitRows, split_rows, split_weights
 from .roofline import seconds
 from .solver import Setting
+from .split_near import MOST_TERMS, SplitNear
 
 __all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "part_rows", "refused_tiles", "tile_of"]
 
 FORM_SECONDS = 2.5e-10
 """Time to bring one element on the left into the tile's form: a dozen instructions for 16 of them, and the traffic."""
+NEAR_SECONDS = 1.2e-10
+"""The same where the kernel that multiplies splits it, for each block of panels."""
 LAUNCH_SECONDS = 2e-6
 """Of a launch more: threads meet at its end."""
 
@@ -66,6 +70,15 @@ def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
     return np.concatenate(steps, axis=-3).reshape(*outer, 2 * depth, n)
 
 
+def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
+    """Whether the kernel that multiplies splits the left-hand side: then it does so for each block of panels, but
+    reads it where it lies."""
+    if tile.packing.parts == 1 or problem.a_strides[-1] != 1:
+        return False
+    few = panel_count(tile, problem.n) <= NEAR_PANELS and problem.k <= MOST_TERMS
+    return problem.prologue is not None or few
+
+
 def form_seconds(elements: int, threads: int) -> float:
     """Time to bring so many elements into a tile's form."""
     return LAUNCH_SECONDS + FORM_SECONDS * elements / max(threads, 1)
@@ -81,7 +94,7 @@ class GemmTiles(GemmPacked):
         return refused_tiles(problem.types, problem.fast_math)
 
     def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue:
+        if problem.prologue and (tile_of(problem.types).packing.parts == 1 or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 
@@ -108,8 +121,11 @@ class GemmTiles(GemmPacked):
         epilogue, strides, threads, blocking = setting
         tile = tile_of(problem.types)
         pack: tuple[Launch, ...] = ()
-        x, scratch, words, split = LEFT, 0, words_in_place(problem, tile), None
-        if tile.packing.parts > 1:
+        x, scratch, words = LEFT, 0, words_in_place(problem, tile)
+        split: SplitRows | SplitNear | None = None
+        if _near(problem, tile):
+            split, words = SplitNear(problem.k, tile, problem.prologue), problem.a_strides
+        elif tile.packing.parts > 1:
             split = split_rows(problem, tile)
             pack, words, scratch = split.pack, split.strides, split.scratch
         elif words is None:
@@ -141,7 +157,9 @@ class GemmTiles(GemmPacked):
             + 4 * matrices * panels * depth * columns
         )
         formed = 0.0
-        if words_in_place(problem, tile) is None:
+        if _near(problem, tile):
+            formed = NEAR_SECONDS * problem.batch_count * problem.m * problem.k * -(-panels // NEAR_PANELS) / threads
+        elif words_in_place(problem, tile) is None:
             formed = form_seconds(problem.batch_count * problem.m * problem.k, threads)
         return formed + seconds(tile, 2 * rows * panels * columns * k, moved, threads)
 
