@@ -15,6 +15,7 @@ from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .blocking import cut
 from .conv import tap_matrices
 from .gemm_tiles import form_seconds, part_rows, refused_tiles, tile_of
+from .grid_filling import fill_grid
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import one_by_one
@@ -69,7 +70,7 @@ class ConvTiles(Solver[ConvProblem]):
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         grid = PixelGrid(problem, tile_of(problem.types))
-        return Solution((grid.launch(), _product(grid, setting, self.name)), grid.scratch)
+        return Solution((fill_grid(grid), _product(grid, setting, self.name)), grid.scratch)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)

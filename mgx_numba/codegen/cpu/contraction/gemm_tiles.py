@@ -75,7 +75,7 @@ def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
     reads it where it lies."""
     if tile.packing.parts == 1 or problem.a_strides[-1] != 1:
         return False
-    few = panel_count(tile, problem.n) <= NEAR_PANELS and problem.k <= MOST_TERMS
+    few = panel_count(tile, problem.n) <= 2 * NEAR_PANELS and problem.k <= MOST_TERMS
     return problem.prologue is not None or few
 
 
