@@ -18,6 +18,7 @@ from ...problems.epilogue import Prologue
 from ...statements import indent
 from .. import host
 from ..microkernels.register_tile import RegisterTile
+from ..records import Record, RecordText, pointer
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel, even_table
 from .parts import LINE_ELEMENTS, halve_vector, one_by_one, row_note, split_vector
@@ -26,12 +27,14 @@ __all__ = ["MOST_TERMS", "SplitNear"]
 
 NEAR_BYTES = 65536
 """Stack memory for both parts of a block of rows."""
-_WORD = 4
+_WORD = 4  # bytes
 _LINE = host.CACHE_LINE // _WORD
 _MOST = (NEAR_BYTES // (2 * 32 * host.CACHE_LINE) - 1 | 1) * _LINE
 """Words of a part of a row, an odd number of lines, of 32 rows."""
 MOST_TERMS = 2 * _MOST
 """Terms of a row that are split at once."""
+NEAR_BLOCK = Record("near rows", (pointer("rows"),))
+"""Where the buffer is, for a kernel that knows it as words, as bfloat16 and as halves of float32."""
 
 
 @dataclass
@@ -59,12 +62,13 @@ class SplitNear:
         for k, operand in enumerate(self.prologue.operands if self.prologue else ()):
             start = ITEMSIZE[operand.dtype] * offsets[f"a{k}"]
             arguments.pointer(f"a{k}_at", Operand(f"a{k}", start), operand.dtype)
+        place = RecordText(NEAR_BLOCK, "near_block")
         macro.setup += [
             f"near = local_int32({NEAR_BYTES // _WORD})",
-            "near_at = local_int64(1)",
-            "put_pointer(near_at, 0, near)",
-            "packed = local_pointer_bfloat16(near_at, 0)",
-            "halves = local_pointer_uint16(near_at, 0)",
+            place.local(),
+            place.put("rows", "near"),
+            f"packed = {place.elements('rows', 'bfloat16')}",
+            f"halves = {place.elements('rows', 'uint16')}",
             "filled = 0",
         ]
         macro.read_matrix(low, "near_ld")
