@@ -57,7 +57,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "calibration": "batches of inputs by name, for use_int8 and use_fp8",
     "device_id": "which device; the CPU is one",
     "target": "architecture name of a GPU",
-    "float32_matmul_precision": "highest, high (three products in TF32) or medium (one); high with fast_math (None)",
+    "float32_matmul_precision": "highest, high (three products in bfloat16 or TF32), medium (one); None: by fast_math",
     "disabled_passes": "names of passes to leave out",
 }
 _OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "float32_matmul_precision")

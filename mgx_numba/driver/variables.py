@@ -154,7 +154,9 @@ OWN: tuple[Variable, ...] = (
     Variable("MGX_CACHE_DIR", "The folder of compiled kernels, plans and tuning records, in place of the platform's."),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
     Variable(
-        "MGX_CPU_FEATURES", "Narrows the CPU's instruction set: `avx2`, `x86-64-v3`, or as LLVM spells it, `-fma`."
+        "MGX_CPU_FEATURES",
+        "Narrows the CPU's instruction set: `avx2`, `x86-64-v3`, or as LLVM spells it, `-fma`. `amx-emulated` stands "
+        "for AMX's tiles, for tests.",
     ),
     Variable("MGX_GPU_ARCH", "The architecture to compile for where there is no device: `sm_90a`, `gfx942`."),
     Variable(

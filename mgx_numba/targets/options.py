@@ -49,7 +49,7 @@ class TargetOptions:
         """Which of `FLOAT32_PRECISIONS` products and convolutions of float32 have at least.
 
         ``highest`` allows none of the methods for them that change rounding. ``high`` allows these, and three products
-        of parts: in bfloat16 with AMX, in TF32 on a GPU. ``medium`` is one product of weights rounded to such a type, on
-        a CPU wherever that has an instruction for it.
+        of parts: in bfloat16 with AMX, in TF32 on a GPU. ``medium`` is one product in such a type: on a CPU constant
+        weights are bfloat16 then, and what they multiply wherever that has an instruction for it.
         """
         return self.float32_matmul_precision or ("high" if self.fast_math else "highest")

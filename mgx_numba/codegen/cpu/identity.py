@@ -9,7 +9,7 @@ import functools
 
 from ..identity import SHARED_MEANING, files_digest
 from ..platform import platform
-from .host import host
+from .host import EMULATED_TILES, host
 from .kernel import NAME
 
 __all__ = ["environment_identity"]
@@ -32,7 +32,8 @@ _MEANING = (
 def environment_identity() -> dict[str, str]:
     """What is the same in the identity of every kernel of this process, by field name."""
     cpu = host()
-    return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": cpu.feature_string}
+    features = f"{cpu.feature_string},+{EMULATED_TILES}" if cpu.emulates_tiles else cpu.feature_string
+    return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": features}
 
 
 @functools.lru_cache(maxsize=1)

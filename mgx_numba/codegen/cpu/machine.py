@@ -21,6 +21,8 @@ __all__ = ["Machine", "machine", "using"]
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL_LAST_CACHE = 32 << 20  # of a desktop or one core complex of a server
 
+_AMX_L2 = 2 << 20  # of a core of Sapphire, Emerald and Granite Rapids, by Intel's product pages
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -32,7 +34,9 @@ class Machine:
             Tensors above it are written past the caches, and read with the next part being fetched.
         l1_bytes: the L1 data cache of a core. It says how much of a row or column is kept on a kernel's stack, and is
             not asked of the system: results of reductions would depend on it.
-        l2_bytes: the L2 cache of a core, which blocks of contractions share.
+        l2_bytes: the L2 cache of a core, which blocks of contractions share. That of a server's core with AMX is 2 MiB
+            (Intel, Sapphire Rapids and later); it is not asked of the system: blocks, and with them rounding, would
+            depend on it.
         clock: cycles per second under vector load; estimates of solvers are in cycles.
         bytes_per_second: memory traffic of all threads together.
         row_part_elements: elements of a row from which a part of it is worth a task of its own.
@@ -88,7 +92,7 @@ def using(other: Machine) -> Iterator[Machine]:
 
 @functools.lru_cache(maxsize=8)
 def _machine(cpu: Host) -> Machine:
-    return Machine(cpu, _last_cache_bytes())
+    return Machine(cpu, _last_cache_bytes(), **({"l2_bytes": _AMX_L2} if "amx-tile" in cpu.features else {}))
 
 
 def _last_cache_bytes() -> int:

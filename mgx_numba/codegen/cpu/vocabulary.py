@@ -108,8 +108,8 @@ Index arithmetic on int64 scalars
                                          idiv and imod: a >= 0, b > 0, unchecked
 
 Their own modules describe the contraction tiles (`microkernels`, `contraction.strassen.tile`,
-`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`), moves through registers (`lang.shuffle`,
-`lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
+`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`), moves through
+registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
 # ruff: noqa: F403

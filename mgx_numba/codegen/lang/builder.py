@@ -15,7 +15,7 @@ from numba.core import cgutils
 
 from .target import has
 
-__all__ = ["FAST_FLAGS", "Operand", "VectorBuilder", "element_type", "is_signed"]
+__all__ = ["FAST_FLAGS", "BFloat16", "Operand", "VectorBuilder", "element_type", "is_signed"]
 
 Operand: TypeAlias = "ir.Value | float | int"
 
@@ -43,6 +43,19 @@ def element_type(dtype: str) -> ir.Type:
 def is_signed(dtype: str) -> bool:
     """Whether a dtype is a signed integer."""
     return dtype.startswith("int")
+
+
+class BFloat16(ir.Type):
+    """LLVM's ``bfloat``, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat16)
+
+    def __hash__(self) -> int:
+        return hash(BFloat16)
 
 
 class _VectorConstant(ir.Constant):

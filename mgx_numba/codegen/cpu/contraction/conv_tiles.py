@@ -1,4 +1,4 @@
-"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch of its own fills."""
+"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch fills."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...statements import indent
-from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .blocking import cut
 from .conv import tap_matrices
 from .gemm_tiles import form_seconds, part_rows, refused_tiles, tile_of
+from .grid_filling import fill_grid
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import one_by_one
@@ -70,7 +70,7 @@ class ConvTiles(Solver[ConvProblem]):
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         grid = PixelGrid(problem, tile_of(problem.types))
-        return Solution((grid.launch(), _product(grid, setting, self.name)), grid.scratch)
+        return Solution((fill_grid(grid), _product(grid, setting, self.name)), grid.scratch)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)
@@ -179,7 +179,5 @@ def _read_parts(macro: MacroKernel, grid: PixelGrid) -> None:
         "    for y in range(idiv(row, width), imin(idiv(row + left - 1, width) + reach + 1, lines)):",
         "        special += load_scalar(flags, (image * phases + r) * lines + y)",
         "if special > 0:",
-        *indent(
-            one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "taps_now", "(t0 * depth + k0)", flag)
-        ),
+        *indent(one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "taps_now", "(t0 * depth + k0)", flag)),
     ]

@@ -26,6 +26,7 @@ from .parts import SplitRows, one_by_one
 from .prologue import PrologueRows
 from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
+from .split_near import SplitNear
 
 __all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches"]
 
@@ -189,13 +190,13 @@ def product_launches(
     name: str = "gemm",
     near: NearWeights | None = None,
     tile: RegisterTile | None = None,
-    split: SplitRows | None = None,
+    split: SplitRows | SplitNear | None = None,
 ) -> tuple[Launch, ...]:
     """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel.
 
     These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
     the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
-    given. ``split`` says where a left-hand side in parts lies in scratch, which is then ``x``.
+    given. ``split`` says how a left-hand side comes in parts: it lies so in scratch, or the kernel splits it.
     """
     tile = tile or tile_for(problem.types)
     return tuple(
@@ -218,22 +219,24 @@ def _launch(
     name: str,
     near: NearWeights | None,
     tile: RegisterTile,
-    split: SplitRows | None,
+    split: SplitRows | SplitNear | None,
 ) -> Launch:
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
     left, right, out = _sizes(problem, tile)
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
-    before = PrologueRows(problem.prologue, problem.dtype, tile) if problem.prologue else None
+    before: PrologueRows | SplitNear | None = split if isinstance(split, SplitNear) else None
+    if problem.prologue and before is None:
+        before = PrologueRows(problem.prologue, problem.dtype, tile)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
     if near:
         blocking = near.fit(blocking, batched.m, problem.n, depth)
         w_steps = near.steps(blocking)
-    name = f"{before.prologue.name}_{name}" if before else name
+    name = f"{problem.prologue.name}_{name}" if problem.prologue else name
     macro = MacroKernel(name, accumulator, tile, epilogue, masked=masked)
     arguments = macro.arguments
     x = Operand(x.name, x.offset + offsets["x"] * left) if problem.k else w
-    arguments.pointer("x", x, tile.left_word)
+    arguments.pointer("x", x, problem.types.a if before else tile.left_word)
     arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * right), near.word if near else tile.right_word)
     arguments.pointer("zero", w, tile.left_word)
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(accumulator)] * offsets["out"]}
@@ -259,10 +262,11 @@ def _launch(
         before.declare(macro, blocking, offsets)
     else:
         macro.read_even_rows()
-    if tile.step > 1:
-        macro.read_matrix(0 if split is None else split.low)
-    if split is not None:
+    if isinstance(split, SplitRows):
+        macro.read_matrix(split.low)
         _read_parts(macro, split, problem.k, offsets["x"] // split.row)
+    elif tile.step > 1 and not before:
+        macro.read_matrix(0)
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
     macro.row = _row_lines(epilogue)
     macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}

@@ -16,22 +16,25 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
-from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
+from .blocking import NEAR_PANELS
 from .conv import ConvPointwise
 from .gemm import LEFT, GemmPacked, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
-from .parts import split_rows, split_weights
+from .parts import SplitRows, split_rows, split_weights
 from .roofline import seconds
 from .solver import Setting
+from .split_near import MOST_TERMS, SplitNear
 
 __all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "part_rows", "refused_tiles", "tile_of"]
 
 FORM_SECONDS = 2.5e-10
 """Time to bring one element on the left into the tile's form: a dozen instructions for 16 of them, and the traffic."""
+NEAR_SECONDS = 1.2e-10
+"""The same where the kernel that multiplies splits it, for each block of panels."""
 LAUNCH_SECONDS = 2e-6
 """Of a launch more: threads meet at its end."""
 
@@ -67,6 +70,15 @@ def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
     return np.concatenate(steps, axis=-3).reshape(*outer, 2 * depth, n)
 
 
+def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
+    """Whether the kernel that multiplies splits the left-hand side: then it does so for each block of panels, but
+    reads it where it lies."""
+    if tile.packing.parts == 1 or problem.a_strides[-1] != 1:
+        return False
+    few = panel_count(tile, problem.n) <= 2 * NEAR_PANELS and problem.k <= MOST_TERMS
+    return problem.prologue is not None or few
+
+
 def form_seconds(elements: int, threads: int) -> float:
     """Time to bring so many elements into a tile's form."""
     return LAUNCH_SECONDS + FORM_SECONDS * elements / max(threads, 1)
@@ -82,7 +94,7 @@ class GemmTiles(GemmPacked):
         return refused_tiles(problem.types, problem.fast_math)
 
     def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue:
+        if problem.prologue and (tile_of(problem.types).packing.parts == 1 or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 
@@ -109,8 +121,11 @@ class GemmTiles(GemmPacked):
         epilogue, strides, threads, blocking = setting
         tile = tile_of(problem.types)
         pack: tuple[Launch, ...] = ()
-        x, scratch, words, split = LEFT, 0, words_in_place(problem, tile), None
-        if tile.packing.parts > 1:
+        x, scratch, words = LEFT, 0, words_in_place(problem, tile)
+        split: SplitRows | SplitNear | None = None
+        if _near(problem, tile):
+            split, words = SplitNear(problem.k, tile, problem.prologue), problem.a_strides
+        elif tile.packing.parts > 1:
             split = split_rows(problem, tile)
             pack, words, scratch = split.pack, split.strides, split.scratch
         elif words is None:
@@ -123,7 +138,8 @@ class GemmTiles(GemmPacked):
         rows = self.packed_lens(problem)[-2]
         steps = (tile.packing.parts * tile.columns, tile.columns * rows)
         launches = product_launches(
-            product, epilogue, batched, Operand("w"), steps, threads, blocking, x=x, name=self.name, tile=tile, split=split
+            product, epilogue, batched, Operand("w"), steps, threads, blocking, x=x, name=self.name, tile=tile,
+            split=split,
         )  # fmt: skip
         return Solution((*pack, *launches), scratch)
 
@@ -134,11 +150,16 @@ class GemmTiles(GemmPacked):
         m = problem.m * (problem.batch_count if shared else 1)
         rows = -(-m // tile.step) * tile.step * (1 if shared else problem.batch_count)
         k = depth // tile.packing.parts * tile.packing.k_interleave
-        moved = problem.batch_count * problem.m * (
-            ITEMSIZE[problem.types.a] * problem.k + ITEMSIZE[problem.types.accumulator] * problem.n
-        ) + 4 * matrices * panels * depth * columns
+        moved = (
+            problem.batch_count
+            * problem.m
+            * (ITEMSIZE[problem.types.a] * problem.k + ITEMSIZE[problem.types.accumulator] * problem.n)
+            + 4 * matrices * panels * depth * columns
+        )
         formed = 0.0
-        if words_in_place(problem, tile) is None:
+        if _near(problem, tile):
+            formed = NEAR_SECONDS * problem.batch_count * problem.m * problem.k * -(-panels // NEAR_PANELS) / threads
+        elif words_in_place(problem, tile) is None:
             formed = form_seconds(problem.batch_count * problem.m * problem.k, threads)
         return formed + seconds(tile, 2 * rows * panels * columns * k, moved, threads)
 

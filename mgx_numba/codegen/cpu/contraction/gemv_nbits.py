@@ -25,7 +25,6 @@ from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking
 from .epilogue_rows import Rows, kernel_name
-from .pack_kernel import row_start
 from .gemv import TASK_BYTES, best_streams, finished_rows
 from .nbits import (
     LANES_TOGETHER,
@@ -37,6 +36,7 @@ from .nbits import (
     unpacked_bytes,
     weight_of,
 )
+from .pack_kernel import row_start
 from .solver import Setting
 
 __all__ = ["GemvNBits"]

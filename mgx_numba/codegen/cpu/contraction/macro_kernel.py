@@ -40,8 +40,9 @@ class MacroKernel:
     column past the last may be read on the right. The statements of ``near``, if there are any, bring the right-hand
     side of a step to the memory of that name, from which the tile then reads it.
 
-    With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. A tile that reads whole matrices is run by the
-    statements of ``instead`` where these, if there are any, set ``special``.
+    With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile
+    that reads whole matrices is run, the statements of ``instead``, if there are any, set ``special``: whether they
+    have computed its sums.
 
     Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
     """
@@ -120,11 +121,10 @@ class MacroKernel:
         self.setup += ["filled = 0"]
         self.table = [*even_table("x_ld"), self.at_row()]
 
-    def read_matrix(self, low: int) -> None:
-        """For a tile that reads whole matrices: rows lie ``x_ld`` elements apart, low parts ``low`` behind the high
-        ones."""
+    def read_matrix(self, low: int, apart: str = "x_ld") -> None:
+        """For a tile that reads whole matrices: rows lie so far ``apart``, low parts ``low`` behind the high ones."""
         self.arguments.integers(x_low=low)
-        self.setup += self.block.fill(x_row="x_ld", x_low="x_low")
+        self.setup += self.block.fill(x_row=apart, x_low="x_low")
 
     def _task(self) -> list[str]:
         columns = self.tile.columns

@@ -27,7 +27,7 @@ from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
 __all__ = [
-    "LINE_ELEMENTS", "SplitRows", "declare_parts", "halve_vector", "one_by_one", "split_row", "split_rows",
+    "LINE_ELEMENTS", "SplitRows", "declare_parts", "halve_vector", "one_by_one", "row_note", "split_row", "split_rows",
     "split_vector", "split_weights",
 ]  # fmt: skip
 
@@ -93,11 +93,18 @@ def split_row(split: Sequence[str], halve: Sequence[str]) -> list[str]:
     return [
         f"top = const_int32(0, {lanes})",
         *split,
-        "most = reduce_max(top)",
-        f"halved = most > {_bits(LARGEST)} or (most > 0 and most < {_bits(SMALLEST)})",
+        *row_note(),
         "store_scalar(flags, task, 1 if halved else 0)",
         "if halved:",
         *indent(halve),
+    ]
+
+
+def row_note() -> list[str]:
+    """Statements: whether a row whose largest numbers are in ``top`` is ``halved``."""
+    return [
+        "most = reduce_max(top)",
+        f"halved = most > {_bits(LARGEST)} or (most > 0 and most < {_bits(SMALLEST)})",
     ]
 
 
@@ -155,11 +162,21 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
     return SplitRows((launch,), (*words, 1), row, low, flags, flags + 4 * rows)
 
 
-def one_by_one(tile: RegisterTile, terms: str, taps: str, start: str, flag: Sequence[str]) -> list[str]:
+def one_by_one(
+    tile: RegisterTile,
+    terms: str,
+    taps: str,
+    start: str,
+    flag: Sequence[str],
+    x: str = "x",
+    first: str = "x0 + row * x_ld + k0 * x_step",
+    apart: str = "x_ld",
+) -> list[str]:
     """Statements that add the products of a step to the sums of ``left`` rows, one by one in float32.
 
     ``terms`` numbers of each of ``taps`` taps; ``start`` is not 0 where there are sums to add to. The statements of
-    ``flag`` set ``halved``, the note of what row ``i`` reads at tap ``t``.
+    ``flag`` set ``halved``, the note of what row ``i`` reads at tap ``t``. The rows are in the words of ``x``, from
+    ``first`` on and so far ``apart``.
     """
     lanes, columns, step = tile.lanes, tile.columns, tile.step
     low = step * columns
@@ -174,12 +191,12 @@ def one_by_one(tile: RegisterTile, terms: str, taps: str, start: str, flag: Sequ
             f"for t in range({taps}):",
             *indent([
                 *flag,
-                f"at = x0 + row * x_ld + k0 * x_step + table[t * {TILE_TABLE_ROWS}] + i * x_ld",
+                f"at = {first} + table[t * {TILE_TABLE_ROWS}] + i * {apart}",
                 f"for k in range({terms}):",
                 *indent([
                     "word = idiv(k, 2)",
                     "half = 16 * imod(k, 2)",
-                    *_halves("x", "at + word", "x_low", "half", lanes, "a"),
+                    *_halves(x, "at + word", "x_low", "half", lanes, "a"),
                     "joined = bits_float32(bitwise_or(a_high, a_low))",
                     "added = add(bits_float32(a_high), bits_float32(shift_left(a_low, 16)))",
                     "factor = joined if halved != 0 else added",

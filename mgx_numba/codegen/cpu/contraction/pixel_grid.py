@@ -9,19 +9,13 @@ computed and dropped. Lines of zeros at the end are read by the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from dataclasses import dataclass
 
-from ...arguments import Arguments
-from ...launch import Launch, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
-from ...statements import for_tasks, indent, kernel_text, vector_loop
 from .. import host
-from ..kernel import cpu_kernel
-from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
-from .parts import declare_parts, halve_vector, split_row, split_vector
 
 __all__ = ["PixelGrid", "grid_refusal"]
 
@@ -46,8 +40,10 @@ class PixelGrid:
     problem: ConvProblem
     tile: RegisterTile
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "volume", self.problem.volume())
+    @functools.cached_property
+    def volume(self) -> ConvProblem:
+        """The problem in three dimensions."""
+        return self.problem.volume()
 
     @property
     def form(self) -> str:
@@ -136,71 +132,3 @@ class PixelGrid:
         """Bytes of the grid and the notes."""
         size = self.problem.batch * self.image * ITEMSIZE[self.tile.left_word]
         return self.flags + 4 * self.problem.batch * self.phases * self.lines if self.low else size
-
-    def launch(self) -> Launch:
-        """Fills the grid; a line is one task."""
-        p, given = self.volume, self.problem.types.a
-        together = self.tile.packing.k_interleave
-        flat = p.x_strides[3] == p.in_channels == self.pixel_elements or p.in_channels == p.in_lens[2] == 1
-        split = self.tile.packing.parts > 1
-        arguments = Arguments()
-        arguments.pointer("x", "x", given)
-        if split:
-            declare_parts(arguments, self.low * together, self.flags)
-        else:
-            arguments.pointer("packed", "scratch", self.form)
-        arguments.integers(
-            channels=p.in_channels, pixels=p.in_lens[2], in_h=p.in_lens[1], x_image=p.x_strides[0], x_h=p.x_strides[2],
-            x_w=p.x_strides[3], pad_h=p.pads_begin[1], begin_w=p.pads_begin[2] * self.pixel_elements,
-            lines=self.lines, phases=self.phases, pixel=self.pixel_elements, line_size=self.line * together,
-        )  # fmt: skip
-        lanes = host.lanes(self.form)
-
-        def walk(write: Callable[[str, str, str], list[str]]) -> list[str]:
-            def body(left: str) -> list[str]:
-                end, more = ("_tail", f"{left}, 0, ") if left else ("", "")
-                return write(f"load{end}(x, start + c, {more}{lanes})", "goal + c", left)
-
-            if flat:
-                return vector_loop(lanes, body, "0", "channels * pixels")
-            inner = [*vector_loop(lanes, body, "0", "channels"), "start += x_w", "goal += pixel"]
-            return ["for number in range(pixels):", *indent(inner)]
-
-        def whole(write: Callable[[str, str, str], list[str]]) -> list[str]:
-            return [
-                "start = image * x_image + y * x_h",
-                "goal = task * line_size + begin_w",
-                "if y >= 0 and y < in_h:",
-                *indent(walk(write)),
-            ]
-
-        task = [
-            "outer = idiv(task, lines)",
-            "image = idiv(outer, phases)",
-            "y = (task - outer * lines) * phases + outer - image * phases - pad_h",
-            *self._zeros(lanes, "low" if split else ""),
-            *(split_row(whole(split_vector), whole(halve_vector)) if split else whole(self._plain)),
-        ]
-        name = f"{'split' if split else f'{given}_as_{self.form}'}_{'lines' if flat else 'pixels'}_kernel"
-        source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
-        count = self.problem.batch * self.phases * self.lines
-        size = self.tile.packing.parts * ITEMSIZE[self.tile.left_word]
-        moved = count * self.line * size + self.problem.batch * p.in_pixels * p.in_channels * ITEMSIZE[given]
-        return Launch(source, arguments.values, TaskRange(count, claim(count, moved)), 0, moved)
-
-    def _zeros(self, lanes: int, low: str) -> list[str]:
-        zero = f"const_{'int16' if self.form == 'bfloat16' else 'int8'}(0, {lanes})"
-        zero = f"bits_{self.form}({zero})"
-        places = ["task * line_size + c", *([f"task * line_size + {low} + c"] if low else [])]
-
-        def body(left: str) -> list[str]:
-            end, more = ("_tail", f", {left}") if left else ("", "")
-            return [f"store{end}(packed, {place}, {zero}{more})" for place in places]
-
-        return vector_loop(lanes, body, "0", "line_size")
-
-    def _plain(self, value: str, at: str, left: str) -> list[str]:
-        end, more = ("_tail", f", {left}") if left else ("", "")
-        if self.form == "bfloat16":
-            value = f"round_bfloat16({value})"
-        return [f"store{end}(packed, {at}, {value}{more})"]

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from ...lang.builder import VectorBuilder
+from ...lang.builder import BFloat16, VectorBuilder
 from ...lang.convert import convert
 from ...lang.memory import Definition
 from ...lang.vector import Vec, make_intrinsic
@@ -23,19 +23,6 @@ __all__ = ["round_bfloat16"]  # the words of the language
 
 _LANES = 16
 """Of the instruction, ``vcvtneps2bf16`` over a register of 512 bits."""
-
-
-class BFloat16(ir.Type):
-    """LLVM's ``bfloat``, which llvmlite has no name for."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BFloat16)
-
-    def __hash__(self) -> int:
-        return hash(BFloat16)
 
 
 def _round_bfloat16(v: types.Type) -> Definition:

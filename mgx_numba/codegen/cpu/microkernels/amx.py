@@ -261,8 +261,9 @@ class EmulatedWriter(MatrixWriter):
                 product = self.ir.fmul(*(self._half(x, half) for x in (left, right)))
                 total = self.ir.fadd(total, product)
             return self.ir.bitcast(total, self.vector)
-        for k in range(4):
-            up, down = self.b.constant(self.vector, 24 - 8 * k), self.b.constant(self.vector, 24)
+        beside = _BYTES - 1  # bytes of the word that the shifts drop
+        for k in range(_BYTES):
+            up, down = (self.b.constant(self.vector, 8 * count) for count in (beside - k, beside))
             bytes_left, bytes_right = (self.ir.shl(x, up) for x in (left, right))
             signed = self.product == "tdpbssd"
             one = self.ir.ashr(bytes_left, down) if signed else self.ir.lshr(bytes_left, down)

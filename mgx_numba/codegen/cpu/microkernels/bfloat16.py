@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..lang.bfloat16 import BFloat16
+from ...lang.builder import BFloat16
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter
 

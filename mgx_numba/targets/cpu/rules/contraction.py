@@ -7,8 +7,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
@@ -124,9 +122,7 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
     )
 
 
-def _with_stored_weights(
-    low: Lowering, problem: GemmProblem | ConvProblem, dtype: str
-) -> GemmProblem | ConvProblem:
+def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtype: str) -> GemmProblem | ConvProblem:
     """The problem over weights of a dtype, if a solver for them is the quickest; else over float32."""
     stored = replace(problem, types=replace(problem.types, b=dtype))
     try:

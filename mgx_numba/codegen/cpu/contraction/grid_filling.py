@@ -1,0 +1,138 @@
+"""The launch that brings a convolution's input onto a grid of pixels (`pixel_grid`), in the form that tiles read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...arguments import Arguments
+from ...launch import Launch, TaskRange
+from ...problems.element_types import ITEMSIZE
+from ...statements import for_tasks, indent, kernel_text, vector_loop
+from .. import host
+from ..kernel import cpu_kernel
+from ..loops import claim
+from .parts import declare_parts, halve_vector, split_row, split_vector
+from .pixel_grid import PixelGrid
+
+__all__ = ["fill_grid"]
+
+SMALL_PIXELS = (2, 4, 8)
+"""Elements of pixels of which a vector takes several."""
+Write = Callable[[str, str, str], list[str]]
+"""Statements that store a vector, or so many elements of it, at an element of the grid."""
+
+
+def fill_grid(grid: PixelGrid) -> Launch:
+    """Fills the grid; a line is one task."""
+    p, given = grid.volume, grid.problem.types.a
+    together, split = grid.tile.packing.k_interleave, grid.tile.packing.parts > 1
+    arguments = Arguments()
+    arguments.pointer("x", "x", given)
+    if split:
+        declare_parts(arguments, grid.low * together, grid.flags)
+    else:
+        arguments.pointer("packed", "scratch", grid.form)
+    arguments.integers(
+        channels=p.in_channels, pixels=p.in_lens[2], in_h=p.in_lens[1], x_image=p.x_strides[0], x_h=p.x_strides[2],
+        x_w=p.x_strides[3], pad_h=p.pads_begin[1], begin_w=p.pads_begin[2] * grid.pixel_elements,
+        lines=grid.lines, phases=grid.phases, pixel=grid.pixel_elements, line_size=grid.line * together,
+    )  # fmt: skip
+    kind, setup, walk = _walk(grid)
+
+    def whole(write: Write) -> list[str]:
+        return [
+            "start = image * x_image + y * x_h",
+            "goal = task * line_size + begin_w",
+            "if has_pixels:",
+            *indent(walk(write)),
+        ]
+
+    task = [
+        "outer = idiv(task, lines)",
+        "image = idiv(outer, phases)",
+        "y = (task - outer * lines) * phases + outer - image * phases - pad_h",
+        "has_pixels = y >= 0 and y < in_h",
+        *_zeros(grid, kind != "pixels"),
+        *(split_row(whole(split_vector), whole(halve_vector)) if split else whole(_converted(grid))),
+    ]
+    name = f"{'split' if split else f'{given}_as_{grid.form}'}_{kind}_kernel"
+    source = cpu_kernel(name, kernel_text([*arguments.bind(), *setup, *for_tasks(task)]))
+    count = grid.problem.batch * grid.phases * grid.lines
+    size = grid.tile.packing.parts * ITEMSIZE[grid.tile.left_word]
+    moved = count * grid.line * size + grid.problem.batch * p.in_pixels * p.in_channels * ITEMSIZE[given]
+    return Launch(source, arguments.values, TaskRange(count, claim(count, moved)), 0, moved)
+
+
+def _walk(grid: PixelGrid) -> tuple[str, list[str], Callable[[Write], list[str]]]:
+    """What the vectors of a line are, statements before all lines, and those that bring one there.
+
+    They are a run over the whole line, several small pixels, or runs over each pixel.
+    """
+    p, lanes, pixel = grid.volume, host.lanes(grid.form), grid.pixel_elements
+
+    def run(write: Write) -> Callable[[str], list[str]]:
+        def body(left: str) -> list[str]:
+            end, more = ("_tail", f"{left}, 0, ") if left else ("", "")
+            return write(f"load{end}(x, start + c, {more}{lanes})", "goal + c", left)
+
+        return body
+
+    def several(write: Write) -> Callable[[str], list[str]]:
+        def body(left: str) -> list[str]:
+            place = f"offset(x, start + idiv(c, {pixel}) * x_w)"
+            found = f"gather_tail({place}, index, {left}, 0)" if left else f"gather({place}, index)"
+            return write(f"where(exist, {found}, const_float32(0, {lanes}))", "goal + c", left)
+
+        return body
+
+    if p.x_strides[3] == p.in_channels == pixel or p.in_channels == p.in_lens[2] == pixel == 1:
+        return "lines", [], lambda write: vector_loop(lanes, run(write), "0", "channels * pixels")
+    if grid.problem.types.a == "float32" and pixel in SMALL_PIXELS:
+        setup = [
+            f"channel = bitwise_and(iota_int32({lanes}), {pixel - 1})",
+            f"exist = lt(channel, const_int32({p.in_channels}, {lanes}))",
+            f"number = shift_right(iota_int32({lanes}), {pixel.bit_length() - 1})",
+            f"index = add(mul(number, x_w), where(exist, channel, const_int32(0, {lanes})))",
+        ]
+        return (
+            f"{p.in_channels}_channels",
+            setup,
+            lambda write: vector_loop(lanes, several(write), "0", f"pixels * {pixel}"),
+        )
+
+    def each(write: Write) -> list[str]:
+        one = [*vector_loop(lanes, run(write), "0", "channels"), "start += x_w", "goal += pixel"]
+        return ["for number in range(pixels):", *indent(one)]
+
+    return "pixels", [], each
+
+
+def _zeros(grid: PixelGrid, margins: bool) -> list[str]:
+    """Statements: zeros in a line that has no pixels, and in the ``margins`` of one that has, or in all of that."""
+    lanes = host.lanes(grid.form)
+    zero = f"bits_{grid.form}(const_{'int16' if grid.form == 'bfloat16' else 'int8'}(0, {lanes}))"
+    places = ["task * line_size + c", *(["task * line_size + low + c"] if grid.low else [])]
+
+    def body(left: str) -> list[str]:
+        end, more = ("_tail", f", {left}") if left else ("", "")
+        return [f"store{end}(packed, {place}, {zero}{more})" for place in places]
+
+    if not margins:
+        return vector_loop(lanes, body, "0", "line_size")
+    return [
+        "for margin in range(2):",
+        "    from_c = (begin_w + pixel * pixels) * margin",
+        "    to_c = begin_w if has_pixels and margin == 0 else line_size",
+        *indent(vector_loop(lanes, body, "from_c", "to_c")),
+    ]
+
+
+def _converted(grid: PixelGrid) -> Write:
+    """Elements as one part."""
+
+    def write(value: str, at: str, left: str) -> list[str]:
+        end, more = ("_tail", f", {left}") if left else ("", "")
+        value = f"round_bfloat16({value})" if grid.form == "bfloat16" else value
+        return [f"store{end}(packed, {at}, {value}{more})"]
+
+    return write

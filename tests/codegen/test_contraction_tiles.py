@@ -1,0 +1,319 @@
+"""Products and convolutions over tiles that read whole matrices: AMX's, and vector code that stands for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cpu import host, tile_permission
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking
+from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
+from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles
+from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
+from mgx_numba.codegen.cpu.toolchain.compiler import inspect
+from mgx_numba.codegen.platform import platform
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from tests.values import element_strides
+
+from .contracting import (
+    GuardedPages,
+    apply_full_epilogue,
+    convolve,
+    full_epilogue,
+    full_epilogue_arrays,
+    needs_page_protection,
+    run_plan,
+)
+from .test_contraction_prologue import scale_add
+
+PARTS, BFLOAT16 = element_types("float32"), element_types("float32 bfloat16 float32 float32")
+UNSIGNED, SIGNED = element_types("uint8 int8 int32 int32"), element_types("int8 int8 int32 int32")
+ALL = (PARTS, BFLOAT16, UNSIGNED, SIGNED)
+TOLERANCE = {PARTS: 1e-5, BFLOAT16: 2e-6, UNSIGNED: 0.0, SIGNED: 0.0}
+"""Of the largest result: products in parts have 16 bits of a number, the others are exact but for sums in float32."""
+GEMM, CONV = GemmTiles(), ConvTiles()
+FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(PARTS) is not None else [])]
+pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
+
+
+@pytest.fixture(params=FORMS, autouse=True)
+def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
+    return str(request.param)
+
+
+def values(rng: np.random.Generator, types: ElementTypes, lens: tuple[int, ...], right: bool = False) -> np.ndarray:
+    dtype = types.b if right else types.a
+    if dtype in ("int8", "uint8"):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max + 1, lens).astype(dtype)
+    return rng.standard_normal(lens).astype(np.float32).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def seen(types: ElementTypes, a: np.ndarray) -> np.ndarray:
+    """The left-hand side as it is multiplied."""
+    return a.astype(ml_dtypes.bfloat16).astype(np.float64) if types is BFLOAT16 else a.astype(np.float64)
+
+
+def agree(found: np.ndarray, expected: np.ndarray, types: ElementTypes) -> None:
+    """Equal where not finite, else within the tolerance."""
+    with np.errstate(over="ignore"):
+        wanted = expected.astype(found.dtype)
+    whole = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~whole], wanted[~whole])
+    scale = np.abs(wanted[whole]).max(initial=0.0)
+    assert np.abs(found[whole] - expected[whole]).max(initial=0.0) <= TOLERANCE[types] * scale
+
+
+def multiply(
+    types: ElementTypes, a: np.ndarray, b: np.ndarray, pages: GuardedPages | None = None, blocking: Any = None
+) -> np.ndarray:
+    problem = GemmProblem(
+        a.shape[-2], b.shape[-1], a.shape[-1], a.shape[:-2], element_strides(a), element_strides(b), types=types,
+        fast_math=True,
+    )  # fmt: skip
+    assert GEMM.refusal(problem) is None
+    packed = GEMM.pack_weights(problem, b)
+    assert packed.shape == GEMM.packed_lens(problem) and packed.dtype == np.int32
+    out = np.full((*a.shape[:-1], b.shape[-1]), 77, types.out)
+    x = a
+    if pages:
+        x, packed, out = (pages.place(array) for array in (a, packed, out))
+    run_plan(GEMM.plan(problem, threads=2, blocking=blocking), {"x": x, "w": packed, "out": out}, pages)
+    return out
+
+
+def product(types: ElementTypes, m: int, n: int, k: int, batch: tuple[int, ...] = (), **how: Any) -> None:
+    rng = np.random.default_rng([m, n, k])
+    a, b = values(rng, types, (*batch, m, k)), values(rng, types, (*batch, k, n), True)
+    agree(multiply(types, a, b, **how), seen(types, a) @ b.astype(np.float64), types)
+
+
+@pytest.mark.parametrize("types", ALL, ids=str)
+def test_products_of_any_size(types: ElementTypes) -> None:
+    for size in ((1, 1, 1), (5, 7, 9), (16, 16, 64), (33, 100, 70), (49, 65, 300)):
+        product(types, *size)
+    product(types, 20, 30, 40, (3,))
+    product(types, 70, 70, 260, blocking=Blocking(40, 2, 1, 32))
+
+
+@pytest.mark.parametrize("types", [PARTS, UNSIGNED], ids=str)
+def test_strided_and_repeated_rows(types: ElementTypes) -> None:
+    rng = np.random.default_rng(3)
+    room, b = values(rng, types, (40, 150)), values(rng, types, (64, 50), True)
+    for a in (room[:, 5:69], room[::2, 2:130:2], room[:, :40].T[:, :][:, 4:]):
+        right = b[: a.shape[-1]]
+        agree(multiply(types, a, right), seen(types, a) @ right.astype(np.float64), types)
+    a, many = np.broadcast_to(room[:9, :64], (3, 9, 64)), values(rng, types, (3, 64, 20), True)
+    agree(multiply(types, a, many), seen(types, a) @ many.astype(np.float64), types)
+
+
+@needs_page_protection
+@pytest.mark.parametrize("types", ALL, ids=str)
+def test_nothing_past_the_end_is_touched(types: ElementTypes) -> None:
+    for size in ((17, 33, 64), (3, 5, 7)):
+        product(types, *size, pages=GuardedPages())
+
+
+def test_what_bfloat16_cannot_hold_is_as_in_float32() -> None:
+    rng = np.random.default_rng(5)
+    a, b = values(rng, PARTS, (40, 66)), values(rng, PARTS, (66, 50), True)
+    a[3, 5], a[4, 7], a[20, 0], a[22, 3] = np.inf, np.nan, -np.inf, 3.4e38
+    b[8, 0], a[5, 8] = 0, np.inf
+    with np.errstate(all="ignore"):
+        agree(multiply(PARTS, a, b), a.astype(np.float64) @ b.astype(np.float64), PARTS)
+        agree(multiply(PARTS, a, b, blocking=Blocking(32, 1, 1, 16)), a.astype(np.float64) @ b, PARTS)
+    small = values(rng, PARTS, (40, 66)) * np.float32(1e-39)  # denormals
+    agree(multiply(PARTS, small, b), small.astype(np.float64) @ b.astype(np.float64), PARTS)
+    zero = np.zeros((40, 66), np.float32)
+    np.testing.assert_array_equal(multiply(PARTS, zero, b), 0)
+
+
+def test_weights_that_cannot_be_split_are_left_to_others() -> None:
+    problem = GemmProblem(64, 20, 30, fast_math=True)
+    for value, why in ((np.inf, "not finite"), (np.nan, "not finite"), (3.4e38, "round to infinity")):
+        b = np.ones((30, 20), np.float32)
+        b[3, 4] = value
+        with pytest.raises(UnsuitedWeights, match=why):
+            GEMM.pack_weights(problem, b)
+    b[:, 4] = 1e-30
+    with pytest.raises(UnsuitedWeights, match="denormals"):
+        GEMM.pack_weights(problem, b)
+
+
+CONVOLUTIONS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1, 64, 40, (7, 7), (3, 3)), {"pads_begin": (1, 1), "pads_end": (1, 1)}),
+    ((2, 5, 7, (9, 11), (3, 3)), {"pads_begin": (1, 0), "pads_end": (0, 2), "stride": (2, 2)}),
+    ((1, 3, 40, (23, 23), (7, 7)), {"pads_begin": (3, 3), "pads_end": (3, 3), "stride": (2, 2)}),
+    ((2, 32, 33, (8, 9), (1, 1)), {"stride": (2, 2)}),
+    ((1, 20, 24, (10, 6), (3, 2)), {"pads_begin": (2, 0), "pads_end": (1, 1), "dilation": (2, 1)}),
+    ((1, 16, 24, (30,), (5,)), {"stride": (3,)}),
+    ((2, 64, 96, (6, 5), (3, 3)), {"pads_begin": (1, 1), "pads_end": (1, 1), "groups": 2, "stride": (1, 2)}),
+    ((1, 1, 9, (8, 8), (3, 3)), {"pads_begin": (1, 1), "pads_end": (1, 1), "dilation": (1, 2)}),
+    ((2, 6, 9, (1, 1), (3, 3)), {"pads_begin": (3, 3), "pads_end": (3, 3)}),
+]
+
+
+def convolution(types: ElementTypes, problem: ConvProblem, x: np.ndarray, w: np.ndarray, solver: Any = CONV) -> None:
+    assert solver.refusal(problem) is None
+    rows = (problem.batch, *problem.out_lens)
+    e = full_epilogue_arrays(np.random.default_rng(2), rows, problem.out_channels, types.out)
+    packed = solver.pack_weights(problem, w)
+    assert packed.shape == solver.packed_lens(problem)
+    out = np.full((*rows, problem.out_channels), 77, types.out)
+    floating = types.out == "float32"
+    plan = solver.plan(problem, *([full_epilogue("float32")] if floating else []), threads=2)
+    run_plan(plan, {"x": x, "w": packed, "out": out, **e})
+    with np.errstate(invalid="ignore"):
+        sums = convolve(problem, seen(types, x), w)
+    agree(out, apply_full_epilogue(sums, e) if floating else sums, types)
+
+
+@pytest.mark.parametrize("types", ALL, ids=str)
+def test_convolutions(types: ElementTypes) -> None:
+    rng = np.random.default_rng(1)
+    for lens, options in CONVOLUTIONS[: None if types in (PARTS, UNSIGNED) else 4]:
+        problem = ConvProblem(*lens, types=types, fast_math=True, **options)
+        x = values(rng, types, (problem.batch, *problem.in_lens, problem.in_channels))
+        convolution(types, problem, x, values(rng, types, problem.weight_lens, True))
+
+
+def test_pixels_that_bfloat16_cannot_hold() -> None:
+    rng = np.random.default_rng(6)
+    for lens, options in (CONVOLUTIONS[0], CONVOLUTIONS[2]):
+        problem = ConvProblem(*lens, types=PARTS, fast_math=True, **options)
+        x = values(rng, PARTS, (problem.batch, *problem.in_lens, problem.in_channels))
+        x[0, 3, 5, 1], x[0, 4, 2], x[-1, 0, 0], x[0, 6, 6, 0] = np.inf, np.nan, -np.inf, 3.4e38
+        w = values(rng, PARTS, problem.weight_lens, True)
+        w[:, 0] *= np.float32(0.01)  # so that no sum overflows
+        convolution(PARTS, problem, x, w)
+
+
+def test_pixels_in_a_slice_of_channels() -> None:
+    rng = np.random.default_rng(7)
+    for types, channels in ((PARTS, 20), (UNSIGNED, 64)):
+        room = values(rng, types, (2, 6, 5, 80))
+        problem = ConvProblem(
+            2, channels, 24, (6, 5), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=types, fast_math=True,
+            x_strides=(2400, 400, 80),
+        )  # fmt: skip
+        x = room[..., 7 : 7 + channels]
+        convolution(types, problem, x, values(rng, types, problem.weight_lens, True))
+        even = ConvProblem(2, channels, 24, (6, 5), (1, 1), types=types, fast_math=True, x_strides=(2400, 400, 80))
+        convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseTiles())
+
+
+def test_rows_of_a_prologue_are_split_where_they_are_multiplied() -> None:
+    rng = np.random.default_rng(8)
+    for channels, special in ((40, False), (530, False), (67, True)):  # 530: steps of the sum
+        problem = ConvProblem(
+            2, channels, 70, (5, 7), (1, 1), fast_math=True, prologue=scale_add("float32", 2, channels)
+        )
+        x, w = values(rng, PARTS, (2, 5, 7, channels)), values(rng, PARTS, (70, channels, 1, 1), True)
+        if special:
+            x[0, 1, 2, :3], x[1, 4, 6, 5] = [np.nan, np.inf, -np.inf], 3.4e38
+        a0 = rng.uniform(0.1, 1.0, (2, channels)).astype(np.float32)
+        a1, a2 = values(rng, PARTS, (channels,)), np.array([-0.25], np.float32)
+        w[:, 5] *= np.float32(0.01)
+        solver, out = ConvPointwiseTiles(), np.zeros((2, 5, 7, 70), np.float32)
+        assert solver.refusal(problem) is None
+        plan = solver.plan(problem, threads=2)
+        assert plan.scratch == 0
+        run_plan(plan, {"x": x, "w": solver.pack_weights(problem, w), "out": out, "a0": a0, "a1": a1, "a2": a2})
+        with np.errstate(invalid="ignore"):
+            left = np.maximum(x * a0[:, None, None] + a1, a2)
+            agree(out, left.astype(np.float64) @ w[:, :, 0, 0].T.astype(np.float64), PARTS)
+
+
+def test_what_is_refused() -> None:
+    assert "fast_math is off" in (GEMM.refusal(GemmProblem(64, 64, 64)) or "")
+    assert GEMM.refusal(GemmProblem(64, 64, 64, types=UNSIGNED)) is None
+    assert "not a constant" in (GEMM.refusal(GemmProblem(64, 64, 64, b_constant=False, fast_math=True)) or "")
+    assert "empty" in (GEMM.refusal(GemmProblem(64, 64, 0, fast_math=True)) or "")
+    assert "float64" in (GEMM.refusal(GemmProblem(4, 4, 4, types=element_types("float64"), fast_math=True)) or "")
+    for why, options in (("transposed", {"transposed": True}), ("cropped", {"pads_begin": (-1, 0)})):
+        assert why in (CONV.refusal(ConvProblem(1, 8, 8, (9, 9), (3, 3), fast_math=True, **options)) or "")
+    assert "three spatial" in (CONV.refusal(ConvProblem(1, 8, 8, (4, 4, 4), (3, 3, 3), fast_math=True)) or "")
+    grouped = ConvProblem(1, 6, 6, (5, 5), (3, 3), groups=2, types=UNSIGNED)
+    assert "whole words" in (CONV.refusal(grouped) or "")
+
+
+def test_large_problems_take_them_and_weights_take_no_more_room() -> None:
+    problem = GemmProblem(128, 768, 768, fast_math=True)
+    assert select(problem).name == "gemm_tiles"
+    assert GEMM.pack_weights(problem, np.ones((768, 768), np.float32)).nbytes == 4 * 768 * 768
+    assert select(ConvProblem(1, 256, 256, (14, 14), (1, 1), fast_math=True)).name == "conv_1x1_tiles"
+    assert select(dataclasses.replace(problem, fast_math=False)).name != "gemm_tiles"
+
+
+def test_the_system_is_asked_once_and_a_refusal_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing:
+        asked = 0
+
+        def syscall(self, *words: int) -> int:
+            Refusing.asked += 1
+            assert words == (158, 0x1023, 18)
+            return -1
+
+    amx = dict.fromkeys(("amx-tile", "amx-bf16", "amx-int8"), True)
+    fake = dataclasses.replace(platform(), features={**platform().features, **amx})
+    monkeypatch.setenv("MGX_CPU_FEATURES", "")
+    monkeypatch.setattr(host, "platform", lambda: fake)
+    monkeypatch.setattr(tile_permission.ctypes, "CDLL", lambda *_, **__: Refusing())
+    tile_permission.tiles_permitted.cache_clear()
+    host._host.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO, "mgx_numba"):
+            for limits in ("", "avx512,-fma"):
+                assert not any(name.startswith("amx") for name in host._host(limits).features)
+                host._host.cache_clear()
+        assert Refusing.asked == 1
+        assert len(caplog.records) == 1 and "does not permit" in caplog.text
+    finally:
+        tile_permission.tiles_permitted.cache_clear()
+        host._host.cache_clear()
+
+
+def test_the_instructions_of_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of the tiles on Sapphire Rapids: three products a step for parts, each operand loaded once."""
+    names = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")
+    fake = dataclasses.replace(
+        platform(), cpu="sapphirerapids", features={**platform().features, **dict.fromkeys(names, True)}
+    )
+    monkeypatch.setenv("MGX_CPU_FEATURES", "")
+    monkeypatch.setattr(host, "platform", lambda: fake)
+    monkeypatch.setattr(host, "tiles_permitted", lambda: True)
+    host._host.cache_clear()
+    try:
+        for types, product in ((PARTS, "tdpbf16ps"), (UNSIGNED, "tdpbusd"), (SIGNED, "tdpbssd")):
+            plan = GEMM.plan(GemmProblem(64, 64, 64, types=types, fast_math=True))
+            texts = {kernel.name: inspect(kernel).assembly for kernel in plan.kernels}
+            (tile,) = (text for name, text in texts.items() if name.startswith("amx_"))
+            whole = tile[tile.index(f"\n{_symbol(types)}:") :]
+            whole = whole[: whole.index(".Lfunc_end")]
+            steps, rest = divmod(whole.count(product), 12 if types is PARTS else 4)
+            assert steps >= 1 and rest == 0
+            assert whole.count("tileloadd") == (8 if types is PARTS else 4) * steps + 4  # operands, sums to add to
+            assert whole.count("tilestored") == whole.count("tilezero") == 4
+            (macro,) = (text for name, text in texts.items() if name.startswith("gemm_tiles"))
+            assert macro.count("ldtilecfg") == macro.count("tilerelease") == 1
+    finally:
+        host._host.cache_clear()
+
+
+def _symbol(types: ElementTypes) -> str:
+    """The function of 32 rows by 32 columns."""
+    tile = matrix_tile(types)
+    assert tile is not None
+    return f"{tile.intrinsic}_32_2_16_1_0"
