@@ -138,7 +138,7 @@ def quantize_8bits(
         calibration = batches
         _run(portable, _SIMPLIFY)
     else:
-        calibration = calibrate(portable, target, _first(batches, samples), names, observer, progress)
+        calibration = calibrate(portable, target, _first(_some(portable, batches), samples), names, observer, progress)
     selection = _selection(portable, names)
     labels = [value.label for value in make_calibration(portable, selection, "minmax").values]
     calibration.expect(labels, "the program")
@@ -161,8 +161,15 @@ def _first(batches: Iterable[Inputs], samples: list[Inputs]) -> Iterable[Inputs]
         yield inputs
 
 
-def quantize(portable: Program, kinds: Iterable[str], target: str, batches: Iterable[Inputs] = ()) -> None:
-    """Do what options ask for: some of `KINDS`, in their order, in place.
+def quantize(
+    portable: Program,
+    kinds: Iterable[str],
+    target: str,
+    batches: Iterable[Inputs] = (),
+    progress: Progress | None = None,
+    budget: Budget | None = None,
+) -> tuple[list[LayerChoice], Calibration] | None:
+    """Do what options ask for: some of `KINDS`, in their order, in place; gives what `quantize_8bits` does, if it ran.
 
     Raises:
         OptionError: an unknown kind, or ``fp16`` beside ``bf16`` or ``int8`` beside ``fp8``.
@@ -173,16 +180,18 @@ def quantize(portable: Program, kinds: Iterable[str], target: str, batches: Iter
     for pair in (("fp16", "bf16"), ("int8", "fp8")):
         if wanted.issuperset(pair):
             raise OptionError(f"{pair[0]} and {pair[1]} exclude each other")
+    found = None
     for kind in KINDS:
         if kind not in wanted:
             continue
         if kind in ("int8", "fp8"):
             type = Type.uint8_type if kind == "int8" else Type.fp8e4m3fn_type
-            quantize_8bits(portable, target, batches, type=type)
+            found = quantize_8bits(portable, target, batches, type=type, progress=progress, budget=budget)
         elif kind == "int4_weights":
             quantize_int4(portable)
         else:
             truncate(portable, kind)
+    return found
 
 
 def _selection(portable: Program, ins_names: Iterable[str]) -> Selection:

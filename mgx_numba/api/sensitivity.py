@@ -100,13 +100,8 @@ class Quantization:
 
     def kept_within(self, budget: Budget) -> dict[int, str]:
         """Layers that stay as they are, and why: the fewest of those that lose most by themselves, so that all others
-        together keep the budget.
-
-        Raises:
-            OptionError: there are no samples.
+        together keep the budget. There must be samples.
         """
-        if not self.samples:
-            raise OptionError("accuracy is measured on batches: give some")
         exact = [self._results(self.program, inputs) for inputs in self.samples]
         total = len(self.names)
 

@@ -239,7 +239,7 @@ def test_wrong_accuracy() -> None:
     with pytest.raises(OptionError, match="which a calibration does not hold"):
         known = mgx_numba.calibrate(network(), REF, batches(network()))
         mgx_numba.quantize_int8(network(), REF, known, accuracy=0.1)
-    with pytest.raises(OptionError, match="give some"), pytest.warns(UserWarning, match="no calibration data"):
+    with pytest.warns(UserWarning, match="no calibration data"):
         mgx_numba.quantize_int8(network(), REF, (), accuracy=0.1)
 
 

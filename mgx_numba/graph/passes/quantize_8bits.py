@@ -205,6 +205,7 @@ def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValueP
     b = RewriteBuilder(module, members[members.index(ins) + 1])
     offsets = b.broadcast_axis(b.literal(-moved, Type.float_type), axis, ins)
     added = module.replace_instruction(ins, b.op("add", ins, offsets))
+    added.debug_symbols = ins.debug_symbols
     if ins.shape.is_dynamic:  # its lengths are those of the offsets, too
         module.set_input(offsets, 1, ins)
     return added
