@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .api.program import program
     from .api.quantization import (
         autocast_fp8,
+        calibrate,
         quantize_bf16,
         quantize_fp8,
         quantize_fp16,
@@ -66,7 +67,9 @@ _HOMES = {
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
-    "api.quantization": "autocast_fp8 quantize_bf16 quantize_fp16 quantize_fp8 quantize_int4_weights quantize_int8",
+    "api.quantization": (
+        "autocast_fp8 calibrate quantize_bf16 quantize_fp16 quantize_fp8 quantize_int4_weights quantize_int8"
+    ),
     "api.saving": "save save_buffer",
     "api.shape": "dynamic_dimension shape",
     "api.target": "get_gpu_context get_target target",
@@ -81,6 +84,7 @@ __all__ = [
     "argument",
     "argument_from_pointer",
     "autocast_fp8",
+    "calibrate",
     "check_onnx",
     "create_argument",
     "custom_kernel",

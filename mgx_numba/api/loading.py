@@ -22,6 +22,7 @@ from .target import get_target
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
+    from ..graph.calibration import Calibration
     from ..graph.program import Program
 
 __all__ = ["load", "load_buffer"]
@@ -109,6 +110,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
         result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
         if extra.get("tuning"):
             result._records = _records(extra["tuning"])
+        result._find_calibration = lambda: _calibration(extra)
         compiled = extra.get("compiled")
         if compiled:
             result.compile(get_target(compiled["target"]), _saved_compile_options(compiled, device_id))
@@ -127,6 +129,7 @@ def _of_plan(
     options = parse_compile_options(_saved_compile_options(saved["compiled"], device_id), chosen.name())
     result._decode = lambda: decoded()[0]
     result._read_records = lambda: _records(saved["tuning"])
+    result._find_calibration = lambda: _calibration(decoded()[1])
     result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
     result._store = store
     result._disabled_passes = tuple(saved["disabled_passes"])
@@ -141,6 +144,15 @@ def _of_plan(
     results = [_shape_from_json(entry) for entry in about["results"]]
     result._set_compiled(compiled, options, chosen, parameters, results)
     return result
+
+
+def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
+    """What a program was quantised by, as its file has it."""
+    if "calibration" not in extra:
+        return None
+    from ..graph.calibration import Calibration
+
+    return Calibration.from_json(extra["calibration"])
 
 
 def _records(saved: list[Any]) -> list[Any]:

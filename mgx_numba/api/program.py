@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
+    from ..graph.calibration import Calibration
     from ..graph.origin import Origin
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.program import Program
@@ -74,6 +75,7 @@ class program:
         self._told_uncompiled = False
         self._layer_choices: list[LayerChoice] = []
         self._reread: Reread | None = None
+        self._find_calibration: Callable[[], Calibration | None] = _nothing
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -93,6 +95,10 @@ class program:
     @functools.cached_property
     def _records(self) -> list[TuningRecord]:
         return self._read_records()
+
+    @functools.cached_property
+    def _calibration(self) -> Calibration | None:
+        return self._find_calibration()
 
     @functools.cached_property
     def _tuning(self) -> Tuning | None:
@@ -419,6 +425,9 @@ class program:
         copy._disabled_passes = self._disabled_passes
         copy._records = list(self._records)
         copy._store = self._store
+        copy._layer_choices, copy._find_calibration = self._layer_choices, self._find_calibration
+        if "_calibration" in self.__dict__:
+            copy._calibration = self._calibration
         return copy
 
     def sort(self) -> None:
@@ -508,9 +517,14 @@ class program:
     def quantization_choices(self) -> list[LayerChoice]:
         """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.
 
-        Each has ``layer``, ``choice``, ``parameters`` and ``weight_error``; printed, it shows range and errors.
+        Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``; printed, it shows range and
+        errors.
         """
         return list(self._layer_choices)
+
+    def calibration(self) -> Calibration | None:
+        """What the program was quantised to 8 bits by, also if it was read from a file; None if it was not."""
+        return self._calibration
 
     if not TYPE_CHECKING:
 

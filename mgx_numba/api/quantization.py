@@ -12,15 +12,26 @@ from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
 from .program import program
 from .quantizing import CONTRACTIONS, quantize_8bits, quantize_int4, truncate
+from .quantizing import calibrate as calibrated
+from .sensitivity import Budget, Loss, parse_accuracy, relative_error
 from .target import get_target, target
 
 if TYPE_CHECKING:
+    from ..graph.calibration import Calibration
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.program import Program
 
 Batches = Iterable[Mapping[str, Any]]
 
-__all__ = ["autocast_fp8", "quantize_bf16", "quantize_fp8", "quantize_fp16", "quantize_int4_weights", "quantize_int8"]
+__all__ = [
+    "autocast_fp8",
+    "calibrate",
+    "quantize_bf16",
+    "quantize_fp8",
+    "quantize_fp16",
+    "quantize_int4_weights",
+    "quantize_int8",
+]
 
 
 def quantize_fp16(prog: program, ins_names: Iterable[str] = ("all",)) -> program:
@@ -42,33 +53,77 @@ def quantize_bf16(prog: program, ins_names: Iterable[str] = ("all",)) -> program
     return _in_place(prog, lambda portable: truncate(portable, "bf16", ins_names))
 
 
-def quantize_int8(
+def calibrate(
     prog: program,
     t: target | Batches | None = None,
     calibration: Batches = (),
     ins_names: Iterable[str] = CONTRACTIONS,
     observer: str = "minmax",
-) -> program:
-    """Quantise contractions with constant weights to 8-bit integers, in place, and return the program.
+) -> Calibration:
+    """What `quantize_int8` must know of the values that it quantises, for a program that stays as it is.
 
-    Weights get a scale for each output channel, activations one scale and zero point each. What became of each
-    contraction is in ``program.quantization_choices()``.
+    The result takes the place of batches there. Those of other batches of the same program may be merged into it
+    (``merge``); the one that a program was quantised by is kept in its file, see ``program.calibration()``.
 
     Args:
-        t: where the calibration runs; default: that of ``compile``. Or the calibration itself.
-        calibration: inputs by name, of any number of batches. Without any, generated ones are run, with a warning.
-        ins_names: which contractions, as for `quantize_fp16`.
-        observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
+        t, calibration, ins_names, observer: as for `quantize_int8`.
 
     Raises:
         OptionError: unknown names or observer.
         ParameterError: a batch does not fit the program's inputs.
     """
-    return _calibrated(prog, t, calibration, ins_names, observer, Type.uint8_type)
+    if not isinstance(prog, program):
+        raise OptionError(f"a program is needed, got {type(prog).__name__}")
+    from ..graph.calibration import Calibration
+    from ..targets.progress import compile_progress
+
+    chosen, batches = _where(t, calibration)
+    if isinstance(batches, Calibration):
+        raise OptionError("a calibration is made of batches, not of another one: merge those")
+    with compile_progress() as progress:
+        checked = (prog._checked(batch) for batch in batches)
+        return calibrated(prog._portable.clone(), chosen.name(), checked, ins_names, observer, progress)
+
+
+def quantize_int8(
+    prog: program,
+    t: target | Batches | Calibration | None = None,
+    calibration: Batches | Calibration = (),
+    ins_names: Iterable[str] = CONTRACTIONS,
+    observer: str = "minmax",
+    accuracy: str | float | None = None,
+    loss: Loss = relative_error,
+) -> program:
+    """Quantise contractions with constant weights to 8-bit integers, in place, and return the program.
+
+    Weights get a scale for each output channel, activations one scale and zero point each. Channels whose ranges differ
+    much are made alike where that pays, and what rounding moves the means of results by is corrected. What became of
+    each contraction is in ``program.quantization_choices()``.
+
+    Args:
+        t: where the calibration runs; default: that of ``compile``. Or the calibration itself.
+        calibration: inputs by name, of any number of batches, or what `calibrate` gave. Without any, generated ones are
+            run, with a warning.
+        ins_names: which contractions, as for `quantize_fp16`.
+        observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
+        accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: layers that lose most on the first batches stay as
+            they are, as few as keep it. Each layer is tried by itself, which takes as many compilations.
+        loss: of the results of a batch, given those found and the exact ones: by default the root mean square of the
+            differences over that of the exact values.
+
+    Raises:
+        OptionError: unknown names or observer, ``accuracy`` without batches, or a calibration of another program.
+        ParameterError: a batch does not fit the program's inputs.
+    """
+    budget = None if accuracy is None else Budget(parse_accuracy(accuracy), loss)
+    return _calibrated(prog, t, calibration, ins_names, observer, Type.uint8_type, budget)
 
 
 def quantize_fp8(
-    prog: program, t: target | Batches | None = None, calibration: Batches = (), observer: str = "minmax"
+    prog: program,
+    t: target | Batches | Calibration | None = None,
+    calibration: Batches | Calibration = (),
+    observer: str = "minmax",
 ) -> program:
     """As `quantize_int8`, to float8 (e4m3fn), with scales and without zero points."""
     return _calibrated(prog, t, calibration, CONTRACTIONS, observer, Type.fp8e4m3fn_type)
@@ -95,14 +150,10 @@ def autocast_fp8(prog: program) -> program:
     return _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]))
 
 
-def _calibrated(
-    prog: program,
-    t: target | Batches | None,
-    calibration: Batches,
-    ins_names: Iterable[str],
-    observer: str,
-    type: Type,
-) -> program:
+def _where(
+    t: target | Batches | Calibration | None, calibration: Batches | Calibration
+) -> tuple[target, Batches | Calibration]:
+    """The target and the calibration of arguments, of which the first may be left out."""
     if not isinstance(t, (target, str)) and t is not None and not calibration:
         calibration, t = t, None
     t = get_target(DEFAULT) if t is None else t
@@ -110,17 +161,31 @@ def _calibrated(
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
     if isinstance(calibration, Mapping):
         raise OptionError("calibration must be a list of mappings, one a batch, of inputs by name: got one mapping")
-    choices: list[LayerChoice] = []
+    return t, calibration
+
+
+def _calibrated(
+    prog: program,
+    t: target | Batches | Calibration | None,
+    calibration: Batches | Calibration,
+    ins_names: Iterable[str],
+    observer: str,
+    type: Type,
+    budget: Budget | None = None,
+) -> program:
+    chosen, given = _where(t, calibration)
+    found: list[tuple[list[LayerChoice], Calibration]] = []
 
     def change(portable: Program) -> None:
+        from ..graph.calibration import Calibration
         from ..targets.progress import compile_progress
 
         with compile_progress() as progress:
-            batches = (prog._checked(batch) for batch in calibration)
-            choices.extend(quantize_8bits(portable, t.name(), batches, ins_names, observer, type, progress))
+            batches = given if isinstance(given, Calibration) else (prog._checked(batch) for batch in given)
+            found.append(quantize_8bits(portable, chosen.name(), batches, ins_names, observer, type, progress, budget))
 
     _in_place(prog, change)
-    prog._layer_choices = choices
+    prog._layer_choices, prog._calibration = found[-1]
     return prog
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +18,21 @@ from ..interrupts import whole_module
 from ..targets.registry import compile_for
 
 if TYPE_CHECKING:
+    from ..graph.calibration import Calibration
     from ..graph.passes import Pass
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.passes.selection import Selection
     from ..graph.program import Program
+    from .sensitivity import Budget
 
-__all__ = ["CONTRACTIONS", "KINDS", "quantize", "quantize_8bits", "quantize_int4", "truncate"]
+__all__ = ["CONTRACTIONS", "KINDS", "calibrate", "quantize", "quantize_8bits", "quantize_int4", "truncate"]
 
 CONTRACTIONS = ("dot", "convolution")
 KINDS = ("int8", "fp8", "int4_weights", "fp16", "bf16")
 """What can be asked for, in the order in which several are done: what is in 8 bits stays so."""
+
+SAMPLES = 4
+"""Batches that errors are measured on: enough to rank layers by, few enough to run once for each layer."""
 
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
@@ -62,53 +68,110 @@ def quantize_int4(portable: Program, ins_names: Iterable[str] = CONTRACTIONS) ->
     _run(portable, [*_SIMPLIFY, QuantizeInt4(_selection(portable, ins_names)), "dead_code_elimination"])
 
 
-def quantize_8bits(
+def calibrate(
     portable: Program,
     target: str,
     batches: Iterable[Inputs],
     ins_names: Iterable[str] = CONTRACTIONS,
     observer: str = "minmax",
-    type: Type = Type.uint8_type,
     progress: Progress | None = None,
-) -> list[LayerChoice]:
-    """Quantise contractions with constant weights to 8 bits, in place.
+) -> Calibration:
+    """What the values that would be quantised are on some inputs; the program is put into normal form, in place.
 
     Args:
         target: where the batches are run.
         batches: checked inputs; without any, generated ones are run, with a warning.
         observer: how ranges are chosen, one of `graph.observers.OBSERVERS`.
-        type: of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
 
     Raises:
         OptionError: unknown names or observer.
     """
     whole_module("mgx_numba.graph.passes")
-    from ..graph.observers import make_observer
-    from ..graph.passes.quantize_8bits import Quantize8Bits, calibrated_values
+    from ..graph.passes.quantization_plan import calibrated_values, make_calibration
 
-    make_observer(observer)
     selection = _selection(portable, ins_names)
     _run(portable, _SIMPLIFY)
-    watched = portable.clone()
-    watched.main.replace_return(calibrated_values(watched, selection))
-    values = calibrated_values(portable, selection)
-    observers = [make_observer(observer) for _ in values]
-    if values:
+    calibration = make_calibration(portable, selection, observer)
+    if calibration.values:
+        watched = portable.clone()
+        watched.main.replace_return(calibrated_values(watched, selection))
         compiled = compile_for(target, watched)
         for count, inputs in enumerate(_some(portable, batches)):
-            for one, result in zip(observers, compiled.run(inputs)):
-                one.observe(np.asarray(result))
+            calibration.observe([np.asarray(result) for result in compiled.run(inputs)])
             if progress is not None:
                 progress(count + 1, 0, "calibrating")
-    step = Quantize8Bits({v: o.parameters(type) for v, o in zip(values, observers)}, selection)
+    return calibration
+
+
+def quantize_8bits(
+    portable: Program,
+    target: str,
+    batches: Iterable[Inputs] | Calibration,
+    ins_names: Iterable[str] = CONTRACTIONS,
+    observer: str = "minmax",
+    type: Type = Type.uint8_type,
+    progress: Progress | None = None,
+    budget: Budget | None = None,
+) -> tuple[list[LayerChoice], Calibration]:
+    """Quantise contractions with constant weights to 8 bits, in place.
+
+    Args:
+        batches: as for `calibrate`, or what it gave. The first `SAMPLES` of them are what errors are measured on.
+        type: of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
+        budget: what the results may lose.
+
+    Returns:
+        What became of each layer, and the calibration.
+
+    Raises:
+        OptionError: unknown names or observer, a calibration of another program, or a budget without batches.
+    """
+    whole_module("mgx_numba.graph.passes")
+    from ..graph.calibration import Calibration
+    from ..graph.passes.quantization_plan import make_calibration, make_plans
+    from ..graph.passes.quantize_8bits import Quantize8Bits
+    from .sensitivity import Quantization
+
+    samples: list[Inputs] = []
+    names = list(ins_names)
+    if isinstance(batches, Calibration):
+        if budget is not None:
+            raise OptionError("accuracy is measured on batches, which a calibration does not hold: give them")
+        calibration = batches
+        _run(portable, _SIMPLIFY)
+    else:
+        calibration = calibrate(portable, target, _first(_some(portable, batches), samples), names, observer, progress)
+    selection = _selection(portable, names)
+    labels = [value.label for value in make_calibration(portable, selection, "minmax").values]
+    calibration.expect(labels, "the program")
+    trial = Quantization(portable, selection, calibration, type, target, samples, progress)
+    kept = trial.kept_within(budget) if budget is not None else {}
+    errors = trial.own_errors()
+    step = Quantize8Bits(make_plans(portable, selection, calibration, type), selection, trial.layers_at(portable, kept))
     _run(portable, [step, "eliminate_common_subexpression", "dead_code_elimination"])
+    choices = [replace(c, error=errors.get(c.layer, c.error)) for c in step.choices]
     if environment_flag("MIGRAPHX_8BITS_QUANTIZATION_PARAMS"):
-        print("\n".join(map(str, step.choices)))
-    return step.choices
+        print("\n".join(map(str, choices)))
+    return choices, calibration
 
 
-def quantize(portable: Program, kinds: Iterable[str], target: str, batches: Iterable[Inputs] = ()) -> None:
-    """Do what options ask for: some of `KINDS`, in their order, in place.
+def _first(batches: Iterable[Inputs], samples: list[Inputs]) -> Iterable[Inputs]:
+    """The batches; the first ones are put into ``samples``, too."""
+    for inputs in batches:
+        if len(samples) < SAMPLES:
+            samples.append(inputs)
+        yield inputs
+
+
+def quantize(
+    portable: Program,
+    kinds: Iterable[str],
+    target: str,
+    batches: Iterable[Inputs] = (),
+    progress: Progress | None = None,
+    budget: Budget | None = None,
+) -> tuple[list[LayerChoice], Calibration] | None:
+    """Do what options ask for: some of `KINDS`, in their order, in place; gives what `quantize_8bits` does, if it ran.
 
     Raises:
         OptionError: an unknown kind, or ``fp16`` beside ``bf16`` or ``int8`` beside ``fp8``.
@@ -119,16 +182,18 @@ def quantize(portable: Program, kinds: Iterable[str], target: str, batches: Iter
     for pair in (("fp16", "bf16"), ("int8", "fp8")):
         if wanted.issuperset(pair):
             raise OptionError(f"{pair[0]} and {pair[1]} exclude each other")
+    found = None
     for kind in KINDS:
         if kind not in wanted:
             continue
         if kind in ("int8", "fp8"):
             type = Type.uint8_type if kind == "int8" else Type.fp8e4m3fn_type
-            quantize_8bits(portable, target, batches, type=type)
+            found = quantize_8bits(portable, target, batches, type=type, progress=progress, budget=budget)
         elif kind == "int4_weights":
             quantize_int4(portable)
         else:
             truncate(portable, kind)
+    return found
 
 
 def _selection(portable: Program, ins_names: Iterable[str]) -> Selection:

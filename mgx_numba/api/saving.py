@@ -46,7 +46,7 @@ def save(
 
     objects = _machine_code(p) if embed_objects else None
     library = _library(p) if embed_library else None
-    save_program(p._portable, filename, checked_format(format), saved_options(p), objects, library)
+    save_program(p._portable, filename, checked_format(format), _beside(p), objects, library)
     if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
         from ..graph.content import open_content
 
@@ -59,7 +59,7 @@ def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = F
     from ..graph.mxr import save_buffer as to_bytes
 
     objects, library = _machine_code(p) if embed_objects else None, _library(p) if embed_library else None
-    return to_bytes(p._portable, saved_options(p), objects=objects, library=library)
+    return to_bytes(p._portable, _beside(p), objects=objects, library=library)
 
 
 def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
@@ -83,6 +83,14 @@ def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
 
 def _has_custom(portable: Program) -> bool:
     return any(ins.op.custom for module in portable.reachable_modules() for ins in module)
+
+
+def _beside(p: program) -> dict[str, Any]:
+    """All that a file keeps beside a program."""
+    extra = saved_options(p)
+    if p._calibration is not None:
+        extra["calibration"] = p._calibration.to_json()
+    return extra
 
 
 def saved_options(p: program) -> dict[str, Any]:

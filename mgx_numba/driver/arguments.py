@@ -189,3 +189,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--calibration", action="append", default=[], metavar="FILE", help="a batch of inputs by name (.npz), for int8"
     )
+    group.add_argument(
+        "--accuracy", metavar="X", help="what --int8 may lose, as 0.5%%: layers that lose most stay as they are"
+    )
+    group.add_argument("--quantization-report", action="store_true", help="print what became of each layer (int8, fp8)")

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..api.program import program
 from ..api.quantizing import KINDS, quantize
+from ..api.sensitivity import Budget, parse_accuracy
 from ..errors import FormatError, OptionError
+from ..targets.progress import compile_progress
 from ..targets.registry import DEFAULT
 from .logs import LOG
 
@@ -21,11 +23,12 @@ def asked_kinds(args: argparse.Namespace) -> list[str]:
     """Which of `KINDS` flags ask for.
 
     Raises:
-        OptionError: calibration is given for none.
+        OptionError: calibration, accuracy or a report is asked for of none.
     """
     kinds = [kind for kind in KINDS if getattr(args, kind, False)]
-    if getattr(args, "calibration", None) and not {"int8", "fp8"} & set(kinds):
-        raise OptionError("--calibration has no effect without --int8 or --fp8")
+    for flag in ("calibration", "accuracy", "quantization_report"):
+        if getattr(args, flag, None) and not {"int8", "fp8"} & set(kinds):
+            raise OptionError(f"--{flag.replace('_', '-')} has no effect without --int8 or --fp8")
     return kinds
 
 
@@ -39,8 +42,15 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
     if not kinds:
         return
     target = args.target or (DEFAULT if model._target is None else model._target.name())
-    quantize(model._portable, kinds, target, map(model._checked, _batches(args.calibration)))
+    budget = None if args.accuracy is None else Budget(parse_accuracy(args.accuracy))
+    batches = map(model._checked, _batches(args.calibration))
+    with compile_progress() as progress:
+        found = quantize(model._portable, kinds, target, batches, progress, budget)
+    if found is not None:
+        model._layer_choices, model._calibration = found
     LOG.info("Quantised: %s", ", ".join(kinds))
+    if args.quantization_report:
+        print("\n".join(map(str, model.quantization_choices())))
 
 
 def _batches(paths: list[str]) -> Iterator[dict[str, np.ndarray]]:

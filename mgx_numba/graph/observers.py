@@ -131,6 +131,18 @@ class Observer:
             low, high = -zero * scale, (LEVELS - 1 - zero) * scale
         return QuantParameters(scale, zero, type, self._outside(low, high))
 
+    def divided(self, low: np.ndarray, high: np.ndarray) -> Observer:
+        """What an observer would have seen of the same values, whose channels are divided by factors.
+
+        Args:
+            low, high: ends of the channels' ranges after that. The share of the range that this method covers stays
+                what it is.
+        """
+        before, after = self.range(), (min(float(low.min()), 0.0), max(float(high.max()), 0.0))
+        whole = min(self.low, 0.0), max(self.high, 0.0)
+        ends = [a * min(b / w, 1.0) if w else 0.0 for a, b, w in zip(after, before, whole)]
+        return Observer("minmax", ends[0], ends[1], self.seen, self.strange)
+
     def _outside(self, low: float, high: float) -> float:
         if not self.limit or not self.seen:
             return 0.0

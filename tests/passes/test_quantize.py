@@ -15,7 +15,8 @@ from mgx_numba.graph.observers import QuantParameters
 from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
 from mgx_numba.graph.passes.base import Options, run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
-from mgx_numba.graph.passes.quantize_8bits import Quantize8Bits, calibrated_values
+from mgx_numba.graph.passes.quantization_plan import ValuePlan, calibrated_values
+from mgx_numba.graph.passes.quantize_8bits import Quantize8Bits
 from mgx_numba.graph.passes.quantize_int4 import BLOCK, QuantizeInt4
 from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
 from mgx_numba.graph.passes.selection import Selection
@@ -127,7 +128,7 @@ def test_inserted_pairs(type: Type) -> None:
     known = [QuantParameters(4 / 255, 128), QuantParameters(30 / 255, 0)]
     if type is not Type.uint8_type:
         known = [QuantParameters(size / limit, 0, type) for size in (2, 30)]
-    step = Quantize8Bits(dict(zip(values, known)), CHOSEN)
+    step = Quantize8Bits({v: ValuePlan(p) for v, p in zip(values, known)}, CHOSEN)
     before, inputs = program.clone(), random_inputs(program)
     run_passes(program, [step, "dead_code_elimination"], Options(), validate=True)
     assert [c.choice for c in step.choices] == ["int8" if limit == 127 else "e4m3fn"] * 2
@@ -146,7 +147,7 @@ def test_layers_that_cannot_be_quantised_say_why() -> None:
     y = g.op("dot", g.op("dot", g.op("dot", x, bad), x_t := g.op("transpose", x, permutation=(1, 0))), x)
     assert x_t.shape.lens == (4, 3)
     program = g.ret(y)
-    step = Quantize8Bits({x: QuantParameters(0.1, 0)}, CHOSEN)
+    step = Quantize8Bits({x: ValuePlan(QuantParameters(0.1, 0))}, CHOSEN)
     run_passes(program, [step], Options(), validate=True)
     assert [c.choice.split(":")[0] for c in step.choices] == ["as it is"] * 3
     assert "not finite" in str(step.choices[0]) and "computed" in str(step.choices[1])

@@ -18,10 +18,12 @@ from ...targets.base import Compiled
 from ...targets.options import TargetOptions
 from ...targets.registry import REFERENCE, compile_for, target
 from ..arguments import add_compile, add_inputs, add_loader
-from ..compare import Tolerance, default_tolerance
+from ..compare import Difference, Tolerance, default_tolerance
 from ..compiling import compilation, compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model
+from ..precision import PrecisionCheck, in_float32, without_quantisation
+from ..quantizing import asked_kinds
 from ..verifying import (
     Check,
     check_layers,
@@ -34,6 +36,10 @@ from ..verifying import (
 )
 
 DIFFERENT = 1  # status of the process; 2 is for errors
+LARGEST = 3
+"""Layers of the largest own errors that are tried exact."""
+MOST_LOST = 0.1
+"""Of --precision: relative root mean square that passes by default. Networks in 8 bits lose 0.005 to 0.03."""
 _OPTIONS = ("fast_math", "num_threads", "memory_reuse")
 
 
@@ -53,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("-i", "--per-instruction", action="store_true", help="compare what each step computes")
     how.add_argument("-l", "--layerwise", action="store_true", help="compare the result of each node of the model")
     how.add_argument("-r", "--reduce", action="store_true", help="compare each longer part of the program")
+    how.add_argument("--precision", action="store_true", help="compare each node with float32: where errors arise")
     how.add_argument("-b", "--bisect", action="store_true", help="find the first wrong pass and instruction")
 
 
@@ -61,11 +68,13 @@ def run(args: argparse.Namespace) -> int:
     _check_flags(args)
     if args.onnxruntime:
         _check_onnxruntime(args)
-    args.debug_symbols |= args.layerwise and file_type(args) == "onnx"
+    args.debug_symbols |= (args.layerwise or args.precision) and file_type(args) == "onnx"
     model = load_model(args)
     inputs = make_inputs(model, args)
     if args.reduce or args.bisect:
         return _by_parts(model, args, inputs)
+    if args.precision:
+        return _by_precision(model, args, inputs)
     tested = _compiled_model(args, inputs) if args.compiled_model else compile_model(model, args)
     arrays = model._checked(inputs)
     compiled, target = tested._compiled, compilation(tested, args)[0]
@@ -85,13 +94,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Flags that would have no effect together are no request that can be met."""
-    parts = args.per_instruction or args.reduce or args.bisect
+    parts = args.per_instruction or args.reduce or args.bisect or args.precision
     if args.ref_use_double and (parts or args.onnxruntime):
         raise OptionError(
             "--ref-use-double is for results and --layerwise; no reference in double is compared otherwise"
         )
-    if args.compiled_model and (args.reduce or args.bisect):
-        raise OptionError("--reduce and --bisect compile parts of the model, so that --compiled-model has no effect")
+    if args.compiled_model and (args.reduce or args.bisect or args.precision):
+        raise OptionError(
+            "--reduce, --bisect and --precision compile parts of the model, so that --compiled-model has no effect"
+        )
     if args.onnxruntime and (parts or args.layerwise):
         raise OptionError("--onnxruntime compares results; it has no instructions or layers to compare")
 
@@ -125,6 +136,30 @@ def _layerwise(
         portable = specialize(portable, {name: array.shape for name, array in arrays.items()})
     checks = check_layers(portable, compiled, arrays, tolerance, args.ref_use_double)
     return _conclude(checks, target, f"{len(checks)} nodes of the model")
+
+
+def _by_precision(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:
+    """Compare with float32: with the model as it is read without flags of quantisation, else without its own pairs."""
+    arrays = model._checked(inputs)
+    kinds = asked_kinds(args)
+    plain = load_model(without_quantisation(args, kinds))._portable if kinds else model._portable
+    name, options = compilation(model, args)
+    settings = TargetOptions(**{key: options[key] for key in _OPTIONS})
+    lens = {key: array.shape for key, array in arrays.items()}
+    exact, changed = (specialize(p, lens) if is_dynamic(p) else p for p in (in_float32(plain), model._portable))
+    check = PrecisionCheck(exact, changed, lambda part: compile_for(name, part, settings), arrays)
+    errors = check.errors()
+    for error in errors:
+        print(error)
+    largest = sorted(errors, key=lambda e: -e.own)[:LARGEST]
+    print(f"Results differ by {check.result_error:.3g} (relative root mean square)")
+    for error in largest:
+        print(f"  with {error.layer} exact: {check.error_with([error.layer]):.3g} (own error {error.own:.3g})")
+    if check.result_error:
+        print(f"Half of it comes from layers up to {check.half_way()}")
+    most = MOST_LOST if args.rms_tol is None else args.rms_tol
+    problem = "" if check.result_error <= most else f"more than {most:.3g}"
+    return _conclude([Check("results", Difference(problem, check.result_error, check.largest))], name, "precision")
 
 
 def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:

@@ -1,8 +1,10 @@
 """Quantisation to 8-bit integers: ``quantizelinear`` and ``dequantizelinear`` before contractions with constant
 weights.
 
-Activations have one scale and zero point each, from calibration. Weights are symmetric, with a scale for each output
-channel or column, and become int8 literals. Targets make integer contractions of the pairs (``simplify_qdq``).
+Activations have one scale and zero point each, from calibration, perhaps after their channels are divided by factors
+that the weights take (`channel_factors`). Weights are symmetric, with a scale for each output channel or column, and
+become int8 literals; what their rounding moves the mean of an output channel by is taken from it again (Nagel et al.,
+2019). Targets make integer contractions of the pairs (``simplify_qdq``).
 """
 
 from __future__ import annotations
@@ -13,34 +15,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.shape import Shape
-from ...core.types import Type
-from ..constants import compact, constant_array, is_constant
+from ...core.types import Type, from_numpy
+from ..constants import compact
 from ..instruction import Instruction
 from ..module import Module
 from ..observers import QuantParameters
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .quantization_plan import CONTRACTIONS, ValuePlan, channel_axis, constant_weights, layer_name, quantizable
 from .selection import Selection
 
-__all__ = ["LayerChoice", "Quantize8Bits", "calibrated_values", "quantizable"]
+__all__ = ["LayerChoice", "Quantize8Bits"]
 
-CONTRACTIONS = ("dot", "convolution")
 LARGEST = {Type.int8_type: 127, Type.fp8e4m3fn_type: 448}
 """Largest weight: of int8, symmetric, so that -128 is left out."""
-
-
-def quantizable(ins: Instruction) -> bool:
-    """Whether an instruction is a float32 contraction of fixed lengths, of something computed with constant weights."""
-    if ins.name not in CONTRACTIONS or ins.shape.type is not Type.float_type or ins.shape.is_dynamic:
-        return False
-    x, w = ins.inputs
-    return not is_constant(x) and is_constant(w)
-
-
-def calibrated_values(program: Program, selection: Selection) -> list[Instruction]:
-    """What is to be quantised and needs a range: values of the main module, each once, in order of first use."""
-    return list(dict.fromkeys(i.inputs[0] for i in program.main if i in selection and quantizable(i)))
 
 
 @dataclass(frozen=True)
@@ -50,36 +39,52 @@ class LayerChoice:
     Attributes:
         layer: its node names, else its operator and place in the module.
         choice: ``int8`` or ``e4m3fn``, or why it stays as it is.
-        parameters: of its activation.
+        plan: of its activation.
         weight_error: root mean square of the change of the weights over that of the weights.
+        error: of its own result by its quantisation alone, root mean square over that of the result; NaN where it was
+            not measured.
     """
 
     layer: str
     choice: str
-    parameters: QuantParameters | None = None
+    plan: ValuePlan | None = None
     weight_error: float = 0.0
+    error: float = float("nan")
+
+    @property
+    def parameters(self) -> QuantParameters | None:
+        """Scale and zero point of its activation, None of a layer that stays as it is."""
+        return None if self.plan is None else self.plan.parameters
 
     def __str__(self) -> str:
-        if self.parameters is None:
-            return f"{self.layer}: {self.choice}"
-        p = self.parameters
+        error = "" if np.isnan(self.error) else f", error {self.error:.3g}"
+        if self.plan is None:
+            return f"{self.layer}: {self.choice}{error}"
+        p = self.plan.parameters
+        equalised = "" if self.plan.factors is None else "channels equalised, "
         return (
-            f"{self.layer}: {self.choice}, scale {p.scale:.6g}, zero point {p.zero_point}, clipped {p.clipped:.3%}, "
+            f"{self.layer}: {self.choice}{error}, range {self.plan.low:.4g} to {self.plan.high:.4g}, "
+            f"scale {p.scale:.6g}, zero point {p.zero_point}, clipped {p.clipped:.3%}, {equalised}"
             f"weights' error {self.weight_error:.3g}"
         )
 
 
 class Quantize8Bits(Pass):
-    """Quantises the contractions whose activation has parameters."""
+    """Quantises the contractions whose activation has a plan."""
 
     name = "quantize_8bits"
 
     def __init__(
-        self, parameters: Mapping[Instruction, QuantParameters] | None = None, selection: Selection | None = None
+        self,
+        plans: Mapping[Instruction, ValuePlan] | None = None,
+        selection: Selection | None = None,
+        kept: Mapping[Instruction, str] | None = None,
     ) -> None:
-        """``parameters`` is by value of the program's main module; `choices` then has what became of each layer."""
-        self.parameters = dict(parameters or {})
+        """``plans`` is by value of the program's main module, ``kept`` has contractions that stay as they are and why;
+        `choices` then has what became of each layer."""
+        self.plans = dict(plans or {})
         self.selection = selection or Selection(CONTRACTIONS)
+        self.kept = dict(kept or {})
         self.choices: list[LayerChoice] = []
         self._dequantized: dict[Instruction, Instruction] = {}
 
@@ -89,45 +94,69 @@ class Quantize8Bits(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for number, ins in enumerate(list(module)):
-            if ins not in self.selection or ins.name not in CONTRACTIONS:
-                continue
-            layer = ", ".join(ins.debug_symbols) or f"{ins.name} {number}"
-            self.choices.append(self._quantize(module, ins, layer))
+            if ins in self.selection and ins.name in CONTRACTIONS:
+                self.choices.append(self._quantize(module, ins, layer_name(ins, number)))
 
     def _quantize(self, module: Module, ins: Instruction, layer: str) -> LayerChoice:
+        if ins in self.kept:
+            return LayerChoice(layer, self.kept[ins])
         if not quantizable(ins):
-            return LayerChoice(
-                layer, "as it is: its weights are computed, its lengths are open, or its type is not float32"
-            )
+            return LayerChoice(layer, "as it is: its weights are computed, or its type is not float32")
         x, w = ins.inputs
-        known = self.parameters.get(x)
-        if known is None:
+        plan = self.plans.get(x)
+        if plan is None:
             return LayerChoice(layer, "as it is: its input was not observed")
-        weights = constant_array(w)
+        weights = constant_weights(w)
         if weights is None or not np.isfinite(compact(weights)).all():
             return LayerChoice(layer, "as it is: weights are not finite")
+        type = plan.parameters.type
+        kind = type if type.is_floating else Type.int8_type
+        axis = 0 if ins.name == "convolution" else -1
+        if plan.factors is not None:
+            weights = _scaled(ins, weights, plan.factors)
         if x not in self._dequantized:
-            self._dequantized[x] = _round_trip(module, ins, x, known)
-        kind = known.type if known.type.is_floating else Type.int8_type
-        dequantized, error = _quantized_weights(module, ins, weights, 0 if ins.name == "convolution" else -1, kind)
-        module.set_inputs(ins, {0: self._dequantized[x], 1: dequantized})
-        return LayerChoice(layer, kind.numpy.name.removeprefix("float8_") if kind.is_floating else "int8", known, error)
+            self._dequantized[x] = _round_trip(module, ins, x, plan, channel_axis(ins))
+        q, steps = _rounded(weights, axis, kind)
+        apart = q.astype(np.float32) * steps - compact(weights)
+        module.set_inputs(ins, {0: self._dequantized[x], 1: _dequantized_weights(module, ins, q, steps, axis)})
+        corrected = _corrected(module, ins, apart, plan)
+        if ins in self.plans and corrected is not ins:
+            self.plans[corrected] = self.plans[ins]
+        size = float(np.linalg.norm(compact(weights).reshape(-1)))
+        error = float(np.linalg.norm(apart.reshape(-1))) / size if size else 0.0
+        return LayerChoice(layer, kind.numpy.name.removeprefix("float8_") if kind.is_floating else "int8", plan, error)
 
 
-def _round_trip(module: Module, before: Instruction, x: Instruction, p: QuantParameters) -> Instruction:
-    """``dequantizelinear(quantizelinear(x))``."""
-    b = RewriteBuilder(module, before)
-    scale = b.scalar(p.scale, x.shape)
+def _round_trip(module: Module, before: Instruction, x: Instruction, plan: ValuePlan, axis: int) -> Instruction:
+    """``dequantizelinear(quantizelinear(x / factors))``."""
+    b, p = RewriteBuilder(module, before), plan.parameters
+    if plan.factors is not None:
+        x = b.op("mul", x, b.broadcast_axis(b.literal(1 / plan.factors), axis, x))
+
+    def everywhere(value: float, type: Type) -> Instruction:
+        if not x.shape.is_dynamic:
+            return b.scalar(value, x.shape.with_type(type))
+        return b.op("multibroadcast", b.literal([value], type), x)
+
+    scale = everywhere(p.scale, x.shape.type)
     if p.type.is_floating:
         return b.op("dequantizelinear", b.op("quantizelinear", x, scale, out_type=p.type), scale)
-    zero = b.scalar(p.zero_point, x.shape.with_type(p.type))
+    zero = everywhere(p.zero_point, p.type)
     return b.op("dequantizelinear", b.op("quantizelinear", x, scale, zero), scale, zero)
 
 
-def _quantized_weights(
-    module: Module, before: Instruction, weights: np.ndarray, axis: int, type: Type
-) -> tuple[Instruction, float]:
-    """The weights as a dequantised literal of a type, and the relative error of that."""
+def _scaled(ins: Instruction, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """The weights times the factors of the channels that they multiply."""
+    if ins.name == "dot":
+        return (compact(weights) * factors[:, None]).astype(np.float32)
+    out, inside = weights.shape[:2]
+    groups = factors.size // inside
+    own = np.repeat(factors.reshape(groups, inside), out // groups, 0)
+    return (weights * own.reshape(out, inside, *(1,) * (weights.ndim - 2))).astype(np.float32)
+
+
+def _rounded(weights: np.ndarray, axis: int, type: Type) -> tuple[np.ndarray, np.ndarray]:
+    """Weights in a type, and the steps along ``axis`` that they are multiplied by, float32 of the same rank."""
     axis %= weights.ndim
     small = compact(weights)
     others = tuple(a for a in range(weights.ndim) if a != axis)
@@ -135,12 +164,48 @@ def _quantized_weights(
     limit = LARGEST[type]
     steps = np.where(largest > limit * np.finfo(np.float32).tiny, largest / limit, 1).astype(np.float32)
     scaled = np.clip(small / steps, -limit, limit)
-    q = (scaled if type.is_floating else np.rint(scaled)).astype(type.numpy)
-    b = RewriteBuilder(module, before)
-    lens = before.inputs[1].shape.lens
-    values = b.constant(q, Shape(type, lens))
-    scales = b.literal(np.broadcast_to(steps.reshape(-1), (weights.shape[axis],)))
-    spread = b.op("broadcast", scales, axis=axis, out_lens=lens)
-    apart = float(np.linalg.norm((q.astype(np.float32) * steps - small).reshape(-1)))
-    size = float(np.linalg.norm(small.reshape(-1)))
-    return b.op("dequantizelinear", values, spread), apart / size if size else 0.0
+    return (scaled if type.is_floating else np.rint(scaled)).astype(type.numpy), steps
+
+
+def _dequantized_weights(
+    module: Module, before: Instruction, q: np.ndarray, steps: np.ndarray, axis: int
+) -> Instruction:
+    """The weights as a dequantised literal."""
+    b, w = RewriteBuilder(module, before), before.inputs[1]
+    lens = q.shape if w.shape.is_dynamic else w.shape.lens
+    axis %= len(lens)
+    values = b.constant(q, Shape(from_numpy(q.dtype), lens))
+    scales = b.literal(np.broadcast_to(steps.reshape(-1), (lens[axis],)))
+    dequantized = b.op("dequantizelinear", values, b.op("broadcast", scales, axis=axis, out_lens=lens))
+    return b.op(w.op, dequantized, *w.inputs[1:]) if w.shape.is_dynamic else dequantized
+
+
+def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValuePlan) -> Instruction:
+    """A contraction's result less what the change of its weights adds to the mean of each channel.
+
+    Pixels beyond the edge count as the others do: they are few.
+    """
+    if plan.means is None:
+        return ins
+    means = plan.means if plan.factors is None else plan.means / plan.factors
+    if ins.name == "dot":
+        if any(n != 1 for n in apart.shape[:-2]):
+            return ins
+        moved = means @ np.broadcast_to(apart, (*apart.shape[:-2], means.size, apart.shape[-1])).reshape(means.size, -1)
+        axis = ins.shape.ndim - 1
+    else:
+        out, inside = apart.shape[:2]
+        groups = means.size // inside
+        own = np.repeat(means.reshape(groups, inside), out // groups, 0)
+        moved = (apart.reshape(out, inside, -1).sum(2) * own).sum(1)
+        axis = 1
+    if not moved.any() or not np.isfinite(moved).all():
+        return ins
+    members = list(module)
+    b = RewriteBuilder(module, members[members.index(ins) + 1])
+    offsets = b.broadcast_axis(b.literal(-moved, Type.float_type), axis, ins)
+    added = module.replace_instruction(ins, b.op("add", ins, offsets))
+    added.debug_symbols = ins.debug_symbols
+    if ins.shape.is_dynamic:  # its lengths are those of the offsets, too
+        module.set_input(offsets, 1, ins)
+    return added

@@ -28,7 +28,7 @@ SHIFT = 128
 VIEWS = "transpose reshape squeeze unsqueeze flatten contiguous multibroadcast slice"
 JOINING = frozenset({"reshape", "flatten", "contiguous"})
 """Views that would make a scale that is repeated into one that is not."""
-SAME_ELEMENTS = "transpose reshape squeeze unsqueeze flatten contiguous"
+SAME_ELEMENTS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "pooling"})
 STEPS = 255  # from the smallest to the largest value of 8 bits
 
 Parameters = tuple[float, int, Type]
@@ -127,9 +127,11 @@ def same_again(m: Match, b: RewriteBuilder) -> object:
 
 @rule("quantize_view", op("quantizelinear"))
 def view_then_quantized(m: Match, b: RewriteBuilder) -> object:
-    """``quantize(view(x)) -> view(quantize(x))``, so that what computes x quantises it."""
+    """``quantize(view(x)) -> view(quantize(x))``, so that what computes x quantises it; a maximum is like a view."""
     view = m.ins.inputs[0]
-    if view.name not in SAME_ELEMENTS.split():
+    if view.name == "pooling" and view.op.attributes()["mode"] is not PoolingMode.max:
+        return "the pooling is no maximum"
+    if view.name not in SAME_ELEMENTS:
         return None
     p = _parameters(m.ins)
     if p is None or len(view.users) > 1 or len(view.inputs) > 1 or is_constant(view):

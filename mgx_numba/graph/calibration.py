@@ -1,0 +1,203 @@
+"""What calibration has seen of each value that is to be quantised: an observer of its range, and its channels.
+
+Calibrations of the same program can be merged, in any order, and travel in an ``.mxr`` file.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import FormatError, OptionError
+from .observers import BINS, Observer, make_observer
+
+__all__ = ["Calibration", "ChannelStatistics", "ValueStatistics"]
+
+
+def _none() -> np.ndarray:
+    return np.zeros(0, np.float64)
+
+
+@dataclass
+class ChannelStatistics:
+    """Of each channel of a value: ends of its range, sum, sum of squares and number of finite elements, all float64."""
+
+    low: np.ndarray = field(default_factory=_none)
+    high: np.ndarray = field(default_factory=_none)
+    total: np.ndarray = field(default_factory=_none)
+    squares: np.ndarray = field(default_factory=_none)
+    seen: np.ndarray = field(default_factory=_none)
+
+    def observe(self, values: np.ndarray, axis: int) -> None:
+        """Take note of one batch; ``axis`` has the channels."""
+        wide = np.moveaxis(np.asarray(values, np.float32), axis, 0).reshape(values.shape[axis], -1).astype(np.float64)
+        finite = np.isfinite(wide)
+        if not wide.size or not finite.any():
+            return
+        kept = np.where(finite, wide, 0)
+        self.merge(
+            ChannelStatistics(
+                np.where(finite, wide, np.inf).min(1),
+                np.where(finite, wide, -np.inf).max(1),
+                kept.sum(1),
+                (kept * kept).sum(1),
+                finite.sum(1).astype(np.float64),
+            )
+        )
+
+    def merge(self, other: ChannelStatistics) -> None:
+        """Take over what others have seen of the same channels.
+
+        Raises:
+            OptionError: there are more or fewer.
+        """
+        if not other.seen.size:
+            return
+        if not self.seen.size:
+            self.__dict__.update(other.__dict__)
+            return
+        if self.seen.size != other.seen.size:
+            raise OptionError(f"{other.seen.size} channels cannot be merged into {self.seen.size}")
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self.total, self.squares = self.total + other.total, self.squares + other.squares
+        self.seen = self.seen + other.seen
+
+    @property
+    def means(self) -> np.ndarray:
+        """The mean of each channel, float64; 0 of one without finite elements."""
+        return self.total / np.maximum(self.seen, 1)
+
+    @property
+    def mean_squares(self) -> np.ndarray:
+        """The mean of the squares of each channel, float64."""
+        return self.squares / np.maximum(self.seen, 1)
+
+
+@dataclass
+class ValueStatistics:
+    """Of one value.
+
+    Attributes:
+        label: the layers that read it, by which calibrations are matched.
+        axis: where its channels are, from 0 on.
+    """
+
+    label: str
+    axis: int
+    observer: Observer
+    channels: ChannelStatistics = field(default_factory=ChannelStatistics)
+
+    def merge(self, other: ValueStatistics) -> None:
+        """Take over what others have seen; see `Observer.merge`."""
+        self.observer.merge(other.observer)
+        self.channels.merge(other.channels)
+
+
+@dataclass
+class Calibration:
+    """Statistics of values, in the order of the program.
+
+    Attributes:
+        batches: how many have been seen.
+    """
+
+    values: list[ValueStatistics]
+    batches: int = 0
+
+    def observe(self, results: Sequence[np.ndarray]) -> None:
+        """Take note of one batch: the values in their order."""
+        for one, result in zip(self.values, results, strict=True):
+            one.observer.observe(result)
+            one.channels.observe(result, one.axis)
+        self.batches += 1
+
+    def merge(self, other: Calibration) -> None:
+        """Take over what another calibration of the same program has seen.
+
+        Raises:
+            OptionError: it is one of other values, or by another observer.
+        """
+        self.expect([one.label for one in other.values], "the other calibration")
+        for one, more in zip(self.values, other.values):
+            one.merge(more)
+        self.batches += other.batches
+
+    def expect(self, labels: Sequence[str], whose: str) -> None:
+        """Make sure that the values are these.
+
+        Raises:
+            OptionError: they are not; the first one that differs is named.
+        """
+        own = [one.label for one in self.values]
+        if own != list(labels):
+            pairs = zip([*own, "nothing"], [*labels, "nothing"])
+            at, (a, b) = next((k, p) for k, p in enumerate(pairs) if p[0] != p[1])
+            raise OptionError(f"the calibration has {a!r} as value {at} where {whose} has {b!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A value tree, from which `from_json` makes the same."""
+        return {"batches": self.batches, "values": [_value_to_json(v) for v in self.values]}
+
+    @classmethod
+    def from_json(cls, tree: Any) -> Calibration:
+        """What `to_json` gave.
+
+        Raises:
+            FormatError: it is something else.
+        """
+        try:
+            return cls([_value_from_json(v) for v in tree["values"]], int(tree["batches"]))
+        except (KeyError, TypeError, ValueError, OptionError, zlib.error) as error:
+            raise FormatError(f"the calibration is malformed: {error!r}") from None
+
+
+_CHANNELS = ("low", "high", "total", "squares", "seen")
+_RANGE = ("low", "high", "seen", "strange", "limit")
+
+
+def _value_to_json(value: ValueStatistics) -> dict[str, Any]:
+    seen = value.observer
+    return {
+        "label": value.label,
+        "axis": value.axis,
+        "observer": seen.method,
+        **{name: float(getattr(seen, name)) for name in _RANGE if seen.seen},
+        **({"counts": _packed(seen.counts)} if seen.limit else {}),
+        "channels": {name: _packed(getattr(value.channels, name)) for name in _CHANNELS},
+    }
+
+
+def _value_from_json(tree: Mapping[str, Any]) -> ValueStatistics:
+    observer = make_observer(str(tree["observer"]))
+    if "seen" in tree:
+        observer.low, observer.high, observer.limit = (float(tree[name]) for name in ("low", "high", "limit"))
+        observer.seen, observer.strange = int(tree["seen"]), int(tree["strange"])
+    if "counts" in tree:
+        observer.counts = _unpacked(tree["counts"], np.int64, BINS)
+    columns = {name: _unpacked(tree["channels"][name], np.float64) for name in _CHANNELS}
+    if len({column.size for column in columns.values()}) != 1:
+        raise ValueError("channels are of different numbers")
+    return ValueStatistics(str(tree["label"]), int(tree["axis"]), observer, ChannelStatistics(**columns))
+
+
+def _packed(array: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(array.astype(array.dtype.newbyteorder("<")).tobytes())).decode("ascii")
+
+
+def _unpacked(text: Any, dtype: type, size: int | None = None) -> np.ndarray:
+    """The array of `_packed`; nothing is allocated on its word beyond what it may be."""
+    most = (BINS if size is None else size) * np.dtype(dtype).itemsize * (1 if size else _MOST_CHANNELS // BINS)
+    inflate = zlib.decompressobj()
+    data = inflate.decompress(base64.b64decode(text, validate=True), most)
+    if inflate.unconsumed_tail or (size is not None and len(data) != most):
+        raise ValueError("an array is not of the expected size")
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+
+
+_MOST_CHANNELS = 1 << 20
+"""Of a value that a file may have: far more than any model has."""
