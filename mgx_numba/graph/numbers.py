@@ -71,9 +71,12 @@ def numbers_of(program: Program) -> Numbers:
     return Numbers(tuple(form), values, literals, ends)
 
 
-def copy_with(program: Program, own: Numbers, values: Sequence[int], literals: Sequence[Argument]) -> Program:
+def copy_with(
+    program: Program, own: Numbers, values: Sequence[int], literals: Sequence[Argument], plain: bool = True
+) -> Program:
     """A copy with other integers and literals, which are in the order of ``own``, what `numbers_of` gave for the
-    program; those of literals' shapes are among the integers.
+    program; those of literals' shapes are among the integers. Without ``plain`` the integers of either may be such
+    as note what they are compared with, and the copy has all that are given.
 
     Raises:
         ShapeError: integers and literals are no program's.
@@ -84,7 +87,7 @@ def copy_with(program: Program, own: Numbers, values: Sequence[int], literals: S
     twins: dict[int, Module] = {id(program.main): copy.main}
     for module in modules[1:]:
         twins[id(module)] = copy.create_module(module.name)
-    plain = all(type(value) is int for value in (*values, *own.values))  # others note what they are compared with
+    settings = _Settings()
     begin, ends, constants = 0, iter(own.ends), iter(literals)
     values = list(values)
     mapped: dict[Instruction, Instruction] = {}
@@ -93,13 +96,14 @@ def copy_with(program: Program, own: Numbers, values: Sequence[int], literals: S
         for ins in module:
             inputs = [mapped[i] for i in ins.inputs]
             end = next(ends)
-            following, kept = values[begin:end], plain and values[begin:end] == own.values[begin:end]
+            following = values[begin:end]
+            kept = plain and following == own.values[begin:end]
             begin = end
             if isinstance(ins.op, Return):
                 target._link(Results(inputs), None)
                 continue
             literal = None if ins.literal is None else next(constants)
-            op, shape = (ins.op, ins.shape) if kept else _with(ins, iter(following))
+            op, shape = (ins.op, ins.shape) if kept else settings.of(ins, following, plain)
             if literal is not ins.literal and (literal is None or literal.shape != shape):
                 raise ShapeError(f"a literal {shape} was given {'no value' if literal is None else literal.shape}")
             twin = Instruction(op, inputs, shape, [twins[id(m)] for m in ins.module_args], literal)
@@ -118,8 +122,25 @@ def plain(refusal: Refusal) -> Refusal:
     return replace(refusal, op=_operator_with(refusal.op, numbers), shape=_shape_with(refusal.shape, numbers))
 
 
-def _with(ins: Instruction, values: Iterator[int]) -> tuple[Operator, Shape]:
-    return _operator_with(ins.op, values), _shape_with(ins.shape, values)
+class _Settings:
+    """Operators and shapes with other integers, each made once: equal layers have equal ones."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[Type, tuple[int, ...]], Shape] = {}
+
+    def of(self, ins: Instruction, values: list[int], plain: bool) -> tuple[Operator, Shape]:
+        """An instruction's operator and shape with these integers; ``plain`` if they note nothing."""
+        shape = ins.shape
+        rank = len(shape.lens)
+        if not plain or not rank or shape.sub_shapes or shape.dyn_dims:
+            numbers = iter(values)
+            return _operator_with(ins.op, numbers), _shape_with(shape, numbers)
+        op = ins.op if len(values) == 2 * rank else _operator_with(ins.op, iter(values))
+        key = shape.type, tuple(values[-2 * rank :])
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = Shape(shape.type, key[1][:rank], key[1][rank:])
+        return op, known
 
 
 def _of_shape(shape: Shape, values: list[int]) -> Hashable:

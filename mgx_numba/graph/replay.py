@@ -74,10 +74,10 @@ class _Recorded:
         """
         self.confirmed = False
         self._trace = trace
-        self._fixed = [(k, given.values[k]) for k, group in enumerate(groups) if group < 0]
-        moving = [(k, group) for k, group in enumerate(groups) if group >= 0]
-        self._moving = [k for k, _ in moving]
-        self._groups = [group for _, group in moving]
+        self._fixed = [k for k, group in enumerate(groups) if group < 0]
+        self._fixed_values = [given.values[k] for k in self._fixed]
+        self._moving = [k for k, group in enumerate(groups) if group >= 0]
+        self._groups = [group for group in groups if group >= 0]
         self._first = [self._moving[self._groups.index(group)] for group in range(max(self._groups, default=-1) + 1)]
         self._constants = [k for k, same in enumerate(constants) if same]
         self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
@@ -88,7 +88,7 @@ class _Recorded:
         kept = {k for k in self._literals if isinstance(k, int)}
         self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
         shapes = [hollow(a) for a in numbers.literals]
-        self._result = copy_with(result, numbers, [int(value) for value in numbers.values], shapes)
+        self._result = copy_with(result, numbers, [int(value) for value in numbers.values], shapes, False)
         self._numbers = numbers_of(self._result)
         self._known = literals.without_values()
         self.log = result.log.converted(plain)
@@ -96,7 +96,7 @@ class _Recorded:
     def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
         values = given.values
-        if any(values[k] != value for k, value in self._fixed):
+        if [values[k] for k in self._fixed] != self._fixed_values:
             return None
         symbols = [values[k] for k in self._first]
         if [values[k] for k in self._moving] != [symbols[group] for group in self._groups]:
@@ -231,7 +231,7 @@ class Replay:
             groups.append(group)
             numbers.append(number)
         try:
-            traced = copy_with(program, given, numbers, given.literals)
+            traced = copy_with(program, given, numbers, given.literals, plain=False)
             self._rewriting(traced)
             recorded = _Recorded(given, literals, groups, constants, traced, trace)
         except (MgxError, TypeError, ValueError):

@@ -16,6 +16,7 @@ from ..core.argument import Argument
 from ..core.shape import DynamicDimension, Shape
 from ..errors import MgxError, UnknownValueError
 from ..ops.base import Operator, make_op
+from ..ops.broadcast import Broadcast
 from ..ops.control import Loop
 from ..ops.deferred import Deferred
 from .deferred import Reader, reader
@@ -26,8 +27,8 @@ from .program import Program
 
 __all__ = ["is_dynamic", "specialize"]
 
-_BROADCASTS = frozenset({"multibroadcast", "broadcast_for_dot"})
-"""Operators whose result is their first input by NumPy's rule, and the other inputs say how long."""
+_BROADCASTS = frozenset({"broadcast", "multibroadcast", "broadcast_for_dot"})
+"""Operators whose result is their first input, and the other inputs say how long."""
 
 _FOLDED = 1 << 16
 """Elements of results that are computed here because their number depends on values: tables of positions, as a model
@@ -163,7 +164,11 @@ class _Settling:
         if any(i.shape.is_dynamic for i in inputs):
             return self._add(ins, op, inputs, target, shape=shape)
         if op.name in _BROADCASTS and len(inputs) > 1:
-            return self._add(ins, make_op("multibroadcast", out_lens=shape.lens), inputs[:1], target, shape=shape)
+            if isinstance(op, Broadcast):
+                spread: Operator = replace(op, out_lens=shape.lens)
+            else:
+                spread = make_op("multibroadcast", out_lens=shape.lens)
+            return self._add(ins, spread, inputs[:1], target, shape=shape)
         values = self._values(inputs[1:]) if shape.is_dynamic else []
         if values:
             settled = op.with_values([i.shape for i in inputs], values)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.shape import DynamicDimension, Shape, covering
 from ..core.types import Type, from_numpy
+from ..errors import MgxError
 from .base import Operator, RunModule, register
 from .fused import expect_modules
 
@@ -77,7 +78,8 @@ class Loop(Operator):
     The result is a tuple: the carried values, then the scan outputs. These are [max_iterations, ...] with zeros where
     no iteration ran, as in MIGraphX, or with ``use_dyn_output`` as long as there were iterations.
     ``scan_output_directions[k]`` 1 fills the k-th of them from its end. More than ``max_iterations`` are an error; a
-    loop without scan outputs, which need the room, may run `LONGEST` iterations even so.
+    loop without scan outputs, which need the room, may run `LONGEST` iterations even so. Elements of no iteration have
+    the lengths that the first would have given them.
     """
 
     name: ClassVar[str] = "loop"
@@ -145,7 +147,18 @@ class Loop(Operator):
             for scan, value in zip(scans, results[len(carried) + 1 :]):
                 scan.append(value)
             iteration += 1
+        if not iteration and not all(s.ranked and all(d.is_fixed for d in s.dims[1:]) for s in shapes):
+            shapes = self._measured(run, [condition, *carried], shapes)
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
+
+    @staticmethod
+    def _measured(run: RunModule, given: list[np.ndarray], shapes: Sequence[Shape]) -> Sequence[Shape]:
+        """Shapes of scan outputs of no iteration: elements as the first would have made them, if it can be run."""
+        try:
+            elements = run(0, [np.zeros(1, np.int64), *given])[len(given) :]
+        except MgxError:
+            return shapes
+        return [Shape(s.type, (0, *element.shape)) for s, element in zip(shapes, elements)]
 
     def _placed(self, rows: np.ndarray, direction: int) -> np.ndarray:
         """A scan output of the elements of all iterations."""

@@ -64,6 +64,13 @@ def aligned_empty(lens: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
     return aligned_array(tuple(lens), chosen, math.prod(lens) * chosen.itemsize)
 
 
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """A C-contiguous copy that starts at a multiple of 64 bytes."""
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
 def available_bytes() -> int | None:
     """Bytes that can be had without taking them from other processes, ``None`` where the system does not say."""
     try:

@@ -24,9 +24,10 @@ ALONE = (2, 1, 3, 64, 4, 300)
 """Lengths that one dimension has while the others have usual ones: products of up to four rows have kernels of their
 own (`codegen.cpu.contraction.gemv`), and large ones other blockings."""
 
-UNALIKE = ((37, 41, 43, 47, 53, 59), (67, 71, 73, 79, 83, 89), (17, 19, 23, 29, 31, 61))
+UNALIKE = ((37, 41, 43, 47, 53, 59), (67, 71, 73, 79, 83, 89), (17, 19, 23, 29, 31, 61), (11, 13, 7, 19, 17, 23))
 """Lengths that dimensions have in turn: no product of some is one of others, so that what passes do for these shows how
-it follows from lengths (`graph.replay`). Primes beyond the sizes of vectors. Two sets that fit the model are enough."""
+it follows from lengths (`graph.replay`). Primes beyond the sizes of vectors, smaller ones for models that take few
+positions or pixels: the first `TELLING` sets that fit the model are enough."""
 
 TELLING = 2
 """Sets of lengths by which a rewriting is traced: one to compare with, and one to trace."""

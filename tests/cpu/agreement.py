@@ -86,7 +86,8 @@ def reference(
         return Reference(exact, [np.full(np.shape(e), np.inf) for e in exact], overflows=True)
     allowed = [np.zeros(np.shape(e)) for e in exact]
     for seed in range(RUNS):
-        noisy = _Evaluation(inputs, np.random.default_rng(seed), fast_math, absolute).results(program.main)
+        noise = _Noise(seed // 2, -1 if seed % 2 else 1)
+        noisy = _Evaluation(inputs, noise, fast_math, absolute).results(program.main)
         for k, (e, n) in enumerate(zip(exact, noisy)):
             allowed[k] = np.maximum(allowed[k], _distance(e, n))
     for k, e in enumerate(exact):
@@ -100,17 +101,29 @@ def reference(
     return Reference(exact, allowed)
 
 
+class _Noise:
+    """Random numbers of a seed, or their negatives: one of the two runs moves a value that lies on the edge between two
+    integers to either side."""
+
+    def __init__(self, seed: int, sign: int) -> None:
+        self._rng, self._sign = np.random.default_rng(seed), sign
+
+    def numbers(self, lens: Sequence[int]) -> np.ndarray:
+        """From -1 to 1."""
+        return self._sign * self._rng.uniform(-1, 1, lens)
+
+
 class _Evaluation:
-    """One run of a program, disturbed if there is a generator."""
+    """One run of a program, disturbed if there is noise."""
 
     def __init__(
         self,
         inputs: Mapping[str, np.ndarray],
-        rng: np.random.Generator | None = None,
+        noise: _Noise | None = None,
         fast_math: bool = False,
         absolute: frozenset[str] = frozenset(),
     ) -> None:
-        self.inputs, self.rng, self.fast_math, self.absolute = inputs, rng, fast_math, COMPOSITE | absolute
+        self.inputs, self.noise, self.fast_math, self.absolute = inputs, noise, fast_math, COMPOSITE | absolute
         self.overflows = False
 
     def results(self, module: Module, outer: Mapping[Instruction, Any] | None = None, args: Sequence[Any] = ()) -> list:
@@ -130,8 +143,8 @@ class _Evaluation:
                 given = [values[i] for i in ins.inputs]
                 value = compute(ins, given, lambda inner, a: self.results(inner, values, a))
                 self.overflows = self.overflows or _overflows(ins, value)
-                if self.rng is not None:
-                    value = _disturbed(ins, given, value, self.rng, self.fast_math, self.absolute)
+                if self.noise is not None:
+                    value = _disturbed(ins, given, value, self.noise, self.fast_math, self.absolute)
                 values[ins] = value
         return [values[r] for r in module.results()]
 
@@ -140,7 +153,7 @@ def _disturbed(
     ins: Instruction,
     args: list[Any],
     value: Any,
-    rng: np.random.Generator,
+    source: _Noise,
     fast_math: bool,
     absolute: frozenset[str],
 ) -> Any:
@@ -148,11 +161,11 @@ def _disturbed(
         shapes = ins.shape.sub_shapes
         if ins.name not in RECURRENT:
             return value
-        return tuple(_noisy(v, _recurrent_noise(ins, args, v, fast_math), rng) for v in value) if shapes else value
+        return tuple(_noisy(v, _recurrent_noise(ins, args, v, fast_math), source) for v in value) if shapes else value
     if not ins.shape.type.is_floating or ins.op.view or ins.name == "get_tuple_elem":
         return value
     if ins.name in RECURRENT:
-        return _noisy(value, _recurrent_noise(ins, args, value, fast_math), rng)
+        return _noisy(value, _recurrent_noise(ins, args, value, fast_math), source)
     unit = UNITS * float(ml_dtypes.finfo(value.dtype).eps)
     scale = np.abs(value.astype(np.float64))
     noise = unit * scale
@@ -173,7 +186,7 @@ def _disturbed(
         noise = noise * max(1, ins.inputs[0].shape.elements // max(1, value.size))
     elif not ins.op.pointwise and ins.name not in ("softmax", "logsoftmax"):
         return value
-    return _noisy(value, noise, rng)
+    return _noisy(value, noise, source)
 
 
 def _of(ins: Instruction, args: list[Any]) -> np.ndarray:
@@ -196,9 +209,9 @@ def _recurrent_noise(ins: Instruction, args: list[Any], value: np.ndarray, fast_
     return unit * sum(largest) * (1 + np.abs(value.astype(np.float64)))
 
 
-def _noisy(value: np.ndarray, noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _noisy(value: np.ndarray, noise: np.ndarray, source: _Noise) -> np.ndarray:
     with np.errstate(all="ignore"):
-        noise = noise * rng.uniform(-1, 1, value.shape)
+        noise = noise * source.numbers(value.shape)
         return (value.astype(np.float64) + np.where(np.isfinite(noise), noise, 0)).astype(value.dtype)
 
 

@@ -163,7 +163,7 @@ def test_convolutions_of_any_lengths_have_a_kernel_that_does() -> None:
     """Those over register tiles come along with the ones that estimates prefer."""
     case = MODELS["fully_convolutional"]()
     program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64))).compile("cpu")
-    assert {"conv_kernel", "conv_places_2d_kernel"} <= {kernel.name for kernel in program.kernels()}
+    assert {"conv_add_relu_kernel", "conv_places_2d_kernel"} <= {kernel.name for kernel in program.kernels()}
 
 
 def test_means_of_any_lengths_have_the_same_kernels() -> None:

@@ -256,6 +256,30 @@ def test_a_loop_with_unknown_trip_count_was_padded_to_max_loop_iterations(target
         assert history.tolist() == wanted
 
 
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_scan_outputs_of_no_iteration_had_no_lengths_where_those_of_inputs_were_open(target: str) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_out"]),
+            helper.make_node("Neg", ["v"], ["v_out"]),
+            helper.make_node("Transpose", ["v"], ["seen"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(n, t, d) for n, t, d in (("i", INT64, []), ("go", 9, []), ("v", FLOAT, None))],
+        [helper.make_tensor_value_info(n, t, None) for n, t in (("go_out", 9), ("v_out", FLOAT), ("seen", FLOAT))],
+    )
+    node = helper.make_node("Loop", ["n", "", "x"], ["last", "history"], body=body)
+    x = normal(3, 4)
+    model = make_model([node], {"x": x, "n": np.array(3)}, {"last": FLOAT, "history": FLOAT})
+    for dim, name in zip(model.graph.input[0].type.tensor_type.shape.dim, "ab"):
+        dim.dim_param = name
+    program = public_program.wrap(parse_onnx(model)).compile(target)
+    for trips in (0, 2):
+        last, history = (np.asarray(r) for r in program.run({"x": x, "n": np.array(trips)}))
+        assert last.shape == (3, 4)
+        assert history.shape == (trips, 4, 3)
+
+
 def counting(trips: int | None, go: str, start: bool | None = None) -> onnx.ModelProto:
     """A loop without scan outputs that counts its iterations; ``go`` says how the condition goes on."""
     body = helper.make_graph(

@@ -219,6 +219,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [X4, normal(3, 4, 3, 3, seed=1), normal(4, seed=2)],
         {"opset": 11, "strides": [2, 2], "pads": [1, 1, 0, 0], "output_padding": [1, 1]},
     ),
+    "conv_transpose_only_output_padding_left": (
+        "ConvTranspose",
+        [normal(1, 3, 4, 1), normal(3, 2, 3, 1, seed=1), normal(2, seed=2)],
+        {"opset": 11, "strides": [1, 3], "pads": [1, 1, 1, 0], "output_padding": [0, 1]},
+    ),
     "conv_transpose_same_upper": (
         "ConvTranspose",
         [X4, normal(3, 4, 3, 3, seed=1)],

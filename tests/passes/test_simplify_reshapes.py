@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
@@ -308,3 +310,13 @@ def test_negative_axes_are_understood() -> None:
         "unsqueeze",
         "multibroadcast",
     ]
+
+
+def test_a_copy_of_a_tensor_without_axes_was_taken_for_a_vector() -> None:
+    g = Graph()
+    x = g.module.add_parameter("x", Shape(Type.float_type))
+    vector = g.op("contiguous", g.spread(x, 1))
+    assert x.shape.without_axes and not vector.shape.without_axes
+    program = g.ret(g.op("unsqueeze", vector, axes=(0,)))
+    run_passes(program, [SimplifyReshapes()], validate=True)
+    assert program.output_shapes()[0].lens == (1, 1)

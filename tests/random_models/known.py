@@ -33,6 +33,11 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
         return True  # it divides by zero, which ends the process
     if node.op_type == "Shrink" and x is not None and x.type == np.float64:
         return True  # it computes in float32
+    if node.op_type == "Resize" and x is not None and not x.floating:
+        # results are truncated, and which side of an integer a sum lies on is left to rounding
+        return attributes.get("mode", b"nearest") != b"nearest"
+    if node.op_type == "Loop" and x is not None and not x.array.any():  # scan outputs of no iteration
+        return len(node.output) > len(inputs) - 2  # lengths that its shape inference does not find are 0
     if node.op_type == "AveragePool" and opset < 19:  # it counts places beyond the padding
         return bool(attributes.get("ceil_mode") and attributes.get("count_include_pad"))
     if node.op_type == "Gemm" and x is not None and not x.array.size:  # it adds C without beta

@@ -118,10 +118,17 @@ class Tuning:
             self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
+    def consult(self, request: Request) -> Candidate:
+        """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
+        found = self._sources.find(request.key(), self.fingerprint)
+        candidate = None if found is None else self.backend.candidate_of(request, found.record)
+        return candidate or self.backend.choose(request)
+
     def place(self, request: Request, instruction: str, taken: Candidate) -> None:
         """An instruction of the program is computed so: by another solver than was chosen, where weights do not fit it
         or would grow too much."""
-        self._placed.setdefault(request.key(), {})[instruction] = taken
+        problem = self._keys.get(request) or request.key()
+        self._placed.setdefault(problem, {})[instruction] = taken
 
     def in_place(self, request: Request, operand: str) -> None:
         """Measure a problem that was asked for with its result in the place of this operand: a plan does so."""

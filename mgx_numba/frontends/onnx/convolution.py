@@ -158,7 +158,12 @@ def conv_transpose(
         pads = _pads_for(full, wanted, auto == "SAME_UPPER")
     begins = pads[:spatial]
     ends = [p - e for p, e in zip(pads[spatial:], extra, strict=False)]
-    cut = [max(0, p) for p in (*begins, *ends)]
+    cut, longer = ([max(0, sign * p) for p in (*begins, *ends)] for sign in (1, -1))
+    late: list[int] = []  # cut after it is lengthened: of what is cut before, something has to be left
+    if any(longer) and not x.shape.is_dynamic:
+        sizes = zip(x.shape.lens[2:], kernel, stride, dilation, cut, cut[spatial:])
+        if any(s * (n - 1) + (k - 1) * d + 1 - first - last < 1 for n, k, s, d, first, last in sizes):
+            late, cut = cut, [0] * (2 * spatial)
     y = g.op(
         "convolution_backwards",
         x,
@@ -168,9 +173,12 @@ def conv_transpose(
         dilation=tuple(dilation),
         group=node.get_int("group", 1),
     )
-    longer = [max(0, -p) for p in (*begins, *ends)]
     if any(longer):
         y = g.op("pad", y, pads=(0, 0, *longer[:spatial], 0, 0, *longer[spatial:]))
+    if late:
+        lens = y.shape.lens[2:]
+        last = [n - p for n, p in zip(lens, late[spatial:])]
+        y = g.op("slice", y, axes=tuple(range(2, spatial + 2)), starts=tuple(late[:spatial]), ends=tuple(last))
     return add_bias(g, y, bias)
 
 

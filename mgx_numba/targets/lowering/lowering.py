@@ -26,7 +26,7 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
-from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
+from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 from ...runtime.plan import (
     ParameterSpec,
     Plan,
@@ -197,8 +197,7 @@ class Lowering:
             storage = array
             plain = not array.dtype.hasobject
             if plain and array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
-                storage = aligned_empty(array.shape, array.dtype)
-                storage[...] = array
+                storage = aligned_copy(array) if self.shared is None else self.shared.aligned(array)
             elif plain and not array.flags.c_contiguous:
                 raw = array.view(f"u{array.itemsize}")
                 flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
@@ -512,6 +511,8 @@ class Lowering:
 
 def _no_kernels(shapes: Sequence[Shape]) -> str:
     """Why values of some shapes are the host's whatever the target, empty if they are not."""
+    if not any(shape.sub_shapes or shape.type.hosted for shape in shapes):
+        return ""
     types = dict.fromkeys(leaf.type for shape in shapes for leaf in shape.flatten() if leaf.type.hosted)
     return f"no target has kernels for {', '.join(t.name for t in types)}" if types else ""
 

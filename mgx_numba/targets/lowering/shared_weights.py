@@ -6,10 +6,13 @@ import bisect
 import hashlib
 import weakref
 from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...graph.program import Program
+from ...runtime.memory import aligned_copy
 
 __all__ = ["SharedWeights"]
 
@@ -27,6 +30,8 @@ class SharedWeights:
         arrays = [ins.literal.array for module in program.modules for ins in module if ins.literal is not None]
         self._places = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a is not None)
         self._packed: weakref.WeakValueDictionary[Hashable, np.ndarray] = weakref.WeakValueDictionary()
+        self._copies: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
+        self._digests: dict[int, tuple[weakref.ref[np.ndarray], dict[Hashable, bytes]]] = {}
 
     def packed(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> np.ndarray:
         """What ``pack`` makes of ``weights``, or made of the same weights before; ``how`` tells packings apart."""
@@ -36,11 +41,40 @@ class SharedWeights:
             self._packed[key] = found = pack()
         return found
 
+    def aligned(self, array: np.ndarray) -> np.ndarray:
+        """A copy of a contiguous constant from an aligned address on; the same one as long as the constant lives."""
+        known = self._copies.get(id(array))
+        if known is not None and known[0]() is array:
+            return known[1]
+        copy = aligned_copy(array)
+        self._copies[id(array)] = weakref.ref(array, partial(_forget, self._copies, id(array))), copy
+        return copy
+
     def _identity(self, weights: np.ndarray) -> Hashable:
         address = weights.__array_interface__["data"][0]
         before = bisect.bisect_right(self._places, address, key=lambda place: place[0])
         if before and address < self._places[before - 1][1]:
             return address
-        once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides)]
-        data = np.ascontiguousarray(once.ravel(order="K")).view(np.uint8).data
-        return hashlib.sha1(data, usedforsecurity=False).digest()
+        owner = weights
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        known = self._digests.get(id(owner))
+        if known is None or known[0]() is not owner:
+            known = self._digests[id(owner)] = weakref.ref(owner, partial(_forget, self._digests, id(owner))), {}
+        place = address, weights.dtype.name, weights.shape, weights.strides
+        found = known[1].get(place)
+        if found is None:
+            found = known[1][place] = _digest(weights)
+        return found
+
+
+def _forget(known: dict[int, Any], key: int, gone: weakref.ref[np.ndarray]) -> None:
+    """Drop what is known of an array that is gone, unless another one has taken its identity."""
+    if key in known and known[key][0] is gone:
+        del known[key]
+
+
+def _digest(weights: np.ndarray) -> bytes:
+    once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides)]
+    data = np.ascontiguousarray(once.ravel(order="K")).view(np.uint8).data
+    return hashlib.sha1(data, usedforsecurity=False).digest()

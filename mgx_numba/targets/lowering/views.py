@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
@@ -30,11 +30,24 @@ def lower_view(low: Lowering, ins: Instruction) -> None:
             return
         low.host(ins, "what it shows is known at run time only")
         return
-    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
+    view = _seen(low, low.input(ins, 0), (ins.op, ins.shape), lambda a: ins.op.compute(ins.shape, [a]))
     if view is None:
         low.host(ins, "no view of the input is the result")
     else:
         low.values[ins] = view
+
+
+def _seen(
+    low: Lowering, view: View, what: tuple[Hashable, ...], function: Callable[[np.ndarray], np.ndarray]
+) -> View | None:
+    """As `View.aliased`, remembered by ``what`` the function does."""
+
+    def aliased() -> tuple[Shape, int] | None:
+        found = View(view.buffer, view.shape).aliased(function)
+        return None if found is None else (found.shape, found.offset)
+
+    found = low.solutions.of(("seen", view.shape, *what), aliased)
+    return None if found is None else view.with_shape(*found)
 
 
 def _broadcast(low: Lowering, ins: Instruction) -> None:
@@ -53,7 +66,7 @@ def reshape(low: Lowering, ins: Instruction, copies_directly: Callable[[View, Vi
     """
     source = low.input(ins, 0)
     lens = ins.shape.lens
-    view = source.aliased(lambda a: np.reshape(a, lens, copy=False))
+    view = _seen(low, source, (lens,), lambda a: np.reshape(a, lens, copy=False))
     if view is None:
         view = _copy_to_lent(low, ins, source, copies_directly)
     if view is None:

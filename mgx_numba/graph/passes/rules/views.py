@@ -68,6 +68,8 @@ def same_lengths(m: Match, b: RewriteBuilder) -> object:
 
 @rule("reshape_cont", op("reshape flatten squeeze unsqueeze contiguous", op("contiguous layout", some("x"))))
 def reshape_of_copy(m: Match, b: RewriteBuilder) -> object:
+    if m.x.shape.without_axes != m.ins.inputs[0].shape.without_axes:
+        return "a tensor without axes has become a vector of one element"
     return b.op(m.ins.op, m.x)  # reshape(contiguous(x)) -> reshape(x)
 
 

@@ -97,7 +97,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
-    if low.options.tuning is not None:
+    if low.options.tuning is not None and low.shared is None:
         low.options.tuning.place(request, low.text(ins), chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
@@ -136,9 +136,13 @@ def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtyp
 
 def _choose(low: Lowering, request: Request) -> Candidate:
     """What a tuning record says, else the cost model."""
-    if low.options.tuning is None:
+    tuning = low.options.tuning
+    if tuning is None:
         return Candidate(_select(low, request.problem))
-    return low.options.tuning.choose(request)
+    if low.shared is None:
+        return tuning.choose(request)
+    ask = tuning.choose if low.ready is None else tuning.consult
+    return low.solutions.of(("choose", request), lambda: ask(request))
 
 
 def _packed_at_run_time(
