@@ -2,18 +2,10 @@
 // `mxr fuzz FILE CHANGED SEED COUNT` loads so many damaged copies, written to CHANGED, and counts what became of them.
 #include <fstream>
 #include <iterator>
-#include <migraphx/migraphx.hpp>
+
+#include "support.hpp"
 
 using migraphx::argument;
-
-static migraphx::program_parameters inputs_of(const migraphx::program& p)
-{
-    migraphx::program_parameters made;
-    const auto shapes = p.get_parameter_shapes();
-    for(const char* name : shapes.names())
-        made.add(name, argument::generate(shapes[name], 1));
-    return made;
-}
 
 static void run(const char* path, bool trust)
 {
@@ -21,7 +13,7 @@ static void run(const char* path, bool trust)
     options.set_trust_objects(trust);
     options.set_num_threads(2);
     const migraphx::program p = migraphx::load(path, options);
-    const auto given = inputs_of(p);
+    const auto given = inputs_of(p, 1);
     const migraphx::arguments results = p.eval(given);
     std::cout << "library " << p.is_library() << "\n";
     const auto write = [](const std::string& name, const argument& value) {
@@ -100,7 +92,7 @@ static void fuzz(const char* path, const std::string& changed, unsigned seed, in
                 continue;
             }
             const migraphx::program p(std::move(found));
-            p.eval(inputs_of(p));
+            p.eval(inputs_of(p, 1));
             loaded++;
         } catch(const migraphx::error& error) {
             refused += std::string(error.what()).size() > 20; // it says what is wrong

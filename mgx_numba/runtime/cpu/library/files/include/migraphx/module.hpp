@@ -190,6 +190,7 @@ private:
     std::int64_t id_;
 };
 
+using module_ref = module;
 using modules = std::vector<module>;
 
 /// What `get_main_module` gives: a module, or a pointer to one that lives as long as the program.
