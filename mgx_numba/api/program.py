@@ -421,7 +421,8 @@ class program:
         Args:
             name: of a node of the model (read with ``use_debug_symbols=True``), an instruction as ``print`` has it
                 (``@12``, or its line), or an operator, for all instructions of that.
-            params: inputs as ``run`` takes them; only programs with dynamic inputs, and measuring, need them.
+            params: inputs as ``run`` takes them; only programs with dynamic inputs, or lengths that depend on data, and
+                measuring, need them.
             iterations: runs that are measured, on which the fraction of the machine's limit rests.
 
         Returns:
@@ -430,7 +431,6 @@ class program:
         Raises:
             MgxError: the program is not compiled.
             OptionError: there is no such name, or inputs are needed.
-            UnsupportedError: the program runs in stages, as lengths depend on data.
         """
         compiled, chosen = self._compiled, self._target
         if compiled is None or chosen is None:
@@ -453,7 +453,9 @@ class program:
         def limits() -> Limits | None:
             return target_of(chosen.name()).limits(threads)
 
-        return explanations(name, compiled, self._portable, self._tuning, inputs, limits, iterations)
+        return explanations(
+            name, compiled, self._portable, self._tuning, inputs, limits, iterations, given=params is not None
+        )
 
     def quantization_choices(self) -> list[LayerChoice]:
         """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.

@@ -19,8 +19,8 @@ from ...graph.specialize import is_dynamic, specialize
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
-from ...runtime.plan import HostStep, Plan, Step, TensorView
-from ..base import Observation, Observer, Tree
+from ...runtime.plan import HostStep, Step, TensorView
+from ..base import Observation, Observer, Stage, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -119,10 +119,11 @@ class GpuProgram:
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
 
-    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
-        """See `Planned.plan`."""
-        executable = self._for(inputs).executable
-        return None if executable is None else executable.plan
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        return [Stage(target.program, target.executable.plan)]
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: what a call costs besides its steps is not measured yet."""
