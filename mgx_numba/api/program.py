@@ -164,6 +164,8 @@ class program:
                 have to be read again, but the program was changed since.
             MgxError: the lengths do not fit the model.
         """
+        if not isinstance(inputs, Mapping):
+            raise OptionError(f"reshape needs a mapping of inputs to dimensions, got {type(inputs).__name__}")
         whole_module("mgx_numba.api.reshaping")
         from .reshaping import narrowed
 
@@ -357,6 +359,9 @@ class program:
             CompileError: there is no C compiler though ``link`` is True, or it fails.
             FormatError: a file cannot be written.
         """
+        for what, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
+            if not isinstance(given, kinds):
+                raise OptionError(f"export_library: {what} must be text, got {type(given).__name__}")
         if self._compiled is None:
             raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
         if not isinstance(self._compiled, Exportable):
@@ -435,6 +440,8 @@ class program:
         compiled, chosen = self._compiled, self._target
         if compiled is None or chosen is None:
             raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
+        if not isinstance(name, str) or not isinstance(iterations, int) or iterations < 0:
+            raise OptionError(f"explain needs a name and iterations from 0 on, got {name!r}, {iterations!r}")
         whole_module("mgx_numba.api.explaining")
         from ..targets.registry import target as target_of
         from .explaining import explanations

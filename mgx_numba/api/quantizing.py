@@ -17,6 +17,7 @@ from ..interrupts import whole_module
 from ..targets.registry import compile_for
 
 if TYPE_CHECKING:
+    from ..graph.observers import Observer
     from ..graph.passes import Pass
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.passes.selection import Selection
@@ -78,7 +79,7 @@ def quantize_8bits(
         type: of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
 
     Raises:
-        OptionError: unknown names or observer.
+        OptionError: unknown names or observer, or a value that is never finite.
     """
     whole_module("mgx_numba.graph.passes")
     from ..graph.observers import make_observer
@@ -98,11 +99,28 @@ def quantize_8bits(
                 one.observe(np.asarray(result))
             if progress is not None:
                 progress(count + 1, 0, "calibrating")
+    _check_observed(observers)
     step = Quantize8Bits({v: o.parameters(type) for v, o in zip(values, observers)}, selection)
     _run(portable, [step, "eliminate_common_subexpression", "dead_code_elimination"])
     if environment_flag("MIGRAPHX_8BITS_QUANTIZATION_PARAMS"):
         print("\n".join(map(str, step.choices)))
     return step.choices
+
+
+def _check_observed(observers: Iterable[Observer]) -> None:
+    """Tell of infinities and NaNs, which ranges leave out.
+
+    Raises:
+        OptionError: a value has nothing else.
+    """
+    seen, strange = 0, 0
+    for observer in observers:
+        if observer.strange and not observer.seen:
+            raise OptionError("calibration: a value is infinite or NaN in all batches, so that it has no range")
+        seen, strange = seen + observer.seen, strange + observer.strange
+    if strange:
+        told = f"calibration: {strange} of {seen + strange} elements are infinite or NaN; ranges leave them out"
+        warnings.warn(told, stacklevel=4)
 
 
 def quantize(portable: Program, kinds: Iterable[str], target: str, batches: Iterable[Inputs] = ()) -> None:
