@@ -37,6 +37,7 @@ static void built()
     refusal("operator", [&] { main.add_instruction(migraphx::make_op("nothing")); });
     refusal("attribute", [&] { main.add_instruction(migraphx::make_op("flatten", {{"axes", 1}})); });
     refusal("json", [&] { main.add_instruction(migraphx::make_json_op("flatten", "{axis:}")); });
+    refusal("foreign", [&] { main.add_return({again.get_main_module().add_parameter("other", migraphx::shape())}); });
     refusal("elements", [] { migraphx::literal(migraphx::shape(migraphx::shape::float_type, {3}), {1.0, 2.0}); });
 
     migraphx::program q; // MIGraphX's public interface

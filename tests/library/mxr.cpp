@@ -1,4 +1,5 @@
 // .mxr files that have a library: `mxr run FILE [trust]` prints what becomes of it and writes output0.bin, ...;
+// `mxr both FILE FILE` runs two of them at once;
 // `mxr fuzz FILE CHANGED SEED COUNT` loads so many damaged copies, written to CHANGED, and counts what became of them.
 #include <fstream>
 #include <iterator>
@@ -23,6 +24,16 @@ static void run(const char* path, bool trust)
         write("output" + std::to_string(k) + ".bin", results[k]);
     for(const auto& entry : given.entries())
         write(entry.first + ".bin", entry.second);
+}
+
+// Both at once: each has its own library.
+static void both(const char* first, const char* second)
+{
+    migraphx::file_options options;
+    options.set_trust_objects();
+    const migraphx::program p = migraphx::load(first, options), q = migraphx::load(second, options);
+    for(const migraphx::program& one : {p, q})
+        std::cout << one.get_parameter_shapes().names().size() << " " << one.eval(inputs_of(one, 1)).size() << "\n";
 }
 
 class mutator {
@@ -106,6 +117,8 @@ int main(int argc, char** argv)
     try {
         if(std::string(argv[1]) == "run")
             run(argv[2], argc > 3);
+        else if(std::string(argv[1]) == "both")
+            both(argv[2], argv[3]);
         else
             fuzz(argv[2], argv[3], static_cast<unsigned>(std::atoi(argv[4])), std::atoi(argv[5]));
     } catch(const migraphx::error& error) {

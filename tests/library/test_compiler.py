@@ -26,6 +26,7 @@ EXPECTED = {
     "operator": r"8 .*nothing.*",
     "attribute": r"8 .*flatten.*axes.*",
     "json": r"8 attributes '{axis:}' are no JSON: .*",
+    "foreign": r"1 an instruction is of another program",
     "elements": r"1 literal: 2 elements are given, its shape has 3",
     "missing": r"8 Parameter not found: x \(given: y; expected: x\)",
     "shape": r"8 Incorrect shape {float_type, {2, 3}, .* for parameter: x should be: {float_type, {2, 2}, {2, 1}}",
