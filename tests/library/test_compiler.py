@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import re
+import struct
+from contextlib import closing
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
+from mgx_numba.driver.serving.channel import receive
+from mgx_numba.driver.serving.service import Service
 from mgx_numba.driver.serving.tensors import attributes_of
-from mgx_numba.errors import OperatorError
+from mgx_numba.errors import FormatError, OperatorError, OptionError
 from mgx_numba.graph.export import to_cpp
 from mgx_numba.runtime.cpu.library.writer import CPP_PREFIX
 
@@ -99,6 +105,34 @@ def test_programs_are_read_built_compiled_and_run(tmp_path: Path) -> None:
         change(wanted)
         (result,) = wanted.compile("cpu").run({"x": x})
         assert (tmp_path / f"{name}.bin").read_bytes() == np.asarray(result).tobytes(), name
+
+
+def test_traced_runs_are_the_process_s(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    data = network([4, 6]).SerializeToString()
+    options = {"external_data_path": "", "max_loop_iterations": 10, "limit_max_iterations": 9, "default_dim_value": 0}
+    with closing(Service()) as service:
+        made = service.answer({"do": "parse_onnx_buffer", "data": data, **options})
+        compiling = {"do": "compile", "program": made["program"], "target": "cpu"}
+        monkeypatch.setenv("MIGRAPHX_TRACE_EVAL", "1")
+        assert service.answer(compiling) == {"library": None}
+        x = {"type": 2, "lens": [4, 6], "data": normal(4, 6).tobytes()}
+        (result,) = service.answer({"do": "run", "program": made["program"], "inputs": {"x": x}})["results"]
+        assert result["lens"] == [4, 5] and "Run instruction" in capfd.readouterr().out
+        for wrong, message in (
+            ({"do": "dance"}, "does not know the request 'dance'"),
+            ({"do": "text", "program": 99}, "does not know the program"),
+        ):
+            with pytest.raises(OptionError, match=message):
+                service.answer(wrong)
+
+
+def test_requests_that_are_malformed() -> None:
+    body = msgpack.packb({"do": "create"})
+    head = struct.pack("<Q", len(body))
+    assert receive(io.BytesIO(head + body)) == {"do": "create"} and receive(io.BytesIO()) is None
+    for text in (head[:5], head + body[:-1], head + b"\xc1" * len(body), struct.pack("<Q", 1) + b"\x80"):
+        with pytest.raises(FormatError, match="a request"):
+            receive(io.BytesIO(text))
 
 
 def test_attributes_need_no_quotes() -> None:
