@@ -136,6 +136,23 @@ static void kept()
     refusal("empty", [] { migraphx::program().eval({}); });
 }
 
+// A child has no part in its parent's requests.
+static void forked()
+{
+    migraphx::program p = migraphx::parse_onnx(folder + "/net.onnx");
+    std::cout.flush();
+    const pid_t child = fork();
+    if(child == 0) {
+        refusal("forked", [&] { p.print(); });
+        p = migraphx::program(); // gone, which the parent must not notice
+        std::cout.flush();
+        _exit(0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    require(status == 0 && p.get_parameter_shapes().size() == 1, "the parent's program is there");
+}
+
 // The last: the process ends.
 static void ended()
 {
@@ -155,6 +172,7 @@ int main(int, char** argv)
         built();
         parsed();
         kept();
+        forked();
         ended();
         require(migraphx::get_onnx_operators().size() > 100, "operators are listed");
         std::cout << "all hold\n";

@@ -8,6 +8,7 @@ import struct
 from contextlib import closing
 from pathlib import Path
 
+import ml_dtypes
 import msgpack
 import numpy as np
 import onnx
@@ -41,6 +42,7 @@ EXPECTED = {
     "no file": r"8 .*nowhere.onnx.*",
     "no target": r"8 .*fpga.*",
     "empty": r"1 the program is empty: load, parse or build one",
+    "forked": r"8 the program belongs to the process that this one was forked from",
     "killed": r"8 the compiler's process has ended by signal 9",
     "gone": r"8 the compiler's process has ended, and with it the programs that it had",
 }
@@ -65,6 +67,10 @@ def built() -> migraphx.program:
     main = p.get_main_module()
     numbers = main.add_literal(np.arange(6, dtype=np.int64).reshape(2, 3))
     x = main.add_parameter("x", migraphx.shape(type="float", lens=[2, 3]))
+    odd = [0.5, -65504, 65520, 6e-8, 3e-5, 1 / 3, np.inf, np.nan, 1 + 2**-11, 1 + 3 * 2**-11]
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        with np.errstate(over="ignore"):
+            main.add_literal(np.array(odd, np.float32).astype(dtype))
     condition = main.add_parameter("c", migraphx.shape(type="bool", lens=[1]))
     floats = main.add_instruction(migraphx.op("convert", target_type=2), [numbers])
     then, other = p.create_module("then"), p.create_module("other")
