@@ -2,8 +2,10 @@
 
 ``python -m bench.library light_resnet50 bert --threads 2``. Runs take turns in one process, into which the library is
 loaded; ``copied`` is with the weights in large pages, not where they lie in their file. Starts are those of processes
-of the example in C++, from nothing to the results in a file; ``reading`` is reading the file of weights into memory,
-which such a process need not do. Models are measured with random weights. It needs compilers of C and C++.
+of the example in C++, from nothing to the results in a file, with the library and with an ``.mxr`` file that has it;
+``reading`` is reading the file of weights into memory, which such a process need not do. ``ratio`` is that of the least
+times of library and Python, and ``beyond`` what the least start takes beyond the least reading. Models are measured
+with random weights. It needs compilers of C and C++.
 """
 
 from __future__ import annotations
@@ -122,16 +124,26 @@ class LibraryTimes:
 
     Attributes:
         runs: by ``python``, ``library`` and ``copied``.
-        starts: seconds from the start of each process to its end.
+        starts: seconds from the start of each process to its end, by ``library`` and ``mxr``.
         reading: seconds to read the weights, of each round.
         megabytes: of weights.
     """
 
     name: str
     runs: Mapping[str, Timing]
-    starts: Sequence[float]
+    starts: Mapping[str, Sequence[float]]
     reading: Sequence[float]
     megabytes: float
+
+    @property
+    def ratio(self) -> float:
+        """Least time of a run of the library over that of Python."""
+        return float(self.runs["library"].seconds.min() / self.runs["python"].seconds.min())
+
+    @property
+    def beyond(self) -> float:
+        """Seconds that the fastest start of the library takes beyond the fastest reading."""
+        return min(self.starts["library"]) - min(self.reading)
 
 
 def build_example(folder: Path, name: str) -> Path:
@@ -175,26 +187,30 @@ def measure_library(case: Case, threads: int, folder: Path, budget: float, round
     for one in loaded.values():
         one.close()
     weights = library.with_name("measured.weights")
-    starts, reading = _measure_starts(case, program.get_parameter_names(), library, weights, folder, rounds)
+    program.save(folder / "measured.mxr", embed_library=True)
+    files = {"library": library, "mxr": folder / "measured.mxr"}
+    starts, reading = _measure_starts(case, program.get_parameter_names(), files, weights, folder, rounds)
     return LibraryTimes(case.name, runs, starts, reading, weights.stat().st_size / 1e6)
 
 
 def _measure_starts(
-    case: Case, names: Sequence[str], library: Path, weights: Path, folder: Path, rounds: int
-) -> tuple[list[float], list[float]]:
+    case: Case, names: Sequence[str], programs: Mapping[str, Path], weights: Path, folder: Path, rounds: int
+) -> tuple[dict[str, list[float]], list[float]]:
     example = build_example(folder, "measured")
     files = [folder / f"input{k}.bin" for k in range(len(names))]
     for name, file in zip(names, files, strict=True):
         case.feeds[name].tofile(file)
-    starts, reading = [], []
+    starts: dict[str, list[float]] = {kind: [] for kind in programs}
+    reading = []
     for _ in range(rounds + 1):
-        begin = time.perf_counter()
-        subprocess.run([example, library, *files], cwd=folder, stdout=subprocess.DEVNULL, check=True)
-        starts.append(time.perf_counter() - begin)
+        for kind, program in programs.items():
+            begin = time.perf_counter()
+            subprocess.run([example, program, *files], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+            starts[kind].append(time.perf_counter() - begin)
         begin = time.perf_counter()
         np.fromfile(weights, np.uint8)
         reading.append(time.perf_counter() - begin)
-    return starts[1:], reading[1:]
+    return {kind: seconds[1:] for kind, seconds in starts.items()}, reading[1:]
 
 
 def main() -> None:
@@ -206,17 +222,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="starts of each model")
     arguments = parser.parse_args()
     print("ms; the least, then the median")
-    print(f"{'model':24} {'MB':>6} {'python':>16} {'library':>16} {'copied':>16} {'start':>14} {'reading':>14}")
+    columns = f"{'python':>16} {'library':>16} {'copied':>16} {'start':>14} {'of .mxr':>14} {'reading':>14}"
+    print(f"{'model':24} {'MB':>6} {columns} {'ratio':>6} {'beyond':>7}")
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             found = measure_library(
                 prepare(name, folder), arguments.threads, folder, arguments.budget, arguments.rounds
             )
-            columns = [f"{t.seconds.min() * 1e3:8.3f}{t.median * 1e3:8.3f}" for t in found.runs.values()]
-            both = (found.starts, found.reading)
-            columns += [f"{min(seconds) * 1e3:7.1f}{float(np.median(seconds)) * 1e3:7.1f}" for seconds in both]
-            print(f"{name:24} {found.megabytes:6.1f} {' '.join(columns)}", flush=True)
+            cells = [f"{t.seconds.min() * 1e3:8.3f}{t.median * 1e3:8.3f}" for t in found.runs.values()]
+            processes = (*found.starts.values(), found.reading)
+            cells += [f"{min(seconds) * 1e3:7.1f}{float(np.median(seconds)) * 1e3:7.1f}" for seconds in processes]
+            cells += [f"{found.ratio:6.3f}", f"{found.beyond * 1e3:7.1f}"]
+            print(f"{name:24} {found.megabytes:6.1f} {' '.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":

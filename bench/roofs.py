@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.timing import interleave
+from mgx_numba.codegen.arguments import Arguments
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.kernel import KernelSource
@@ -56,11 +57,21 @@ class Roofs:
         return min(self.flops, self.bandwidth * intensity)
 
 
-def _fma_source(lanes: int) -> KernelSource:
+def _head(**block: Pointer | int) -> list[str]:
+    """The first lines of a kernel, which give the words of its argument block names: of float32, or of integers."""
+    arguments = Arguments()
+    for name, value in block.items():
+        if isinstance(value, Pointer):
+            arguments.pointer(name, name, "float32")
+        else:
+            arguments.integer(name, value)
+    return ["def kernel(args, begin, end):", *(f"    {line}" for line in arguments.bind())]
+
+
+def _fma_source(lanes: int, **block: Pointer | int) -> KernelSource:
     """Independent chains of multiply-adds, enough to hide their latency and few enough to stay in registers."""
     chains = range(_CHAINS)
-    lines = ["def kernel(args, begin, end):", "    out = pointer_float32(args, 0)", "    count = args[1]"]
-    lines += [f"    half = const_float32(0.5, {lanes})", f"    one = const_float32(1.0, {lanes})"]
+    lines = [*_head(**block), f"    half = const_float32(0.5, {lanes})", f"    one = const_float32(1.0, {lanes})"]
     lines += ["    for tile in range(begin, end):", f"        base = tile * {_CHAINS * lanes}"]
     lines += [f"        s{k} = load(out, base + {k * lanes}, {lanes})" for k in chains]
     lines += ["        for i in range(count):"]
@@ -74,43 +85,41 @@ def multiply_adds(threads: int) -> Work:
     lanes = tile_for(element_types("float32")).lanes
     tiles = threads * _TILES_PER_THREAD
     arena = tiles * _CHAINS * lanes * 4
-    step = Step(_fma_source(lanes), (Pointer(Region.ARENA), _ITERATIONS), TaskRange(tiles), label="fma peak")
+    block: dict[str, Pointer | int] = {"out": Pointer(Region.ARENA), "count": _ITERATIONS}
+    step = Step(_fma_source(lanes, **block), tuple(block.values()), TaskRange(tiles), label="fma peak")
     executable = Executable(Plan([step], arena, [], [], []), num_threads=threads)
     flops = 2.0 * lanes * _CHAINS * _UNROLL * _ITERATIONS * tiles
     return Work(lambda: executable.run([]), flops, 0.0)
 
 
-def _vector_copy(lanes: int) -> str:
-    loads = "".join(f"            v{k} = load(x, i + {k * lanes}, {lanes})\n" for k in range(4))
-    stores = "".join(f"            store(y, i + {k * lanes}, v{k})\n" for k in range(4))
-    return (
-        "def kernel(args, begin, end):\n"
-        "    x = pointer_float32(args, 0)\n"
-        "    y = pointer_float32(args, 1)\n"
-        "    for tile in range(begin, end):\n"
-        "        first = tile * args[2]\n"
-        f"        for i in range(first, first + args[2], {4 * lanes}):\n" + loads + stores
-    )
+def _vector_copy(lanes: int) -> list[str]:
+    return [
+        "    for tile in range(begin, end):",
+        "        first = tile * words",
+        f"        for i in range(first, first + words, {4 * lanes}):",
+        *(f"            v{k} = load(x, i + {k * lanes}, {lanes})" for k in range(4)),
+        *(f"            store(y, i + {k * lanes}, v{k})" for k in range(4)),
+    ]
 
 
-_LIBRARY_COPY = """
-def kernel(args, begin, end):
-    x = pointer_float32(args, 0)
-    y = pointer_float32(args, 1)
-    for tile in range(begin, end):
-        copy_bytes(offset(y, tile * args[2]), offset(x, tile * args[2]), args[2] * 4)
-"""
+def _library_copy(lanes: int) -> list[str]:
+    return [
+        "    for tile in range(begin, end):",
+        "        copy_bytes(offset(y, tile * words), offset(x, tile * words), words * 4)",
+    ]
 
-COPIES: dict[str, Callable[[int], str]] = {"vector": _vector_copy, "memcpy": lambda lanes: _LIBRARY_COPY}
-"""Ways to copy: vector loads and stores, and the C library's."""
+
+COPIES: dict[str, Callable[[int], list[str]]] = {"vector": _vector_copy, "memcpy": _library_copy}
+"""Ways to copy ``words`` elements of each tile from ``x`` to ``y``: vector loads and stores, and the C library's."""
 
 
 def copying(threads: int, way: str = "vector") -> Work:
     """A copy from one half of an arena to the other and back, so that all its memory is really there."""
-    source = cpu_kernel(f"copy_{way}_kernel", COPIES[way](tile_for(element_types("float32")).lanes))
     here, there = Pointer(Region.ARENA), Pointer(Region.ARENA, 0, COPY_BYTES)
     tiles = COPY_BYTES // _CHUNK_BYTES
     words = _CHUNK_BYTES // 4
+    lines = [*_head(x=here, y=there, words=words), *COPIES[way](tile_for(element_types("float32")).lanes)]
+    source = cpu_kernel(f"copy_{way}_kernel", "\n".join(lines) + "\n")
     steps: list = [Step(source, (*pair, words), TaskRange(tiles)) for pair in ((here, there), (there, here))]
     executable = Executable(Plan(steps, 2 * COPY_BYTES, [], [], []), num_threads=threads)
     return Work(lambda: executable.run([]), 0.0, 4.0 * COPY_BYTES)

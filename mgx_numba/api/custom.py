@@ -49,6 +49,10 @@ def register_custom_op(
     if (compute is None) != (compute_shape is None) or (scalar is not None and cpu_kernel is not None):
         raise OperatorError(f"{domain}::{name}: compute comes with compute_shape, scalar with nothing else")
 
+    for given in (compute_shape, cpu_kernel):
+        if given is not None and not callable(given):
+            raise OperatorError(f"{domain}::{name}: a function is needed, got {given!r}")
+
     def rule(*inputs: Shape, **attributes: Any) -> Any:
         assert compute_shape is not None
         found = compute_shape(*map(shape.wrap, inputs), **attributes)

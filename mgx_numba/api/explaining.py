@@ -11,7 +11,7 @@ import numpy as np
 
 from ..codegen.launch import TaskRange
 from ..codegen.tuning.request import format_configuration
-from ..errors import OptionError, UnsupportedError
+from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.passes.base import KERNEL_OPERATORS
 from ..graph.printer import format_instruction, instruction_names
@@ -19,7 +19,7 @@ from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
 from ..nearest import did_you_mean
 from ..runtime.plan import HostStep, Step
-from ..targets.base import Observation, Planned
+from ..targets.base import Observation, Stage, stages_of
 from .advice import ARITHMETIC, MEMORY, advice
 
 if TYPE_CHECKING:
@@ -130,33 +130,36 @@ def explanations(
     inputs: Mapping[str, np.ndarray],
     limits: Callable[[], Limits | None],
     iterations: int,
+    given: bool,
 ) -> list[Explanation]:
     """What became of all instructions that a name stands for; see `program.explain`.
 
     Args:
-        inputs: checked; their lengths choose the plan.
+        inputs: checked; their lengths, and where it runs in stages their values, choose the plans.
         limits: what the machine can do, asked for if ``iterations`` is not 0.
         iterations: runs that are measured.
+        given: whether a caller has chosen the inputs.
 
     Raises:
-        OptionError: there is no such name.
-        UnsupportedError: the program runs in stages.
+        OptionError: there is no such name, or inputs are needed.
     """
-    program = compiled.resolve(inputs)
-    names = instruction_names(program.reachable_modules())
-    texts = {ins: format_instruction(ins, names) for ins in _matching(name, program, portable, names)}
-    reports = _reports(compiled, inputs, limits() if iterations else None, iterations)
+    stages = stages_of(compiled, inputs)
+    if len(stages) > 1 and not given:
+        raise OptionError("explain needs params: lengths inside of the program depend on the values of its inputs")
+    names = _Names(stages)
+    texts = {ins: names.place(ins) for ins in _matching(name, portable, names)}
+    reports = _reports(compiled, stages, inputs, limits() if iterations else None, iterations)
     if not reports.keys().isdisjoint(texts.values()):  # without views beside what computes something
-        texts = {ins: text for ins, text in texts.items() if text in reports}
+        texts = {ins: place for ins, place in texts.items() if place in reports}
     log = compiled.rewrite_log()
     found = []
-    for ins, text in texts.items():
-        steps = reports.get(text, [])
+    for ins, (number, text) in texts.items():
+        steps = reports.get((number, text), [])
         known = tuning.choice_of(text) if tuning is not None else None
         choice, estimates = known if known is not None else (None, [])
         found.append(
             Explanation(
-                instruction=text,
+                instruction=text if number == 0 else f"{text}, in stage {number + 1}",
                 nodes=ins.debug_symbols,
                 members=tuple(_members(ins, names)),
                 steps=tuple(steps),
@@ -170,11 +173,30 @@ def explanations(
     return found
 
 
-def _matching(name: str, program: Program, portable: Program, names: Mapping[Instruction, str]) -> list[Instruction]:
-    main = [ins for ins in program.main if not isinstance(ins.op, (Parameter, Return)) and ins.literal is None]
+class _Names(dict[Instruction, str]):
+    """Names of the instructions of all stages, and the stage of each that is in a main module."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        super().__init__()
+        self._numbers: dict[Instruction, int] = {}
+        for number, stage in enumerate(stages):
+            self.update(instruction_names(stage.program.reachable_modules()))
+            self._numbers.update(dict.fromkeys(stage.program.main, number))
+
+    def computed(self) -> list[Instruction]:
+        """Instructions of the main modules that compute something."""
+        return [i for i in self._numbers if not isinstance(i.op, (Parameter, Return)) and i.literal is None]
+
+    def place(self, ins: Instruction) -> tuple[int, str]:
+        """The stage and the printed form of an instruction of a main module."""
+        return self._numbers[ins], format_instruction(ins, self)
+
+
+def _matching(name: str, portable: Program, names: _Names) -> list[Instruction]:
+    main = names.computed()
     tests: tuple[Callable[[Instruction], bool], ...] = (
         lambda ins: name in ins.debug_symbols,
-        lambda ins: name in (names[ins], format_instruction(ins, dict(names))),
+        lambda ins: name in (names[ins], format_instruction(ins, names)),
         lambda ins: ins.name == name or any(i.name == name for i in _body(ins)),
     )
     for test in tests:
@@ -233,31 +255,26 @@ def _is_of(nodes: Sequence[str], place: Instruction, ins: Instruction) -> bool:
 
 
 def _reports(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], limits: Limits | None, iterations: int
-) -> dict[str, list[StepReport]]:
-    """The steps that serve each instruction; one that runs without a plan is asked by running it.
-
-    Raises:
-        UnsupportedError: the program runs in stages.
-    """
-    planned = isinstance(compiled, Planned)
-    plan = compiled.plan(inputs) if isinstance(compiled, Planned) else None
-    if planned and plan is None:
-        raise UnsupportedError(
-            "explain: the program runs in stages, because lengths depend on data, and has no one plan; kernels() and "
-            "rewrite_log() tell of all stages"
-        )
+    compiled: Compiled,
+    stages: Sequence[Stage],
+    inputs: Mapping[str, np.ndarray],
+    limits: Limits | None,
+    iterations: int,
+) -> dict[tuple[int, str], list[StepReport]]:
+    """The steps that serve each instruction, by its stage and printed form; a program that runs without a plan is
+    asked by running it."""
+    planned = [(k, step) for k, stage in enumerate(stages) if stage.plan is not None for step in stage.plan.steps]
     samples: list[list[Observation]] = []
     for _ in range(iterations if planned else max(1, iterations)):
         seen: list[Observation] = []
         compiled.observe(inputs, seen.append)
         samples.append(seen)
     seconds = [median(one.seconds for one in same) for same in zip(*samples)] if iterations else []
-    steps = samples[0] if plan is None else plan.steps
-    found: dict[str, list[StepReport]] = {}
-    for number, step in enumerate(steps):
+    steps: Sequence[tuple[int, Step | HostStep | Observation]] = planned or [(0, one) for one in samples[0]]
+    found: dict[tuple[int, str], list[StepReport]] = {}
+    for number, (stage, step) in enumerate(steps):
         report = _report(step, seconds[number] if seconds else None, limits)
-        found.setdefault(step.instruction, []).append(report)
+        found.setdefault((stage, step.instruction), []).append(report)
     return found
 
 

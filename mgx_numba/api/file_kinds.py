@@ -21,6 +21,7 @@ _MAGIC = {
     b"\x80\x02": "a pickle, such as PyTorch's .pt: export the model to ONNX",
     b"\x80\x04": "a pickle: export the model to ONNX",
     b"version https://git-lfs": "a pointer of Git LFS in place of the file: git lfs pull brings it",
+    b"\x7fELF": "a shared library, which C and C++ load",
     b"\x1f\x8b": "compressed by gzip: unpack it first",
     b"<": "HTML or XML, such as a web page that was saved in place of the file",
     b"{": "JSON; load(..., format='json') reads a program in JSON",

@@ -192,6 +192,8 @@ class program:
                 have to be read again, but the program was changed since.
             MgxError: the lengths do not fit the model.
         """
+        if not isinstance(inputs, Mapping):
+            raise OptionError(f"reshape needs a mapping of inputs to dimensions, got {type(inputs).__name__}")
         whole_module("mgx_numba.api.reshaping")
         from .reshaping import narrowed
 
@@ -413,6 +415,9 @@ class program:
             CompileError: there is no C compiler though ``link`` is True, or it fails.
             FormatError: a file cannot be written.
         """
+        for what, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
+            if not isinstance(given, kinds):
+                raise OptionError(f"export_library: {what} must be text, got {type(given).__name__}")
         if self._compiled is None:
             raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
         if not isinstance(self._compiled, Exportable):
@@ -480,7 +485,8 @@ class program:
         Args:
             name: of a node of the model (read with ``use_debug_symbols=True``), an instruction as ``print`` has it
                 (``@12``, or its line), or an operator, for all instructions of that.
-            params: inputs as ``run`` takes them; only programs with dynamic inputs, and measuring, need them.
+            params: inputs as ``run`` takes them; only programs with dynamic inputs, or lengths that depend on data, and
+                measuring, need them.
             iterations: runs that are measured, on which the fraction of the machine's limit rests.
 
         Returns:
@@ -489,11 +495,12 @@ class program:
         Raises:
             MgxError: the program is not compiled.
             OptionError: there is no such name, or inputs are needed.
-            UnsupportedError: the program runs in stages, as lengths depend on data.
         """
         compiled, chosen = self._compiled, self._target
         if compiled is None or chosen is None:
             raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
+        if not isinstance(name, str) or not isinstance(iterations, int) or iterations < 0:
+            raise OptionError(f"explain needs a name and iterations from 0 on, got {name!r}, {iterations!r}")
         whole_module("mgx_numba.api.explaining")
         from ..targets.registry import target as target_of
         from .explaining import explanations
@@ -512,7 +519,9 @@ class program:
         def limits() -> Limits | None:
             return target_of(chosen.name()).limits(threads)
 
-        return explanations(name, compiled, self._portable, self._tuning, inputs, limits, iterations)
+        return explanations(
+            name, compiled, self._portable, self._tuning, inputs, limits, iterations, given=params is not None
+        )
 
     def quantization_choices(self) -> list[LayerChoice]:
         """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.

@@ -84,7 +84,7 @@ def calibrate(
         observer: how ranges are chosen, one of `graph.observers.OBSERVERS`.
 
     Raises:
-        OptionError: unknown names or observer.
+        OptionError: unknown names or observer, or a value that is never finite.
     """
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes.quantization_plan import calibrated_values, make_calibration
@@ -100,6 +100,7 @@ def calibrate(
             calibration.observe([np.asarray(result) for result in compiled.run(inputs)])
             if progress is not None:
                 progress(count + 1, 0, "calibrating")
+    _check_observed(calibration)
     return calibration
 
 
@@ -153,6 +154,25 @@ def quantize_8bits(
     if environment_flag("MIGRAPHX_8BITS_QUANTIZATION_PARAMS"):
         print("\n".join(map(str, choices)))
     return choices, calibration
+
+
+def _check_observed(calibration: Calibration) -> None:
+    """Tell of infinities and NaNs, which ranges leave out.
+
+    Raises:
+        OptionError: a value has nothing else.
+    """
+    seen, strange = 0, 0
+    for value in calibration.values:
+        observer = value.observer
+        if observer.strange and not observer.seen:
+            raise OptionError(
+                f"calibration: the input of {value.label} is infinite or NaN in all batches, so that it has no range"
+            )
+        seen, strange = seen + observer.seen, strange + observer.strange
+    if strange:
+        told = f"calibration: {strange} of {seen + strange} elements are infinite or NaN; ranges leave them out"
+        warnings.warn(told, stacklevel=5)
 
 
 def _first(batches: Iterable[Inputs], samples: list[Inputs]) -> Iterable[Inputs]:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..api.program import program
-from ..graph.program import Program
 from ..runtime.limits import Limits
-from ..targets.base import Observation
+from ..targets.base import Observation, Stage, stages_of
 from ..targets.registry import target
 from .progress import track
 from .timing import average
@@ -22,7 +21,7 @@ __all__ = ["Measurement", "StepTime", "measure"]
 
 @dataclass
 class StepTime:
-    """One step of a program: times in seconds, one a run; ``reason`` as in `Observation`."""
+    """One step of a program: times in seconds, one a run; ``reason`` as in `Observation`, ``stage`` counted from 0."""
 
     instruction: str
     label: str
@@ -31,6 +30,7 @@ class StepTime:
     bytes: int
     seconds: list[float] = field(default_factory=list)
     reason: str = ""
+    stage: int = 0
 
     @property
     def average(self) -> float:
@@ -43,7 +43,7 @@ class Measurement:
     """Times in seconds of a program, its steps and its calls; ``limits`` is ``None`` where no kernel was generated, or
     the target knows none."""
 
-    program: Program
+    stages: list[Stage]
     total: list[float]
     steps: list[StepTime]
     idle: list[float]
@@ -60,6 +60,8 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     threads = model._options.num_threads if model._options is not None else 0
     limits = limits_of(threads) if compiled.kernels() else None
     total = _times(lambda: model.run(arrays), iterations, "Timing the program")
+    stages = stages_of(compiled, arrays)
+    within = [k for k, stage in enumerate(stages) for _ in (stage.plan.steps if stage.plan is not None else ())]
     steps: list[StepTime] = []
     for number in track(range(iterations), iterations, "Timing the steps"):
         position = 0
@@ -68,7 +70,9 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
             nonlocal position
             if first:
                 sizes = ", ".join(_size(a) for a in seen.outputs())
-                steps.append(StepTime(seen.instruction, seen.label, sizes, seen.flops, seen.bytes, reason=seen.reason))
+                step = StepTime(seen.instruction, seen.label, sizes, seen.flops, seen.bytes, reason=seen.reason)
+                step.stage = within[position] if position < len(within) else 0
+                steps.append(step)
             steps[position].seconds.append(seen.seconds)
             position += 1
 
@@ -78,7 +82,7 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     if limits is not None:
         again = limits_of(threads)
         limits = limits if again is None else limits.best(again)
-    return Measurement(compiled.resolve(arrays), total, steps, idle, limits)
+    return Measurement(stages, total, steps, idle, limits)
 
 
 def _times(run: Callable[[], Any], iterations: int, what: str) -> list[float]:

@@ -58,19 +58,23 @@ def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
 
 
 def _write_instructions(measured: Measurement, total: float) -> None:
-    """Every line of the program with the time of all steps that serve the instruction, and why the host has it."""
-    spent: dict[str, float] = {}
-    reasons: dict[str, str] = {}
-    for step in measured.steps:
-        spent[step.instruction] = spent.get(step.instruction, 0.0) + step.average
-        if step.reason:
-            reasons[step.instruction] = f", on the host: {step.reason}"
-    for line, ins in program_lines(measured.program):
-        if ins is None or isinstance(ins.op, Return) or ins.module is not measured.program.main:
-            print(line)
-        else:
-            seconds = spent.get(line, 0.0)
-            print(f"{line}: {_ms(seconds)}, {_percent(seconds, total)}{reasons.get(line, '')}")
+    """Every line of the program, stage by stage, with the time of all steps that serve it, and why the host has it."""
+    for number, stage in enumerate(measured.stages):
+        if len(measured.stages) > 1:
+            print(f"stage {number + 1} of {len(measured.stages)}:")
+        spent: dict[str, float] = {}
+        reasons: dict[str, str] = {}
+        for step in measured.steps:
+            if step.stage == number:
+                spent[step.instruction] = spent.get(step.instruction, 0.0) + step.average
+                if step.reason:
+                    reasons[step.instruction] = f", on the host: {step.reason}"
+        for line, ins in program_lines(stage.program):
+            if ins is None or isinstance(ins.op, Return) or ins.module is not stage.program.main:
+                print(line)
+            else:
+                seconds = spent.get(line, 0.0)
+                print(f"{line}: {_ms(seconds)}, {_percent(seconds, total)}{reasons.get(line, '')}")
 
 
 def _write_rates(groups: list[_Group], limits: Limits) -> None:

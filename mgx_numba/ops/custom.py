@@ -159,6 +159,8 @@ def define(
         raise OperatorError(f"custom operator {name!r} is registered already")
     meaning = scalar if scalar is not None else function
     assert meaning is not None
+    if not callable(meaning):
+        raise OperatorError(f"{name}: a function is needed, got {meaning!r}")
     least, most, attributes = _signature(name, meaning)
     members: dict[str, Any] = {"name": name, "__doc__": inspect.getdoc(meaning) or name}
     if scalar is not None:

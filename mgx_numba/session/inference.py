@@ -59,6 +59,8 @@ class InferenceSession:
                 f"InferenceSession knows no {', '.join(map(repr, kwargs))}; expected sess_options, providers,"
                 " provider_options, trust_objects"
             )
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise OptionError(f"sess_options must be SessionOptions, got {type(sess_options).__name__}")
         self._options = SessionOptions() if sess_options is None else sess_options
         self._provider, given = chosen_provider(providers, provider_options)
         self._provider_options = dict(given)
@@ -112,6 +114,11 @@ class InferenceSession:
         Raises:
             ParameterError: no such input or result, an input is missing, or one does not fit.
         """
+        if not isinstance(input_feed, Mapping):
+            kind = type(input_feed).__name__
+            raise ParameterError(f"run needs names of results, or None, then a mapping of inputs to arrays, got {kind}")
+        if isinstance(output_names, str):
+            raise ParameterError(f"output_names must be a list of names, got {output_names!r}")
         unknown = [name for name in input_feed if name not in self._input_names]
         if unknown:
             known = ", ".join(i.name for i in self._inputs) or "none"

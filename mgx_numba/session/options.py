@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from ..errors import OptionError
+from ..nearest import did_you_mean
 
 __all__ = ["ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
@@ -65,6 +66,13 @@ class SessionOptions:
     enable_cpu_mem_arena: bool = field(default=True, metadata={"why": "the values of a run lie in one arena"})
     enable_mem_pattern: bool = field(default=True, metadata={"why": "the values of a run lie in one arena"})
     use_deterministic_compute: bool = field(default=False, metadata={"why": "results do not change from run to run"})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = type(self).__dataclass_fields__
+        if name not in known and not name.startswith("_"):
+            hint = did_you_mean(name, known)
+            raise AttributeError(f"SessionOptions has no {name!r}{hint or '; it has: ' + ', '.join(known)}")
+        super().__setattr__(name, value)
 
     def __post_init__(self) -> None:
         self._entries: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan
 
 __all__ = [
-    "Compiled", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "ThreadSpan", "Timed",
-    "Tree",
+    "Compiled", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Stage", "ThreadSpan",
+    "Timed", "Tree", "stages_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -69,6 +69,21 @@ class KeptPlan:
 
     plan: Plan
     trees: list[Tree] | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a compiled program, for some inputs.
+
+    Attributes:
+        program: as it runs.
+        plan: its steps are those that are observed, in order; None of targets that have no plans.
+        passed: parameters that the stage before has computed, by name: which of its results each is.
+    """
+
+    program: Program
+    plan: Plan | None
+    passed: Mapping[str, int] = field(default_factory=dict)
 
 
 Observer = Callable[[Observation], None]
@@ -170,7 +185,12 @@ class OnDevice(Protocol):
 
 @runtime_checkable
 class Planned(Protocol):
-    """A compiled program that runs a plan."""
+    """A compiled program that runs plans."""
 
-    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
-        """The plan for the lengths of these inputs; None if it is not one."""
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """What runs on these inputs, in order: one stage, or several where lengths depend on their values."""
+
+
+def stages_of(compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+    """`Planned.stages`; of a program that runs without a plan, the one that it is."""
+    return compiled.stages(inputs) if isinstance(compiled, Planned) else [Stage(compiled.resolve(inputs), None)]

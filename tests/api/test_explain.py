@@ -15,7 +15,7 @@ from mgx_numba.api.explaining import StepReport
 from mgx_numba.codegen.tuning.record import Problem
 from mgx_numba.codegen.tuning.request import Estimate
 from mgx_numba.codegen.tuning.session import Choice
-from mgx_numba.errors import MgxError, OptionError, UnsupportedError
+from mgx_numba.errors import MgxError, OptionError
 from tests.driver.support import drive, small_model
 from tests.dynamic.models import two_stages
 
@@ -105,12 +105,18 @@ def test_ref_tells_of_operators(model: Path) -> None:
     assert timed.steps[0].seconds
 
 
-def test_stages_are_not_explained(tmp_path: Path) -> None:
+def test_stages_are_explained(tmp_path: Path) -> None:
     onnx.save(two_stages().model, tmp_path / "p.onnx")
     dims = {"x": [1, 3, 8, 9], "proposals": [5, 4], "confidence": [5]}
     program = mgx_numba.parse_onnx(tmp_path / "p.onnx", map_input_dims=dims).compile("cpu")
-    with pytest.raises(UnsupportedError, match="explain: the program runs in stages"):
+    with pytest.raises(OptionError, match="explain needs params: lengths inside of the program depend on the values"):
         program.explain("roialign")
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.random(lens).astype(np.float32) for name, lens in dims.items()}
+    (late,) = program.explain("roialign", feeds, iterations=2)
+    assert late.instruction.endswith(", in stage 2") and all(step.seconds for step in late.steps)
+    early = program.explain("convolution", feeds)
+    assert early and not any("in stage" in found.instruction for found in early) and early[0].steps
 
 
 def test_unknown_names_are_told(model: Path) -> None:

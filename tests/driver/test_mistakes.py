@@ -11,6 +11,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.errors import MgxError
+from mgx_numba.session import InferenceSession, SessionOptions
 from tests.driver.support import drive, small_model
 
 X = np.zeros((1, 6), np.float32)
@@ -36,6 +37,7 @@ def folder(tmp_path_factory: Any) -> Path:
         "lfs.onnx": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         "net.pt": b"PK\x03\x04" + bytes(40),
         "bad.npy": b"numbers",
+        "net.so": b"\x7fELF\x02\x01\x01" + bytes(57),
     }
     for name, data in files.items():
         (here / name).write_bytes(data)
@@ -52,6 +54,18 @@ def _there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read(**options: Any) -> mgx.program:
     return mgx.parse_onnx("m.onnx", **{"default_dim_value": 1, **options})
+
+
+def _twice(x: Any) -> Any:
+    return x + x
+
+
+def _custom(**functions: Any) -> None:
+    mgx.register_custom_op("com.m", "Op", **functions)
+
+
+def _session(feed: Any, names: Any = None) -> Any:
+    return InferenceSession("m.onnx").run(names, feed)
 
 
 def _run(value: Any) -> Any:
@@ -198,6 +212,63 @@ API: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+API |= {
+    "a custom operator without a function": (lambda: _custom(), "com.m::Op: give scalar, or compute and compute_shape"),
+    "a number for a function": (lambda: _custom(scalar=3), "com.m::Op: a function is needed, got 3"),
+    "a number for a rule": (lambda: _custom(compute=abs, compute_shape=3), "com.m::Op: a function is needed, got 3"),
+    "a custom operator without a domain": (
+        lambda: mgx.register_custom_op("", "Relu", scalar=_twice),
+        "a custom operator needs a domain and a name without colons",
+    ),
+    "an attribute without a default": (
+        lambda: _custom(scalar=lambda x, *, a: x * a),
+        "attribute 'a' has the default none, expected a bool, an int, a float, a str, or a tuple",
+    ),
+    "inputs by a star": (lambda: _custom(scalar=lambda *x: x[0]), "takes a fixed number of inputs, at least one"),
+    "forgetting what nobody knows": (lambda: mgx.unregister_custom_op("com.m", "No"), "unknown operator 'com.m::No'"),
+    "a dictionary for session options": (
+        lambda: InferenceSession("m.onnx", {"intra_op_num_threads": 1}),  # type: ignore[arg-type]
+        "sess_options must be SessionOptions, got dict",
+    ),
+    "a session's feed in a list": (lambda: _session([X]), "then a mapping of inputs to arrays, got list"),
+    "a session without a feed": (lambda: _session(None), "then a mapping of inputs to arrays, got NoneType"),
+    "a session's result by a string": (
+        lambda: _session({"x": X}, "y"),
+        "output_names must be a list of names, got 'y'",
+    ),
+    "a session's unknown input": (lambda: _session({"X": X}), "no input 'X'; the model's are: x"),
+    "reshaping to nothing": (
+        lambda: _read().reshape(None),  # type: ignore[arg-type]
+        "reshape needs a mapping of inputs to dimensions, got NoneType",
+    ),
+    "calibration by NaN": (
+        lambda: _calibrate([{"x": X * np.nan}]),
+        "calibration: a value is infinite or NaN in all batches",
+    ),
+    "a library without a name": (
+        lambda: _read().compile("cpu").export_library("o", None),  # type: ignore[arg-type]
+        "export_library: name must be text, got NoneType",
+    ),
+    "a library without a folder": (
+        lambda: _read().compile("cpu").export_library(None),  # type: ignore[arg-type]
+        "export_library: folder must be text, got NoneType",
+    ),
+    "a library of ref": (
+        lambda: _read().compile("ref").save("o.mxr", embed_library=True),
+        "only the target cpu writes libraries; compile for it",
+    ),
+    "a library for a program": (lambda: mgx.load("net.so"), "(it looks like a shared library, which C and C++ load)"),
+    "iterations below zero": (
+        lambda: _read().compile("cpu").explain("relu", {"x": X}, -1),
+        "explain needs a name and iterations from 0 on, got 'relu', -1",
+    ),
+    "explaining a number": (
+        lambda: _read().compile("cpu").explain(3),  # type: ignore[arg-type]
+        "explain needs a name and iterations from 0 on, got 3, 0",
+    ),
+}
+
+
 @pytest.mark.parametrize("mistake", API)
 def test_python_interface(mistake: str) -> None:
     call, message = API[mistake]
@@ -211,6 +282,8 @@ def test_misspelt_names_are_those_that_are_near() -> None:
         _read().runn({})
     with pytest.raises(AttributeError, match="no attribute 'parse_onx'; did you mean parse_onnx"):
         mgx.parse_onx("m.onnx")
+    with pytest.raises(AttributeError, match="has no 'intra_op_num_thread'; did you mean intra_op_num_threads"):
+        SessionOptions().intra_op_num_thread = 2
 
 
 DRIVER: dict[str, str] = {
@@ -247,6 +320,11 @@ DRIVER: dict[str, str] = {
     "read m.onnx -p fuse_everything": "error: unknown pass 'fuse_everything'; known: autocast_fp8",
     "read m.onnx -t 100": "error: --trim 100 --trim-size 0 leaves nothing of 9 instructions",
     "read m.onnx --output-names q": "error: --output-names: the model has no value q",
+    "compile m.onnx --embed-library": "error: --embed-library needs a binary file: give --output FILE",
+    "compile m.onnx --ref --embed-library -o o.mxr": "error: export_library: only the target cpu writes libraries",
+    "read m.onnx --embed-library -o o.mxr": "error: the program is not compiled; export_library writes what compile()",
+    "cpp --flag": "unrecognized argument: --flag; did you mean --flags",
+    "run net.so": "error: net.so: ",
     "read m.onnx --embed-objects": "error: --embed-objects needs a binary file: give --output FILE",
     "read --test extra": "error: --test takes no file, got extra",
     "verify c.mxr --onnxruntime": "error: --onnxruntime needs an ONNX file, got c.mxr",

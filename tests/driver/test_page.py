@@ -18,6 +18,7 @@ from mgx_numba.driver.page import writing
 from mgx_numba.driver.page.writing import read_page, write_page
 from mgx_numba.errors import FormatError
 from mgx_numba.runtime.plan import Use
+from mgx_numba.targets.base import stages_of
 from tests.driver.support import drive, small_model
 from tests.dynamic.models import two_stages
 
@@ -123,7 +124,14 @@ def test_programs_in_stages_have_a_page(tmp_path: Path, capsys: Any) -> None:
     outputs = ["--html", tmp_path / "a.html", "--trace", tmp_path / "t.json"]
     assert drive("perf", tmp_path / "p.onnx", "-n", 2, "--input-dim", *lens, *outputs) == 0
     page = read_page(str(tmp_path / "a.html"))
-    assert page["memory"] is None and page["steps"]
+    assert all(0 <= s["instruction"] < len(page["instructions"]) for s in page["steps"])
+    assert len(page["inputs"]) == 3 and page["memory"]["arena"] > 0
+    second = [k for k, ins in enumerate(page["instructions"]) if ins["name"].endswith(" of stage 2")]
+    assert any("roialign" in page["instructions"][k]["operators"] for k in second)
+    crossing = [i for k in second for i in page["instructions"][k]["inputs"] if i >= 0 and i not in second]
+    assert crossing and max(u["last"] for u in page["memory"]["uses"]) <= len(page["steps"])
+    out = capsys.readouterr().out
+    assert "stage 1 of 2:" in out and "stage 2 of 2:" in out
 
 
 def test_uses_of_memory_do_not_overlap_unless_in_place() -> None:
@@ -134,7 +142,8 @@ def test_uses_of_memory_do_not_overlap_unless_in_place() -> None:
     for _ in range(3):
         values.append(m.add_instruction(mgx_numba.op("dot"), [values[-1], x]))
     m.add_return([m.add_instruction(mgx_numba.op("concat", axis=0), values[1:])])
-    plan = p.compile("cpu")._compiled.plan({"x": np.zeros((128, 128), np.float32)})  # type: ignore[union-attr]
+    (stage,) = stages_of(p.compile("cpu")._compiled, {"x": np.zeros((128, 128), np.float32)})
+    plan = stage.plan
     assert all(0 <= u.first <= u.last < len(plan.steps) for u in plan.uses)
     assert max((u.offset + u.bytes for u in plan.uses), default=0) <= plan.arena_bytes
     for k, a in enumerate(plan.uses):
@@ -148,8 +157,8 @@ def test_kept_plans_have_their_uses(model: Path, tmp_path: Path) -> None:
     program = mgx_numba.parse_onnx(model, map_input_dims={"x": [64, 6]}).compile("cpu")
     program.save(path)
     mgx_numba.load(path)
-    restored = mgx_numba.load(path)._compiled.plan({"x": np.zeros((64, 6), np.float32)})  # type: ignore[union-attr]
-    assert restored.uses == (Use(0, 1024, 0, 1),)
+    (stage,) = stages_of(mgx_numba.load(path)._compiled, {"x": np.zeros((64, 6), np.float32)})
+    assert stage.plan.uses == (Use(0, 1024, 0, 1),)
 
 
 def test_scripts_are_valid_and_all_in_the_page(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mgx_numba.driver.timing import average, percentile
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.limits import measure_limits
 from mgx_numba.runtime.limits import Limits
+from mgx_numba.targets.base import Stage
 from tests.driver.support import drive, small_model
 
 NUMBER = r"-?[\d.]+(?:e[+-]\d+)?"
@@ -76,7 +77,7 @@ def test_times_of_instructions_add_up(model: Path, capsys: Any) -> None:
 def test_rates_above_their_limits_are_explained(capsys: Any) -> None:
     def report(flops: int, moved: int) -> str:
         step = StepTime("@1 = relu(x)", "cpu::relu", "", flops, moved, [1.0])
-        write_report(Measurement(Program(), [1.0], [step], [0.0], Limits(1.0, 1.0, 1)), Batch(1))
+        write_report(Measurement([Stage(Program(), None)], [1.0], [step], [0.0], Limits(1.0, 1.0, 1)), Batch(1))
         return capsys.readouterr().out
 
     assert "above the limit" not in report(10**9, 10**9)

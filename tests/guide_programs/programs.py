@@ -7,20 +7,17 @@ this Python's driver, with ``cpu`` standing for ``gpu`` where there is no GPU.
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from mgx_numba.runtime.cpu.library.writer import CPP_PREFIX
 from mgx_numba.targets.registry import missing
+from tests.library.support import CXX, with_driver
 
 __all__ = ["CppGuide", "mended"]
 
-CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 _HERE = Path(__file__).parent
 _SECONDS = 300.0  # of a compiler, or of a program that starts Python, on a machine that does much else
 _MISPRINTS = {
@@ -70,13 +67,7 @@ class CppGuide:
     def __init__(self) -> None:
         self._functions = ""
         self._program = ""
-        words = [sys.executable, "-m", "tests.guide_programs.driver" if missing("gpu") else "mgx_numba.driver.main"]
-        root = str(Path(__file__).parents[2])
-        self._environment = {
-            "MGX_DRIVER": shlex.join(words),
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-            "CMAKE_PREFIX_PATH": str(CPP_PREFIX),
-        }
+        self._driver = "tests.guide_programs.driver" if missing("gpu") else "mgx_numba.driver.main"
 
     def block(self, text: str) -> str:
         """Compile and run a block; what is to be said of it.
@@ -149,9 +140,8 @@ class CppGuide:
         return Path("block").absolute()
 
     def _run(self, command: list[str]) -> None:
-        done = subprocess.run(
-            command, capture_output=True, env={**os.environ, **self._environment}, timeout=_SECONDS, check=False
-        )
+        environment = {**with_driver(self._driver), "CMAKE_PREFIX_PATH": str(CPP_PREFIX)}
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=_SECONDS, check=False)
         if done.returncode:
             told = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
             wrong = next((line for line in told if "error" in line), told[-1] if told else "")

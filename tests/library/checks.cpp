@@ -9,10 +9,10 @@
 
 #include <atomic>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <migraphx/migraphx.hpp>
 #include <thread>
+
+#include "support.hpp"
 
 using migraphx::argument;
 using migraphx::arguments;
@@ -21,21 +21,6 @@ using migraphx::program_parameters;
 using migraphx::shape;
 
 static program kept; // its destructor runs when the process ends
-
-static void require(bool holds, const std::string& what)
-{
-    if(!holds)
-        throw std::runtime_error("it does not hold: " + what);
-}
-
-static program_parameters inputs_of(const program& p, std::size_t seed)
-{
-    program_parameters made;
-    const auto shapes = p.get_parameter_shapes();
-    for(const char* name : shapes.names())
-        made.add(name, argument::generate(shapes[name], seed++));
-    return made;
-}
 
 static program loaded(const char* path, int threads, bool copy = false)
 {
@@ -122,17 +107,6 @@ static void unaligned(const char* path)
     const auto at = room.data() + (64 - reinterpret_cast<std::uintptr_t>(room.data()) % 64) % 64 + 4;
     std::memcpy(at, image.data(), s.bytes());
     require(p.eval({{"image", argument(s, at)}}) == wanted, "inputs may lie at multiples of an element");
-}
-
-static void refusal(const std::string& title, const std::function<void()>& call)
-{
-    try {
-        call();
-    } catch(const migraphx::error& error) {
-        std::cout << title << ": " << error.status() << " " << error.what() << "\n";
-        return;
-    }
-    require(false, title + " is refused");
 }
 
 static void refusals(const char* path, const std::string& folder)

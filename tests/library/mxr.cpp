@@ -1,19 +1,12 @@
 // .mxr files that have a library: `mxr run FILE [trust]` prints what becomes of it and writes output0.bin, ...;
+// `mxr both FILE FILE` runs two of them at once;
 // `mxr fuzz FILE CHANGED SEED COUNT` loads so many damaged copies, written to CHANGED, and counts what became of them.
 #include <fstream>
 #include <iterator>
-#include <migraphx/migraphx.hpp>
+
+#include "support.hpp"
 
 using migraphx::argument;
-
-static migraphx::program_parameters inputs_of(const migraphx::program& p)
-{
-    migraphx::program_parameters made;
-    const auto shapes = p.get_parameter_shapes();
-    for(const char* name : shapes.names())
-        made.add(name, argument::generate(shapes[name], 1));
-    return made;
-}
 
 static void run(const char* path, bool trust)
 {
@@ -21,7 +14,7 @@ static void run(const char* path, bool trust)
     options.set_trust_objects(trust);
     options.set_num_threads(2);
     const migraphx::program p = migraphx::load(path, options);
-    const auto given = inputs_of(p);
+    const auto given = inputs_of(p, 1);
     const migraphx::arguments results = p.eval(given);
     std::cout << "library " << p.is_library() << "\n";
     const auto write = [](const std::string& name, const argument& value) {
@@ -31,6 +24,16 @@ static void run(const char* path, bool trust)
         write("output" + std::to_string(k) + ".bin", results[k]);
     for(const auto& entry : given.entries())
         write(entry.first + ".bin", entry.second);
+}
+
+// Both at once: each has its own library.
+static void both(const char* first, const char* second)
+{
+    migraphx::file_options options;
+    options.set_trust_objects();
+    const migraphx::program p = migraphx::load(first, options), q = migraphx::load(second, options);
+    for(const migraphx::program& one : {p, q})
+        std::cout << one.get_parameter_shapes().names().size() << " " << one.eval(inputs_of(one, 1)).size() << "\n";
 }
 
 class mutator {
@@ -100,7 +103,7 @@ static void fuzz(const char* path, const std::string& changed, unsigned seed, in
                 continue;
             }
             const migraphx::program p(std::move(found));
-            p.eval(inputs_of(p));
+            p.eval(inputs_of(p, 1));
             loaded++;
         } catch(const migraphx::error& error) {
             refused += std::string(error.what()).size() > 20; // it says what is wrong
@@ -114,6 +117,8 @@ int main(int argc, char** argv)
     try {
         if(std::string(argv[1]) == "run")
             run(argv[2], argc > 3);
+        else if(std::string(argv[1]) == "both")
+            both(argv[2], argv[3]);
         else
             fuzz(argv[2], argv[3], static_cast<unsigned>(std::atoi(argv[4])), std::atoi(argv[5]));
     } catch(const migraphx::error& error) {

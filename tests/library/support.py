@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.core.types import from_numpy
 
-__all__ = ["build", "exported", "finished", "needs_compiler", "run_library"]
+__all__ = ["CXX", "build", "exported", "finished", "needs_compiler", "run_library", "with_driver"]
 
 CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 needs_compiler = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
@@ -35,6 +37,12 @@ def build(source: Path, include: Path, program: Path, *flags: str) -> Path:
     warnings = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
     finished([CXX, *warnings, *flags, f"-I{include}", source, "-o", program, "-ldl", "-pthread"])
     return program
+
+
+def with_driver(module: str = "mgx_numba.driver.main") -> dict[str, str]:
+    """The environment of a C++ program whose compiler is a module of this Python's packages."""
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "MGX_DRIVER": shlex.join([sys.executable, "-m", module]), "PYTHONPATH": paths}
 
 
 def exported(model: bytes, folder: Path, name: str = "model", **options: object) -> tuple[migraphx.program, Path]:

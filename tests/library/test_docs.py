@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -12,7 +13,7 @@ from mgx_numba.runtime.cpu.library.linking import compiler
 
 from ..frontends.support import make_model
 from ..values import normal
-from .support import build, exported, finished, needs_compiler
+from .support import build, exported, finished, needs_compiler, with_driver
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cpp.md"
 BEFORE = {
@@ -28,16 +29,20 @@ BEFORE = {
 @pytest.mark.parametrize("language", ["cpp", "c"])
 def test_program_of_the_page_runs(language: str, tmp_path: Path) -> None:
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": normal(3, 4)}, {"y": TensorProto.FLOAT})
-    _, library = exported(model.SerializeToString(), tmp_path / "out", "resnet50")
-    (block,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    program, library = exported(model.SerializeToString(), tmp_path / "out", "resnet50")
+    onnx.save(model, tmp_path / "resnet50.onnx")
+    program.save(tmp_path / "resnet50.mxr", embed_library=True)
+    first, *others = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(others) == (2 if language == "cpp" else 0)
+    block = first + "".join(f"{{\n{other}}}\n" for other in others)
     includes = re.findall(r"^#include.*\n", block, re.MULTILINE)
     source = tmp_path / f"page.{language}"
     body = block.replace("".join(includes), "")
     source.write_text("".join(includes) + BEFORE[language] + "int main(void) {\n" + body + "return 0; }\n")
     if language == "cpp":
-        program = build(source, tmp_path / "out" / "include", tmp_path / "page")
+        executable = build(source, tmp_path / "out" / "include", tmp_path / "page")
     else:
-        program = tmp_path / "page"
-        include = tmp_path / "out" / "include"
-        finished([*(compiler() or []), f"-I{include}", source, library, f"-Wl,-rpath,{library.parent}", "-o", program])
-    finished([program], cwd=tmp_path)
+        executable = tmp_path / "page"
+        flags = [f"-I{tmp_path / 'out' / 'include'}", f"-Wl,-rpath,{library.parent}"]
+        finished([*(compiler() or []), *flags, source, library, "-o", executable])
+    finished([executable], cwd=tmp_path, env=with_driver())

@@ -123,6 +123,14 @@ def test_damaged_files_never_crash(loader: Path, file: Path, tmp_path: Path) -> 
     assert refusals + without + loaded == 1500 and min(refusals, without, loaded) > 20
 
 
+def test_two_files_have_their_own_libraries(loader: Path, file: Path, tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Add", ["a", "b"], ["c"])], {"a": normal(3), "b": normal(3)}, {"c": TensorProto.FLOAT}
+    )
+    migraphx.parse_onnx_buffer(model.SerializeToString()).compile("cpu").save(tmp_path / "add.mxr", embed_library=True)
+    assert finished([loader, "both", file, tmp_path / "add.mxr"], env=NO_PYTHON) == "1 2\n2 1\n"
+
+
 def test_blobs_behind_the_tree_are_found(
     program: migraphx.program, loader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

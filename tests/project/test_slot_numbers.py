@@ -53,6 +53,10 @@ def generators() -> list[Path]:
     return [path for path in paths if path.relative_to(CPU).as_posix() not in WRITERS]
 
 
+def test_benchmarks_print_none_either() -> None:
+    assert slot_numbers((CPU.parents[2] / "bench" / "roofs.py").read_text()) == []
+
+
 def test_no_generator_prints_the_number_of_a_word() -> None:
     assert len(generators()) > 100
     found = {}

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     batch = batch_of(model, inputs, args.batch)
     write_report(measured, batch, args.detailed)
     if args.html:
-        write_page(args.html, page_data(model, measured, batch, inputs, title_of(args)), other)
+        write_page(args.html, page_data(model, measured, batch, title_of(args)), other)
     if args.trace:
         write_trace_events(args.trace, record_runs(model, inputs, min(iterations, TRACED_RUNS)), title_of(args))
     return 0

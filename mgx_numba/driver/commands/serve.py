@@ -29,9 +29,10 @@ def run(args: argparse.Namespace) -> int:
         while (request := receive(requests)) is not None:
             try:
                 answer = service.answer(request)
-            except (MgxError, MemoryError, TypeError, KeyError, IndexError, ValueError) as error:
+            except Exception as error:  # of this request: the programs of others stay
                 LOG.debug("%s", request["do"], exc_info=True)
                 known = isinstance(error, MgxError)
                 answer = {"error": str(error) if known else f"{request['do']}: {type(error).__name__}: {error}"}
+            sys.stdout.flush()  # what was printed comes before what is answered
             send(answers, answer)
     return 0

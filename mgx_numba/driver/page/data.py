@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ..._version import __version__
 from ...api.program import program
@@ -16,8 +14,8 @@ from ...graph.instruction import Instruction, Return
 from ...graph.passes.base import KERNEL_OPERATORS
 from ...graph.printer import format_instruction, instruction_names, program_lines
 from ...graph.program import Program
-from ...runtime.plan import Plan, Step
-from ...targets.base import Planned
+from ...runtime.plan import Plan, Step, Use
+from ...targets.base import Stage
 from ...targets.registry import target
 from ..measure import Measurement, StepTime
 from ..rebatch import Batch
@@ -37,25 +35,21 @@ _KINDS = {
 """Operators by what their kernels are like; all others move data."""
 
 
-def page_data(
-    model: program, measured: Measurement, batch: Batch, inputs: Mapping[str, np.ndarray], title: str
-) -> dict[str, Any]:
+def page_data(model: program, measured: Measurement, batch: Batch, title: str) -> dict[str, Any]:
     """All of one measured program: times in seconds, sizes in bytes."""
     compiled, chosen = model._compiled, model._target
     assert compiled is not None and chosen is not None
-    plan = compiled.plan(model._checked(inputs)) if isinstance(compiled, Planned) else None
+    plans = [stage.plan for stage in measured.stages if stage.plan is not None]
     kernels = {kernel: number for number, kernel in enumerate(compiled.kernels())}
-    if plan is not None and len(plan.steps) == len(measured.steps):
-        ran = [kernels.get(step.kernel, -1) if isinstance(step, Step) else -1 for step in plan.steps]
-    else:  # a program in stages: several plans
-        by_name = {f"{kernel.backend}::{kernel.name}": number for kernel, number in kernels.items()}
-        ran, plan = [by_name.get(step.label, -1) for step in measured.steps], None
-    graph = _Graph(measured.program, measured.steps)
+    ran = [kernels.get(step.kernel, -1) if isinstance(step, Step) else -1 for plan in plans for step in plan.steps]
+    if not plans:
+        ran = [-1] * len(measured.steps)
+    graph = _Graph(measured.stages, measured.steps)
     for choice in model.tuning_choices():
         solver = f"{choice.solver}{format_configuration(choice.configuration)}, chosen by {choice.origin}"
-        for line in choice.instructions:
-            if line in graph.places:
-                graph.instructions[graph.places[line]]["solver"] = solver
+        for (_, line), place in graph.places.items():
+            if line in choice.instructions:
+                graph.instructions[place]["solver"] = solver
     options = dataclasses.asdict(model._options) if model._options is not None else {}
     return {
         "format": FORMAT,
@@ -69,23 +63,30 @@ def page_data(
         "limits": None if measured.limits is None else dataclasses.asdict(measured.limits),
         "total": measured.total,
         "idle": measured.idle,
-        "steps": [_step(step, kernel, graph) for step, kernel in zip(measured.steps, ran)],
+        "steps": [_step(step, kernel, graph) for step, kernel in zip(measured.steps, ran, strict=True)],
         "kernels": [{"name": k.name, "symbol": k.symbol, "text": k.text} for k in kernels],
         "instructions": graph.instructions,
         "inputs": graph.parameters,
         "nodes": _nodes(model._portable),
-        "memory": None if plan is None else _memory(plan),
+        "memory": _memory(plans) if plans else None,
     }
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
-    constants = sum(array.nbytes for array in plan.constants)
-    return {"arena": plan.arena_bytes, "constants": constants, "uses": [dataclasses.asdict(u) for u in plan.uses]}
+def _memory(plans: Sequence[Plan]) -> dict[str, Any]:
+    """The arenas of plans that run one after the other, one behind the other, as all of them are kept."""
+    arena, step = 0, 0
+    uses: list[Use] = []
+    for plan in plans:
+        uses += [Use(u.offset + arena, u.bytes, u.first + step, u.last + step) for u in plan.uses]
+        arena += plan.arena_bytes
+        step += len(plan.steps)
+    constants = sum(array.nbytes for plan in plans for array in plan.constants)
+    return {"arena": arena, "constants": constants, "uses": [dataclasses.asdict(use) for use in uses]}
 
 
 def _step(step: StepTime, kernel: int, graph: _Graph) -> dict[str, Any]:
     return {
-        "instruction": graph.places.get(step.instruction, -1),
+        "instruction": graph.places.get((step.stage, step.instruction), -1),
         "label": step.label,
         "kernel": kernel,
         "seconds": step.average,
@@ -99,20 +100,33 @@ def _step(step: StepTime, kernel: int, graph: _Graph) -> dict[str, Any]:
 class _Graph:
     """The instructions that steps serve, and from which of them, or of the parameters, their inputs come.
 
-    Views and literals are passed through. ``places`` has the position of each printed instruction.
+    Views and literals are passed through, and so is what one stage hands to the next. ``places`` has the position of
+    each instruction, by its stage and as it is printed there.
     """
 
-    def __init__(self, shown: Program, steps: list[StepTime]) -> None:
-        served = {step.instruction for step in steps}
-        names = instruction_names(shown.reachable_modules())
-        lines = {ins: line for line, ins in program_lines(shown) if ins is not None and ins.module is shown.main}
-        kept = [ins for ins, line in lines.items() if line in served and not isinstance(ins.op, Return)]
-        self.places = {lines[ins]: k for k, ins in enumerate(kept)}
-        self.parameters = [{"name": names[p], "shape": str(p.shape)} for p in shown.main.parameters()]
-        self._sources = {ins: k for k, ins in enumerate(kept)}
-        self._sources |= {p: -1 - k for k, p in enumerate(shown.main.parameters())}
+    def __init__(self, stages: Sequence[Stage], steps: list[StepTime]) -> None:
+        self.places: dict[tuple[int, str], int] = {}
+        self.parameters: list[dict[str, str]] = []
+        self.instructions: list[dict[str, Any]] = []
+        self._sources: dict[Instruction, int] = {}
         self._known: dict[Instruction, list[int]] = {}
-        self.instructions = [self._instruction(ins, lines[ins], names) for ins in kept]
+        for number, stage in enumerate(stages):
+            served = {step.instruction for step in steps if step.stage == number}
+            main, names = stage.program.main, instruction_names(stage.program.reachable_modules())
+            for parameter in main.parameters():
+                if names[parameter] in stage.passed:
+                    result = stages[number - 1].program.main.results()[stage.passed[names[parameter]]]
+                    self._known[parameter] = self._source(result)
+                else:
+                    self._sources[parameter] = -1 - len(self.parameters)
+                    self.parameters.append({"name": names[parameter], "shape": str(parameter.shape)})
+            for line, ins in program_lines(stage.program):
+                if ins is not None and ins.module is main and line in served and not isinstance(ins.op, Return):
+                    shown = self._instruction(ins, line, names)
+                    if number:
+                        shown["name"] += f" of stage {number + 1}"
+                    self._sources[ins] = self.places[number, line] = len(self.instructions)
+                    self.instructions.append(shown)
 
     def _instruction(self, ins: Instruction, line: str, names: dict[Instruction, str]) -> dict[str, Any]:
         fused = ins.name in KERNEL_OPERATORS

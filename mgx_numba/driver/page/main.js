@@ -18,7 +18,7 @@
     showLegend(page);
     listenToSearch(page, choose);
   } else {
-    byId("graph").replaceChildren(make("h2", {}, "Graph"), make("p", {}, "The program runs in stages, whose graphs are not drawn."));
+    byId("graph").replaceChildren(make("h2", {}, "Graph"), make("p", {}, "No step serves an instruction of the program."));
   }
   for (const section of document.querySelectorAll("main section")) {
     const title = section.querySelector("h2").textContent;

@@ -218,9 +218,9 @@ class Service:
         return {"program": number, **self._changed(held)}
 
     def _changed(self, held: _Held) -> Answer:
-        """The library that now runs a program, if it is compiled and can be one."""
+        """The library that now runs a program, if it is compiled, can be one, and its steps are not to be traced."""
         _drop_folder(held)
-        if not held.model.is_compiled():
+        if not held.model.is_compiled() or held.model._trace_level:
             return {"library": None}
         held.folder = tempfile.TemporaryDirectory(prefix="mgx_numba_")
         try:

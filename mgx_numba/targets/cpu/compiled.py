@@ -15,7 +15,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, Step, TensorView
-from ..base import KeptPlan, Tree
+from ..base import KeptPlan, Stage, Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,10 +110,13 @@ class LoweredProgram:
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
-    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
-        """See `Planned.plan`."""
-        executable = self._for(inputs).executable
-        return None if executable is None else executable.plan
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        target = self._for(inputs)
+        if target is not self:
+            return target.stages(inputs)
+        assert target.executable is not None
+        return [Stage(target.program, target.executable.plan)]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """See `Timed.timeline`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
-from ..base import KeptPlan, Tree
+from ..base import KeptPlan, Stage, Tree
 from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
 
@@ -53,6 +54,21 @@ class StagedProgram(LoweredProgram):
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """See `LoweredProgram.observe`: the steps of both stages."""
         return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `LoweredProgram.stages`: those of both, the first of which is run for the second's lengths."""
+        found: list[Stage] = []
+
+        def note(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
+            own = stage.stages(given)
+            if found:
+                before = len(found[-1].program.main.results()) - len(self._names)
+                own[0] = replace(own[0], passed={name: before + k for k, name in enumerate(self._names)})
+            found.extend(own)
+            return stage.run(given)
+
+        self._in_stages(inputs, note)
+        return found
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """See `LoweredProgram.timeline`: that of both stages."""

@@ -23,7 +23,7 @@ from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.plan import HostStep, Plan, Step, TensorView
-from ..base import KeptPlan, Observation, Observer, Tree
+from ..base import KeptPlan, Observation, Observer, Stage, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -197,9 +197,11 @@ class GpuProgram:
             return value
         return to_host(self._engine, value).reshape(value.shape.array_lens)
 
-    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
-        """See `Planned.plan`."""
-        return self._for(inputs)._plan
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        return [Stage(target.program, target.executable.plan)]
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: what a call costs besides its steps is not measured yet."""

@@ -1,4 +1,5 @@
-// Runs a library's program in MIGraphX's C++ names: `example LIBRARY [FILE...]`.
+// Runs a program in MIGraphX's C++ names: `example LIBRARY [FILE...]`. In place of a library it takes an .mxr file that
+// has one, which it trusts.
 //
 // Each FILE has the elements of one parameter, in the library's order, as raw bytes; without files they are generated.
 // The results are written to output0.bin, output1.bin, ... in the current folder.
@@ -22,7 +23,9 @@ int main(int argc, char** argv)
     try {
         if(argc < 2)
             throw std::runtime_error("usage: example LIBRARY [FILE...]");
-        const migraphx::program program = migraphx::load(argv[1]);
+        migraphx::file_options options;
+        options.set_trust_objects();
+        const migraphx::program program = migraphx::load(argv[1], options);
         const auto shapes = program.get_parameter_shapes();
         migraphx::program_parameters parameters;
         for(std::size_t k = 0; k < shapes.size(); k++) {

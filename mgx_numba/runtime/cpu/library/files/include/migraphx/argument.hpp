@@ -3,6 +3,7 @@
 #define MIGRAPHX_ARGUMENT_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -101,7 +102,41 @@ using arguments = std::vector<argument>;
 /// As `argument::generate`.
 inline argument generate_argument(shape s, std::size_t seed = 0) { return argument::generate(std::move(s), seed); }
 
+namespace detail {
+
+inline std::uint32_t bits_of(float value)
+{
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/// IEEE 754's binary16, rounded to nearest, ties to even.
+inline std::uint16_t half_bits(float value)
+{
+    const std::uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+    if(rest > 0x7f800000u)
+        return static_cast<std::uint16_t>(sign | 0x7e00u); // a NaN
+    if(rest >= 0x477ff000u)
+        return static_cast<std::uint16_t>(sign | 0x7c00u); // from 65520 on
+    if(rest < 0x38800000u) // below 2^-14 they are multiples of 2^-24
+        return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(std::nearbyint(std::fabs(value) * 16777216.0f)));
+    return static_cast<std::uint16_t>(sign | (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1u)) >> 13);
+}
+
+/// The upper half of a float, rounded to nearest, ties to even.
+inline std::uint16_t bf16_bits(float value)
+{
+    const std::uint32_t bits = bits_of(value);
+    if((bits & 0x7fffffffu) > 0x7f800000u)
+        return static_cast<std::uint16_t>(bits >> 16 | 0x40u); // a NaN
+    return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+} // namespace detail
+
 /// A constant: a copy of elements that are given in row-major order, as the shape's type or as one that is converted to it.
+/// Those of types that C++ lacks are also taken as their bits, and those of 8 bits as nothing else.
 class literal {
 public:
     template <class T>
@@ -146,10 +181,22 @@ private:
         case MGX_INT64: return put<std::int64_t>(elements);
         case MGX_UINT32: return put<std::uint32_t>(elements);
         case MGX_UINT64: return put<std::uint64_t>(elements);
-        default:
-            if(sizeof(T) != mgx_type_size(get_shape().type()))
-                throw error(MGX_BAD_PARAM, "literal: elements of its type are given as their bits, in as many bytes");
+        default: break;
+        }
+        if(sizeof(T) == mgx_type_size(get_shape().type()))
             return put<T>(elements);
+        if(get_shape().type() == MGX_HALF)
+            return put<std::uint16_t>(elements, detail::half_bits);
+        if(get_shape().type() == MGX_BF16)
+            return put<std::uint16_t>(elements, detail::bf16_bits);
+        throw error(MGX_BAD_PARAM, "literal: elements of its type are given as their bits, in as many bytes");
+    }
+    template <class To, class T, class Convert>
+    void put(const T* elements, Convert convert)
+    {
+        for(std::size_t k = 0; k < get_shape().elements(); k++) {
+            const To element = convert(static_cast<float>(elements[k]));
+            std::memcpy(value_.data() + get_shape().index(k) * sizeof element, &element, sizeof element);
         }
     }
     template <class To, class T>

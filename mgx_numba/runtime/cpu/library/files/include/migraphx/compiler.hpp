@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -56,13 +57,13 @@ private:
 /// The process. Calls from several threads wait for each other.
 class compiler {
 public:
-    /// The one of this process; started if need be, also after it has ended.
+    /// The one of this process; started if need be, also after it has ended, and in a child after a fork.
     static std::shared_ptr<compiler> get()
     {
         static std::mutex lock;
         static std::shared_ptr<compiler> one;
         const std::lock_guard<std::mutex> guard(lock);
-        if(one == nullptr || one->ended_)
+        if(one == nullptr || one->ended_ || one->owner_ != getpid())
             one.reset(new compiler);
         return one;
     }
@@ -73,27 +74,21 @@ public:
     /// What it answers; its errors are thrown.
     msgpack::value ask(const request& what)
     {
+        if(owner_ != getpid()) // after a fork: the parent's requests go over the same socket
+            throw error(MGX_COMPILER, "the program belongs to the process that this one was forked from");
         const std::lock_guard<std::mutex> guard(lock_);
         if(ended_)
             throw error(MGX_COMPILER, "the compiler's process has ended, and with it the programs that it had");
-        const std::string text = what.text();
-        std::string answer(8, '\0');
-        std::uint64_t length = text.size();
-        char head[8];
-        for(int k = 0; k < 8; k++)
-            head[k] = static_cast<char>(length >> (8 * k) & 0xff);
-        bool whole = send_all(head, sizeof head) && send_all(text.data(), text.size()) && receive(&answer[0], 8);
-        length = 0;
-        for(int k = 7; whole && k >= 0; k--)
-            length = length << 8 | static_cast<unsigned char>(answer[static_cast<std::size_t>(k)]);
-        if(whole) {
-            answer.resize(static_cast<std::size_t>(length));
-            whole = receive(&answer[0], answer.size());
+        std::string answer;
+        bool whole;
+        try {
+            whole = exchange(what.text(), answer);
+        } catch(...) { // what is left of the answer would be taken for the next one
+            end();
+            throw;
         }
-        if(!whole) {
-            const int status = end();
-            throw error(MGX_COMPILER, "the compiler's process has ended" + told(status));
-        }
+        if(!whole)
+            throw error(MGX_COMPILER, "the compiler's process has ended" + told(end()));
         msgpack::memory_source bytes(answer.data(), answer.size());
         msgpack::value found = msgpack::reader(bytes).tree();
         if(found["error"])
@@ -132,6 +127,22 @@ private:
                                           + "; pip install mgx_numba brings it, MGX_DRIVER says where it is");
         }
         ended_ = false;
+    }
+    /// Send a request and receive the answer; false if the process has ended.
+    bool exchange(const std::string& text, std::string& answer)
+    {
+        unsigned char head[8];
+        std::uint64_t length = text.size();
+        for(int k = 0; k < 8; k++)
+            head[k] = static_cast<unsigned char>(length >> (8 * k) & 0xff);
+        char* const raw = reinterpret_cast<char*>(head);
+        if(!send_all(raw, sizeof head) || !send_all(text.data(), text.size()) || !receive(raw, sizeof head))
+            return false;
+        length = 0;
+        for(int k = 7; k >= 0; k--)
+            length = length << 8 | head[k];
+        answer.resize(static_cast<std::size_t>(length));
+        return answer.empty() || receive(&answer[0], answer.size());
     }
     bool send_all(const char* data, std::size_t count)
     {
@@ -178,9 +189,10 @@ private:
         return " with status " + std::to_string(WEXITSTATUS(status)) + "; what it said is on standard error";
     }
     std::mutex lock_;
+    const pid_t owner_ = getpid();
     pid_t child_ = 0;
     int socket_ = -1;
-    bool ended_ = true;
+    std::atomic<bool> ended_{true};
 };
 
 /// Shapes and tensors as they pass between the processes.

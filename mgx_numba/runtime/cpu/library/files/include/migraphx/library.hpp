@@ -18,10 +18,10 @@ namespace migraphx {
 class library_program {
 public:
     /// `handle` is that of dlopen, which this closes in any case, or null; `weights` and `offset` are where the weights
-    /// are, empty for where the library looks.
+    /// are, empty for where the library looks; `file` is kept until the library is closed.
     library_program(const mgx_library* library, void* handle, const file_options& given, const std::string& weights = "",
-                    std::uint64_t offset = 0)
-        : handle_(handle)
+                    std::uint64_t offset = 0, std::shared_ptr<void> file = nullptr)
+        : handle_(handle), file_(std::move(file))
     {
         try {
             load(library, given, weights.empty() ? given.weights() : weights, offset);
@@ -41,7 +41,8 @@ public:
 
     /// Open a library by its path, or as dlopen finds it.
     static std::shared_ptr<library_program> open(const char* file, const file_options& given,
-                                                 const std::string& weights = "", std::uint64_t offset = 0)
+                                                 const std::string& weights = "", std::uint64_t offset = 0,
+                                                 std::shared_ptr<void> kept = nullptr)
     {
         void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
         if(handle == nullptr)
@@ -52,7 +53,7 @@ public:
             dlclose(handle);
             throw error(MGX_BAD_PARAM, std::string(file) + ": it is no library that mgx_numba exported");
         }
-        return std::make_shared<library_program>(get(), handle, given, weights, offset);
+        return std::make_shared<library_program>(get(), handle, given, weights, offset, std::move(kept));
     }
 
     const mgx_library& library() const { return *library_; }
@@ -115,6 +116,7 @@ private:
     const mgx_library* library_ = nullptr;
     mgx_program* loaded_ = nullptr;
     void* handle_;
+    std::shared_ptr<void> file_;
 };
 
 } // namespace migraphx

@@ -105,12 +105,10 @@ inline operation make_json_op(const std::string& name, const std::string& attrib
 
 /// Refers to an instruction of a module.
 class instruction {
-public:
-    std::int64_t id() const { return id_; }
-
 private:
     friend class module;
-    explicit instruction(std::int64_t id) : id_(id) {}
+    instruction(const std::weak_ptr<remote_program>& owner, std::int64_t id) : owner_(owner), id_(id) {}
+    std::weak_ptr<remote_program> owner_;
     std::int64_t id_;
 };
 
@@ -178,18 +176,25 @@ private:
         return found;
     }
     request about(const std::string& what) const { return owner()->about(what).add("module", id_); }
-    instruction added(const request& what) const { return instruction(owner()->ask(what)["instruction"].number); }
-    static msgpack::writer references(const instructions& given)
+    instruction added(const request& what) const
+    {
+        return instruction(owner_, owner()->ask(what)["instruction"].number);
+    }
+    msgpack::writer references(const instructions& given) const
     {
         std::vector<std::size_t> ids;
-        for(const auto& one : given)
-            ids.push_back(static_cast<std::size_t>(one.id()));
+        for(const auto& one : given) {
+            if(one.owner_.lock() != owner())
+                throw error(MGX_BAD_PARAM, "an instruction is of another program");
+            ids.push_back(static_cast<std::size_t>(one.id_));
+        }
         return wire::of(ids);
     }
     std::weak_ptr<remote_program> owner_;
     std::int64_t id_;
 };
 
+using module_ref = module;
 using modules = std::vector<module>;
 
 /// What `get_main_module` gives: a module, or a pointer to one that lives as long as the program.

@@ -118,13 +118,21 @@ struct value {
     std::vector<std::pair<std::string, value>> entries;
 
     /// The entry of a map; nil if it has none.
-    const value& operator[](const char* key) const
+    const value& operator[](const char* key) const&
     {
         static const value none;
         for(const auto& entry : entries)
             if(entry.first == key)
                 return entry.second;
         return none;
+    }
+    /// Of a temporary, whose entries do not outlive it.
+    value operator[](const char* key) &&
+    {
+        for(auto& entry : entries)
+            if(entry.first == key)
+                return std::move(entry.second);
+        return {};
     }
     explicit operator bool() const { return what != kind::nil && (what != kind::boolean || number != 0); }
 };

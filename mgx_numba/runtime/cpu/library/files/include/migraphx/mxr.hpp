@@ -104,7 +104,7 @@ inline std::uint32_t crc32(const std::string& bytes)
     return found ^ 0xffffffffu;
 }
 
-/// The file descriptor of a file in memory, closed at the end.
+/// A file in memory, as long as this lives.
 class memory_file {
 public:
     explicit memory_file(const std::string& content) : file_(memfd_create("mgx_numba_library", MFD_CLOEXEC))
@@ -160,8 +160,8 @@ inline std::shared_ptr<library_program> load(const std::string& path, const file
     }
     if(crc32(code) != found.checksum)
         throw error(MGX_BAD_FILE, path + ": the library in the file is damaged");
-    const memory_file file(code);
-    return library_program::open(file.path().c_str(), given, found.weights.found ? path : "", found.weights.at);
+    const auto file = std::make_shared<memory_file>(code); // kept open: dlopen takes two of one path for the same
+    return library_program::open(file->path().c_str(), given, found.weights.found ? path : "", found.weights.at, file);
 }
 
 } // namespace mxr

@@ -180,8 +180,10 @@ public:
     }
     main_module get_main_module() const
     {
+        const module found = module_of(remote().about("main_module"));
         if(state_->main == nullptr)
-            state_->main.reset(new module(module_of(remote().about("main_module"))));
+            state_->main.reset(new module(found));
+        *state_->main = found;
         return main_module(state_->main.get());
     }
     module create_module(const std::string& name) const
@@ -193,9 +195,7 @@ public:
     msgpack::value ask(const request& what) const { return existing().ask(what); }
     void change(const request& what) const
     {
-        const msgpack::value answer = remote().ask(what);
-        state_->main.reset();
-        take(answer);
+        take(remote().ask(what));
     }
 
     friend bool operator==(const program& a, const program& b)
@@ -217,6 +217,7 @@ private:
         std::shared_ptr<remote_program> remote;   // null of a library that was loaded, and of a program not yet begun
         std::shared_ptr<library_program> library; // null if the compiler's process runs it
         std::shared_ptr<const signature> known;
+        std::mutex lock; // of `known`
         std::unique_ptr<module> main;
     };
 
@@ -260,6 +261,7 @@ private:
             for(std::size_t k = 0; k < library.output_count; k++)
                 found->outputs.emplace_back(library.outputs[k].name, library_program::shape_of(library.outputs[k]));
         }
+        const std::lock_guard<std::mutex> guard(state_->lock);
         if(state_->known == nullptr || !(*state_->known == *found))
             state_->known = found;
         return state_->known;

@@ -1,0 +1,183 @@
+// MIGraphX's C++ interface over the compiler's process: `compiler FOLDER`, which has net.onnx, open.onnx and det.onnx. It
+// prints a line for each thing that is refused, and writes results as NAME.bin.
+#include <signal.h>
+
+#include <fstream>
+#include <limits>
+#include <migraphx/cpu/target.hpp>
+#include <migraphx/generate.hpp>
+#include <migraphx/load_save.hpp>
+#include <migraphx/make_op.hpp>
+#include <migraphx/onnx.hpp>
+#include <thread>
+
+#include "support.hpp"
+
+static std::string folder;
+
+static void write(const std::string& name, const migraphx::argument& value)
+{
+    std::ofstream(folder + "/" + name + ".bin", std::ios::binary)
+        .write(value.data(), static_cast<std::streamsize>(value.get_shape().bytes()));
+}
+
+static migraphx::program generated()
+{
+#include "generated.inc"
+    return p;
+}
+
+static void built()
+{
+    const migraphx::program p = generated();
+    std::ofstream(folder + "/generated.txt") << p;
+    migraphx::program again = generated(), copy = again;
+    require(p == again && copy == again && p != migraphx::parse_onnx(folder + "/net.onnx"), "programs are compared");
+    migraphx::module main = p.get_main_module();
+    refusal("operator", [&] { main.add_instruction(migraphx::make_op("nothing")); });
+    refusal("attribute", [&] { main.add_instruction(migraphx::make_op("flatten", {{"axes", 1}})); });
+    refusal("json", [&] { main.add_instruction(migraphx::make_json_op("flatten", "{axis:}")); });
+    refusal("foreign", [&] { main.add_return({again.get_main_module().add_parameter("other", migraphx::shape())}); });
+    refusal("elements", [] { migraphx::literal(migraphx::shape(migraphx::shape::float_type, {3}), {1.0, 2.0}); });
+
+    migraphx::program q; // MIGraphX's public interface
+    migraphx::module m = q.get_main_module();
+    const migraphx::shape s{migraphx::shape::float_type, {2, 3}};
+    const auto x = m.add_parameter("x", s);
+    const auto y = m.add_instruction(migraphx::operation("leaky_relu", "{alpha: %f}", 0.25), {x});
+    const auto most = m.add_literal(migraphx::literal(migraphx::shape(migraphx::shape::float_type), {2}));
+    const auto wide = m.add_instruction(migraphx::make_op("multibroadcast", {{"out_lens", {2, 3}}}), most);
+    const auto limited = m.add_instruction(migraphx::make_op("min"), y, wide);
+    const auto padded = m.add_instruction(
+        migraphx::make_op("pad", {{"pads", {0, 1, 0, 0}}, {"value", -std::numeric_limits<double>::infinity()}}), limited);
+    m.add_return({padded, x});
+    q.compile(migraphx::target("cpu"));
+    require(q.is_library(), "the CPU runs a library");
+    std::vector<float> values{-4, -2, 0, 1, 2, 3};
+    const auto results = q.eval({{"x", migraphx::argument(s, values.data())}});
+    const float least = -std::numeric_limits<float>::infinity();
+    require(results[0].as_vector<float>() == std::vector<float>{least, -1, -0.5, 0, least, 1, 2, 2}, "padded");
+    require(results[1].as_vector<float>() == values, "x");
+    require(q.get_output_shapes()[0] == migraphx::shape(migraphx::shape::float_type, {2, 4}), "shape");
+}
+
+static void parsed()
+{
+    migraphx::onnx_options options;
+    options.set_input_parameter_shape("x", {4, 6});
+    migraphx::program p = migraphx::parse_onnx(folder + "/open.onnx", options);
+    const migraphx::shape s = p.get_parameter_shapes()["x"];
+    require(s.lengths() == std::vector<std::size_t>{4, 6}, "lengths that were given");
+    const auto x = migraphx::generate_argument(s, 3);
+    write("x", x);
+    migraphx::quantize_fp16(p);
+    p.compile(migraphx::cpu::target{});
+    write("fp16", p.eval({{"x", x}})[0]);
+
+    migraphx::program q = migraphx::parse_onnx(folder + "/open.onnx", options);
+    migraphx::quantize_int8_options calibration;
+    calibration.add_calibration_data({{"x", x}});
+    migraphx::quantize_int8(q, migraphx::cpu::target{}, calibration);
+    q.compile(migraphx::cpu::target{});
+    write("int8", q.eval({{"x", x}})[0]);
+    q.compile(migraphx::target("ref"));
+    require(!q.is_library(), "other targets run in the compiler's process");
+    require(q.eval({{"x", x}})[0].get_shape().lengths() == std::vector<std::size_t>{4, 5}, "there, too, it runs");
+
+    migraphx::onnx_options open;
+    open.set_dyn_input_parameter_shape("x", {{1, 8}, {6, 6}});
+    migraphx::program r = migraphx::parse_onnx(folder + "/open.onnx", open);
+    require(r.get_parameter_shapes()["x"].dynamic(), "open lengths");
+    require(r.get_parameter_shapes()["x"].dyn_dims()[0] == migraphx::dynamic_dimension(1, 8), "a range");
+    r.compile(migraphx::cpu::target{});
+    require(!r.is_library(), "lengths that a run tells");
+    write("open", r.eval({{"x", x}})[0]);
+    r.reshape({{"x", {4, 6}}});
+    require(r.is_library(), "lengths are known, and it is compiled again");
+    write("reshaped", r.eval({{"x", x}})[0]);
+
+    migraphx::program det = migraphx::parse_onnx(folder + "/det.onnx");
+    det.compile(migraphx::cpu::target{});
+    const migraphx::shape square(migraphx::shape::float_type, {2, 2});
+    std::vector<float> matrix{1, 2, 3, 5}; // in columns
+    const migraphx::argument turned(migraphx::shape(migraphx::shape::float_type, {2, 2}, {1, 2}), matrix.data());
+    std::vector<std::thread> callers;
+    std::vector<float> found(4);
+    for(std::size_t k = 0; k < found.size(); k++)
+        callers.emplace_back([&, k] { found[k] = det.eval({{"x", turned}})[0].as_vector<float>()[0]; });
+    for(auto& caller : callers)
+        caller.join();
+    require(!det.is_library() && found == std::vector<float>(4, -1), "what has no kernel runs, too");
+    refusal("missing", [&] { det.eval({{"y", turned}}); });
+    refusal("shape", [&] { det.eval({{"x", migraphx::argument(migraphx::shape(square.type(), {2, 3}))}}); });
+}
+
+static void kept()
+{
+    const migraphx::program p = migraphx::parse_onnx(folder + "/net.onnx");
+    refusal("not compiled", [&] {
+        migraphx::file_options options;
+        options.set_embed_library();
+        migraphx::save(p, folder + "/none.mxr", options);
+    });
+    p.compile(migraphx::target("cpu"));
+    const auto x = migraphx::generate_argument(p.get_parameter_shapes()["x"], 5);
+    const auto wanted = p.eval({{"x", x}});
+    migraphx::save(p, folder + "/net.mxr");
+    const migraphx::program again = migraphx::load(folder + "/net.mxr");
+    require(again.is_library() && again.eval({{"x", x}}) == wanted && again == p, "what was saved is loaded");
+    migraphx::file_options json;
+    json.set_file_format("json");
+    migraphx::save(p, folder + "/net.json", json);
+    require(migraphx::load(folder + "/net.json", json) == p, "in JSON, too");
+    refusal("file", [] { migraphx::load(folder + "/net.onnx"); });
+    refusal("no file", [] { migraphx::parse_onnx(folder + "/nowhere.onnx"); });
+    refusal("no target", [&] { p.compile(migraphx::target("fpga")); });
+    refusal("empty", [] { migraphx::program().eval({}); });
+}
+
+// A child has no part in its parent's requests.
+static void forked()
+{
+    migraphx::program p = migraphx::parse_onnx(folder + "/net.onnx");
+    std::cout.flush();
+    const pid_t child = fork();
+    if(child == 0) {
+        refusal("forked", [&] { p.print(); });
+        p = migraphx::program(); // gone, which the parent must not notice
+        std::cout.flush();
+        _exit(0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    require(status == 0 && p.get_parameter_shapes().size() == 1, "the parent's program is there");
+}
+
+// The last: the process ends.
+static void ended()
+{
+    migraphx::program p = migraphx::parse_onnx(folder + "/net.onnx");
+    pid_t child = 0;
+    std::ifstream("/proc/self/task/" + std::to_string(getpid()) + "/children") >> child;
+    require(child > 0 && kill(child, SIGKILL) == 0, "it is there");
+    refusal("killed", [&] { p.print(); });
+    refusal("gone", [&] { p.print(); });
+    require(migraphx::parse_onnx(folder + "/net.onnx").get_parameter_shapes().size() == 1, "another one is started");
+}
+
+int main(int, char** argv)
+{
+    try {
+        folder = argv[1];
+        built();
+        parsed();
+        kept();
+        forked();
+        ended();
+        require(migraphx::get_onnx_operators().size() > 100, "operators are listed");
+        std::cout << "all hold\n";
+    } catch(const std::exception& error) {
+        std::cout << error.what() << "\n";
+        return 1;
+    }
+}
