@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu.machine import machine, using
+from mgx_numba.codegen.cpu.toolchain import batch
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from tests.caches import with_kernels
@@ -32,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
         with_kernels(Path(folder))
     patch.setenv(ENVIRONMENT, folder)
     patch.delenv(PROBLEM_CACHE, raising=False)
-    patch.setenv("MIGRAPHX_GPU_COMPILE_PARALLEL", "1")
+    patch.setattr(batch, "_affinity", lambda: range(1))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -243,7 +243,7 @@ API |= {
     ),
     "calibration by NaN": (
         lambda: _calibrate([{"x": X * np.nan}]),
-        "calibration: a value is infinite or NaN in all batches",
+        "is infinite or NaN in all batches",
     ),
     "a library without a name": (
         lambda: _read().compile("cpu").export_library("o", None),  # type: ignore[arg-type]

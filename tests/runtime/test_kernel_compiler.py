@@ -14,12 +14,12 @@ import pytest
 
 from mgx_numba.codegen.cpu import host, identity
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.cpu.toolchain import batch
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu.toolchain.elf import read_object
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.identity import files_digest
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import CompileError, FormatError
 from mgx_numba.runtime.cpu.threads import NativeKernel
 
@@ -211,8 +211,7 @@ def test_the_longest_kernel_was_begun_last(distinct: Callable[[int], KernelSourc
     assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
 
 
-def test_workers_only_when_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MIGRAPHX_GPU_COMPILE_PARALLEL")
+def test_workers_only_when_they_pay() -> None:
     assert batch.worker_count(5, cpus=8) == 0
     assert batch.worker_count(30, cpus=1) == 0
     assert batch.worker_count(30, cpus=2) == 2
