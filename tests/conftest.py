@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu.machine import machine, using
-from mgx_numba.codegen.cpu.toolchain import batch
+from mgx_numba.codegen.workers import batch
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from tests.caches import with_kernels
