@@ -13,9 +13,13 @@ from dataclasses import dataclass
 
 from ...errors import OptionError
 
-__all__ = ["ARCHITECTURES", "ENVIRONMENT", "Architecture", "architecture", "chosen", "for_capability", "lowering_for"]
+__all__ = [
+    "ARCHITECTURES", "ENVIRONMENT", "WARP", "Architecture", "architecture", "chosen", "for_capability", "lowering_for",
+]  # fmt: skip
 
 ENVIRONMENT = "MGX_GPU_ARCH"
+WARP = 32
+"""Threads of a warp, as kernels are written for: NVIDIA's number, and half or all of a wave of AMD's."""
 
 
 @dataclass(frozen=True)

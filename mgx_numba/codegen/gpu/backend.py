@@ -10,7 +10,8 @@ from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store
 from .architecture import ENVIRONMENT
-from .identity import environment_identity, selected_architecture
+from .driver.device import selected_architecture
+from .identity import environment_identity
 from .kernel import NAME
 
 if TYPE_CHECKING:

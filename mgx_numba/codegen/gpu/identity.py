@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..identity import SHARED_MEANING, files_digest
 from ..platform import platform
-from .architecture import Architecture, chosen
-from .driver.device import architecture_of
+from .driver.device import selected_architecture
 from .kernel import NAME
 
-__all__ = ["environment_identity", "selected_architecture"]
+__all__ = ["environment_identity"]
 
 FORMAT = "1"
 _MEANING = (
@@ -19,15 +18,6 @@ _MEANING = (
     "gpu/toolchain/*.py",
 )
 """Files of code generation that give a kernel's text its meaning."""
-
-
-def selected_architecture() -> Architecture:
-    """What kernels are compiled for: what is named, else what the first device is.
-
-    Raises:
-        DeviceError: neither is there.
-    """
-    return chosen() or architecture_of(0)
 
 
 def environment_identity() -> dict[str, str]:

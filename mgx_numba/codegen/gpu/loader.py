@@ -10,8 +10,7 @@ from ..kernel import KernelSource
 from ..store import Store, default_store, look_up
 from ..traces import dump_kernels, show_kernels
 from .architecture import Architecture
-from .driver.device import Device, device
-from .identity import selected_architecture
+from .driver.device import Device, device, selected_architecture
 
 __all__ = ["assembled", "load", "loadable", "objects_of"]
 

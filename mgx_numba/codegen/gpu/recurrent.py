@@ -14,13 +14,14 @@ from ..launch import Launch, Operand, Solution
 from ..printer import CodeBuffer, VectorValue, numpy_dtype
 from ..problems.recurrence import RecurrenceProblem
 from ..recurrent_cell import RecurrentCell
+from .architecture import WARP
 from .kernel import gpu_grid, gpu_kernel
 from .printer import ThreadPrinter, dtype_name, most_lanes
 
 __all__ = ["recurrent_solution"]
 
-WARPS, WARP = 8, 32
-"""Warps of a block, and threads of a warp."""
+WARPS = 8
+"""Warps of a block. No figures kept."""
 MOST_SUMS = 64
 """Sums that a thread holds in registers, beside as many operands: few enough for two blocks of a multiprocessor."""
 
@@ -33,7 +34,7 @@ def recurrent_solution(problem: RecurrenceProblem, origin: str = "") -> Solution
     that is computed in), those of ``peephole``, ``inner_bias`` and ``lengths`` that the problem declares, and
     ``scratch``.
     """
-    layout = _Layout(problem)
+    layout = _Scratch(problem)
     launches = [
         _StepText(problem, layout, step, number).launch(origin)
         for step in range(problem.steps)
@@ -42,7 +43,7 @@ def recurrent_solution(problem: RecurrenceProblem, origin: str = "") -> Solution
     return Solution(tuple(launches), layout.bytes)
 
 
-class _Layout:
+class _Scratch:
     """Scratch memory: hidden states before and after a step, then cell states or what gru keeps.
 
     Attributes:
@@ -72,7 +73,7 @@ class _Layout:
 class _StepText(RecurrentCell):
     """The text and the arguments of one launch."""
 
-    def __init__(self, problem: RecurrenceProblem, layout: _Layout, step: int, number: int) -> None:
+    def __init__(self, problem: RecurrenceProblem, layout: _Scratch, step: int, number: int) -> None:
         self.buffer, self.arguments = CodeBuffer(), Arguments()
         super().__init__(problem, ThreadPrinter(self.buffer, 0, problem.fast_math))
         self.number, self.gates = number, problem.phases[number]
@@ -101,7 +102,7 @@ class _StepText(RecurrentCell):
             // (p.steps * p.gates) ** 2,
         )  # fmt: skip
 
-    def _declare(self, layout: _Layout, step: int) -> None:
+    def _declare(self, layout: _Scratch, step: int) -> None:
         p, arguments = self.problem, self.arguments
         wide = dtype_name(self.type)
         for name in ("x", "w", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):

@@ -16,7 +16,7 @@ from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
-from ..identity import selected_architecture
+from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from .parts import join_parts
 

@@ -8,12 +8,11 @@ from typing import Protocol
 from ....core.types import Type
 from ...printer import VectorValue
 from ...reductions import Reduction
+from ..architecture import WARP
 from ..printer import ThreadPrinter, dtype_name
 
 __all__ = ["ColumnTeam", "RowTeam", "Team"]
 
-WARP = 32
-"""Threads of a warp."""
 _ACROSS_LANES = {"add": "reduce_add", "mul": "reduce_mul", "max": "reduce_max", "min": "reduce_min",
                  "logical_or": "reduce_or", "logical_and": "reduce_and"}  # fmt: skip
 

@@ -19,7 +19,7 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
-from ..identity import selected_architecture
+from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from .operands import ProductOperands
 from .parts import add_parts

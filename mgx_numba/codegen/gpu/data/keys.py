@@ -8,12 +8,11 @@ import numpy as np
 
 from ....core.types import Type
 from ...printer import CodeBuffer
+from ..architecture import WARP
 from ..printer import dtype_name
 
 __all__ = ["Order", "join_first"]
 
-WARP = 32
-"""Threads of a warp."""
 
 _BITS = {Type.float_type: Type.int32_type, Type.double_type: Type.int64_type}
 

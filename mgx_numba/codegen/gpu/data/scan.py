@@ -10,14 +10,15 @@ from ...launch import Launch
 from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
+from ..architecture import WARP
 from ..cluster.indexing import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import ThreadPrinter, dtype_name
 
 __all__ = ["scan_launch"]
 
-THREADS, WARP = 256, 32
-"""Threads of a block, and of a warp."""
+THREADS = 256
+"""Threads of a block. No figures kept."""
 HELD = 4
 """Elements that a thread adds up by itself. No figures kept."""
 

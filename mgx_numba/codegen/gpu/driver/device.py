@@ -8,10 +8,10 @@ import threading
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
 from ....errors import CompileError, DeviceError
-from ..architecture import Architecture, for_capability
+from ..architecture import Architecture, chosen, for_capability
 from .library import Driver, driver, loaded
 
-__all__ = ["Device", "architecture_of", "device", "device_count", "memory_at", "model_of"]
+__all__ = ["Device", "architecture_of", "device", "device_count", "memory_at", "model_of", "selected_architecture"]
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
@@ -130,6 +130,15 @@ def architecture_of(number: int) -> Architecture:
     if found is None:
         raise DeviceError(f"{_name(handle)} has compute capability {capability}; 7.5 or higher is needed")
     return found
+
+
+def selected_architecture() -> Architecture:
+    """What kernels are compiled for: what is named, else what the first device is.
+
+    Raises:
+        DeviceError: neither is there.
+    """
+    return chosen() or architecture_of(0)
 
 
 def model_of(number: int) -> str:

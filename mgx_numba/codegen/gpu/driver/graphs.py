@@ -14,8 +14,7 @@ import numpy as np
 
 from ....errors import DeviceError
 from ...launch import Grid
-from ..identity import selected_architecture
-from .device import Device
+from .device import Device, selected_architecture
 
 __all__ = ["Graph", "GraphInMaking", "KernelNode"]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....errors import MgxError
 from ...launch import TensorLayout, TensorMap
+from ..architecture import WARP
 
 __all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
 
@@ -18,8 +19,6 @@ _SEVERAL = -2
 """Thread number of a byte that several have read."""
 _WARP_READERS = -3
 """Less the number of a warp: several threads of it have read a byte, and no other."""
-WARP = 32
-"""Threads of a warp."""
 EPOCH = 1 << 20
 """A block's epoch: barriers of a warp between two of the block are fewer."""
 _X_BITS, _Y_BITS = 24, 20

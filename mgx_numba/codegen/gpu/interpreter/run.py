@@ -19,8 +19,9 @@ import numpy as np
 from ....errors import MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
+from ..architecture import WARP
 from .asynchronous import WARPGROUP, BlockAsync, Copies
-from .memory import EPOCH, WARP, Allocation, KernelFault, Memory, Place, Thread
+from .memory import EPOCH, Allocation, KernelFault, Memory, Place, Thread
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
 from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
 

@@ -14,12 +14,10 @@ from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
-from ..architecture import Architecture, chosen
+from ..architecture import WARP, Architecture, chosen
 
 __all__ = ["barrier", "block_index", "grid_wait", "shuffle_xor", "thread_index"]
 
-WARP = 32
-"""Threads of a warp."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _AXES = "xyz"
 
