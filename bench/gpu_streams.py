@@ -1,7 +1,7 @@
 """What calls cost with data on a device: `python -m bench.gpu_streams [--json FILE] [--runs N]`.
 
-Host time of a call beside the device's own, threads with a stream each, and memory over many runs. The program is a row
-of small kernels, so that the host counts.
+Host time of a call beside the device's own, threads with a stream each, memory over many runs, and two devices where
+there are two. The program is a row of small kernels, so that the host counts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import mgx_numba
+from mgx_numba.codegen.gpu.driver.device import device_count
 from mgx_numba.runtime.gpu.cuda import CudaEngine, cuda_engine
 
 LENS = (8, 64)
@@ -28,15 +29,15 @@ BATCH = 50
 """Calls in a row of one measurement: fewer than the driver takes before it lets a caller wait."""
 
 
-def program(kernels: int) -> Any:
+def program(kernels: int, lens: tuple[int, int] = LENS, device_id: int = 0) -> Any:
     """So many softmax one after the other, each a kernel."""
     made = mgx_numba.program()
     main = made.get_main_module()
-    value = main.add_parameter("x", mgx_numba.shape(type="float", lens=list(LENS)))
+    value = main.add_parameter("x", mgx_numba.shape(type="float", lens=list(lens)))
     for _ in range(kernels):
         value = main.add_instruction(mgx_numba.op("softmax", axis=1), [value])
     main.add_return([value])
-    return made.compile("gpu", offload_copy=False)
+    return made.compile("gpu", offload_copy=False, device_id=device_id)
 
 
 def numbers(seed: int) -> np.ndarray:
@@ -140,6 +141,30 @@ def threads(kernels: int) -> dict[str, float]:
     return {"runs": THREADS * RUNS_EACH, "wrong": len(wrong), "runs a second": THREADS * RUNS_EACH / seconds}
 
 
+def devices() -> dict[str, float]:
+    """How many times the runs of one device two do, a program and a thread on each."""
+    lens, runs = (8192, 4096), 200
+    models = [program(10, lens, k) for k in range(2)]
+    feeds = [{"x": mgx_numba.to_gpu(np.ones(lens, np.float32), device_id=k)} for k in range(2)]
+
+    def work(number: int) -> None:
+        for _ in range(runs):
+            models[number].run(feeds[number])
+
+    def seconds(numbers: tuple[int, ...]) -> float:
+        started = time.perf_counter()
+        each = [threading.Thread(target=work, args=(k,)) for k in numbers]
+        for thread in each:
+            thread.start()
+        for thread in each:
+            thread.join()
+        return time.perf_counter() - started
+
+    seconds((0, 1))
+    one, both = min(seconds((0,)) for _ in range(3)), min(seconds((0, 1)) for _ in range(3))
+    return {"ms of a run": 1e3 * one / runs, "throughput of two": 2 * one / both}
+
+
 def memory(runs: int) -> dict[str, int]:
     """Bytes by which the device's memory in use, and this process's, are more after so many runs."""
     on, model = cuda_engine(), program(3)
@@ -175,10 +200,12 @@ def main() -> int:
         figures[f"{kernels} kernels"] = calls(kernels)
     figures["threads"] = threads(5)
     figures["memory"] = memory(given.runs)
+    if device_count() > 1:
+        figures["two devices"] = devices()
     for name, rows in figures.items():
         print(name)
         for what, value in rows.items():
-            print(f"  {what:40} {value:12.1f}")
+            print(f"  {what:40} {value:12.2f}")
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1))
     return int(figures["threads"]["wrong"])

@@ -338,8 +338,8 @@ def unknown_names(text: str) -> list[str]:
     text = re.sub(r"#.*", "", text)
     found = []
     for owner, holder in (("migraphx", mgx_numba), ("model", mgx_numba.program)):
-        for name, rest in re.findall(rf"\b{owner}\.(\w+)(\([^()]*)?", text, re.ASCII):
-            member = getattr(holder, name, None)
+        for name, end, rest in re.findall(rf"\b{owner}\.(\w+)(?: (\w+)(?=\())?(\([^()]*)?", text, re.ASCII):
+            member = getattr(holder, name, None) or getattr(holder, name + end, None)  # a line's end may break a name
             if member is None:
                 found.append(f"{owner}.{name}")
                 continue

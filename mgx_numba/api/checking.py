@@ -13,7 +13,6 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, ParameterError
 from ..interrupts import whole_module
-from ..targets.base import OnDevice
 from .argument import argument
 
 if TYPE_CHECKING:
@@ -108,8 +107,8 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
 
 def _on_device(name: str, value: Any, wanted: Shape, model: program, stream: int | None) -> DeviceArray:
     """A tensor that lies on a device, for a program that runs there."""
-    compiled = model._compiled
-    if not isinstance(compiled, OnDevice):
+    compiled = model._on
+    if compiled is None:
         at = "ref" if model._target is None else model._target.name()
         raise ParameterError(
             f"parameter {name}: it lies on a device, and the program runs on the target {at}; from_gpu(...) copies it"

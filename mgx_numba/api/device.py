@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ..core.argument import Argument
 from ..core.device_array import DeviceArray, is_in_a_row
 from ..core.dlpack import CUDA, device_of, export_device, import_device
 from ..core.shape import Shape
-from ..errors import ShapeError
+from ..errors import MgxError, ShapeError
 from ..runtime.gpu.blocks import DeviceBlock
 from ..runtime.gpu.choice import engine, engine_at, engines
 from ..runtime.gpu.transfers import to_device, to_host
@@ -124,7 +125,7 @@ class device_argument:
             with on.use():
                 event = on.event()
                 event.record(on.queue(value.stream))
-                on.queue(_handle(stream)).follow(event)
+                on.queue(stream or 0).follow(event)
         _shown(value)
         return export_device(value, value.owner)
 
@@ -153,11 +154,6 @@ def _shown(value: DeviceArray) -> None:
         value.owner.shown()
 
 
-def _handle(stream: int | None) -> int:
-    """The driver's handle of a stream as DLPack counts them."""
-    return 0 if stream is None else stream
-
-
 def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
     """Any library's tensor on a device, for work that comes in the order of a stream (None: of the default one).
 
@@ -166,7 +162,9 @@ def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
     """
     if isinstance(tensor, device_argument):
         return tensor._value
-    found = import_device(tensor, stream or _DEFAULT_STREAM)
+    kind, number = device_of(tensor) or (0, -1)
+    with engine(number).use() if kind == CUDA and number >= 0 else contextlib.nullcontext():
+        found = import_device(tensor, stream or _DEFAULT_STREAM)  # PyTorch wants the tensor's device to be current
     if found.device < 0:
         holder = engine_at(found.address)
         found.device = 0 if holder is None else holder.number
@@ -285,32 +283,44 @@ def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:
 def quick_run(
     compiled: OnDevice, parameters: Mapping[str, Shape]
 ) -> Callable[[Any, int | None], list[device_argument] | None] | None:
-    """A function that runs a program whose results stay on the device, on a dictionary of `device_argument` and in the
-    order of a stream; None, having done nothing, where that is for the general way. None if there is none."""
+    """A function that runs a program whose results stay on the device, on a dictionary of tensors there, in the order
+    of a stream; it gives None, having done nothing, where that is for the general way. None if there is none."""
     execute, outputs, number = compiled.entry(), list(compiled.output_parameters().items()), compiled.device
-    if execute is None:
+    if execute is None or not all(map(is_in_a_row, parameters.values())):
         return None
     inputs, wrap = list(parameters.items()), device_argument.wrap
 
-    def place(params: Any, name: str, wanted: Shape) -> DeviceArray | None:
+    def place(params: Any, name: str, wanted: Shape, stream: int | None) -> DeviceArray | None:
         given = params.get(name)
-        if type(given) is not device_argument:
+        if type(given) is device_argument:
+            value = given._value
+        elif device_of(given) in ((CUDA, number), (CUDA, -1)):
+            try:
+                value = borrowed(given, stream)
+            except MgxError:
+                return None
+        else:
             return None
-        value = given._value
-        return value if value.device == number and (value.shape is wanted or value.shape == wanted) else None
+        if value.device != number:
+            return None
+        if value.shape is not wanted:
+            if value.shape != wanted:
+                return None
+            value.shape = wanted  # so that the next call sees it at once
+        return value
 
     def run(params: Any, stream: int | None) -> list[device_argument] | None:
         if type(params) is not dict:
             return None
         arrays: list[DeviceArray] = []
         for name, wanted in inputs:
-            array = place(params, name, wanted)
+            array = place(params, name, wanted, stream)
             if array is None:
                 return None
             arrays.append(array)
         results: list[DeviceArray | None] = []
         for name, wanted in outputs:
-            array = place(params, name, wanted)
+            array = place(params, name, wanted, stream)
             if array is None and name in params:
                 return None
             results.append(array)

@@ -56,6 +56,7 @@ class program:
         self._compiled: Compiled | None = None
         self._direct: Callable[[Any], list[Any] | None] = _declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
+        self._on: OnDevice | None = None
         self._home: OnDevice | None = None
         self._kept: Mapping[str, Shape] = {}
         self._signature: dict[str, Shape] = {}
@@ -102,9 +103,11 @@ class program:
         self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
         self._direct = (None if self._trace_level else compiled.direct(argument)) or _declined
-        self._in_stream, self._home, self._kept = _declined, None, {}
-        if isinstance(compiled, OnDevice) and not compiled.offload_copy:
-            self._stay_on(compiled)
+        self._in_stream, self._on, self._home, self._kept = _declined, None, None, {}
+        if isinstance(compiled, OnDevice):
+            self._on = compiled
+            if not compiled.offload_copy:
+                self._stay_on(compiled)
 
     def _stay_on(self, compiled: OnDevice) -> None:
         """Take a compiled form whose results stay on its device."""
@@ -302,8 +305,8 @@ class program:
         results = self._in_stream(params, stream)
         if results is not None:
             return self._with_shapes(results)
-        compiled = self._compiled
-        if not isinstance(compiled, OnDevice) or self._trace_level:
+        compiled = self._on
+        if compiled is None or self._trace_level:
             return self.run(params)
         given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
         return [_result(r, self._untold.get(k)) for k, r in enumerate(given)]

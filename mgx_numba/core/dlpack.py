@@ -9,6 +9,7 @@ there is no DLPack.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 from typing import Any
 
@@ -183,8 +184,8 @@ def import_device(exporter: Any, stream: int) -> DeviceArray:
     if kind is None:
         code, bits, lanes = tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes
         raise ShapeError(f"no element type for DLPack's type code {code} of {bits} bits in {lanes} lanes")
-    lens = tensor.shape[: tensor.ndim]
-    strides = tensor.strides[: tensor.ndim] if tensor.strides else None
+    lens = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     # The capsule is kept unconsumed: when nothing refers to it any more it tells its exporter.
     return DeviceArray(_shaped(kind, lens, strides), (tensor.data or 0) + tensor.byte_offset, found[1], capsule)
 
@@ -201,12 +202,13 @@ def _from_interface(exporter: Any) -> DeviceArray:
         raise ShapeError(f"strides {strides} are not whole elements of {dtype}")
     if told.get("mask") is not None:
         raise ShapeError("the tensor is masked, which no shape can describe")
-    whole = None if strides is None else [s // dtype.itemsize for s in strides]
-    shape = _shaped(kind, told["shape"], whole)
+    whole = None if strides is None else tuple(s // dtype.itemsize for s in strides)
+    shape = _shaped(kind, tuple(told["shape"]), whole)
     return DeviceArray(shape, told["data"][0] or 0, -1, exporter, told.get("stream"))
 
 
-def _shaped(kind: Type, lens: Any, strides: Any) -> Shape:
+@functools.lru_cache(maxsize=256)  # a process has few shapes, and making one takes as long as the rest of an import
+def _shaped(kind: Type, lens: tuple[int, ...], strides: tuple[int, ...] | None) -> Shape:
     return Shape(kind, lens, strides) if len(lens) else Shape(kind)
 
 

@@ -169,6 +169,20 @@ def test_products_read_other_addresses_each_time(where: str) -> None:
         np.testing.assert_allclose(np.asarray(mgx.from_gpu(result), np.float32), expected, atol=0.05, rtol=1e-2)
 
 
+def test_parameters_are_row_major_whatever_their_shape_says(where: str) -> None:
+    made = mgx.program()
+    main = made.get_main_module()
+    x = main.add_parameter("x", mgx.shape(lens=[3, 5], strides=[1, 3]))
+    main.add_return([main.add_instruction(mgx.op("add"), [x, x])])
+    made.compile("gpu", offload_copy=False)
+    values = numbers(0)[0]
+    there = mgx.to_gpu(values)
+    close(made.run({"x": there}), [2 * values])
+    turned = mgx.gpudata_to_argument(mgx.shape(lens=[3, 5], strides=[1, 3]), there.data_ptr())
+    with pytest.raises(ParameterError, match="expected elements in a row"):
+        made.run({"x": turned})
+
+
 def test_results_whose_shape_the_host_tells_and_scalars(where: str) -> None:
     def found(main: Any, x: Any) -> list[Any]:
         total = main.add_instruction(mgx.op("reduce_sum", axes=[0, 1]), [x])

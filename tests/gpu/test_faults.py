@@ -16,6 +16,7 @@ import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver import library
 from mgx_numba.errors import DeviceError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.interpreter import InterpreterQueue, InterpreterRecording
 
 from .device_data import PLACES, close, numbers, one_input, place, softmax_of_sum, wanted
 
@@ -109,6 +110,33 @@ def test_a_program_runs_again_after_there_was_too_little_memory(monkeypatch: pyt
         close(model.run(feed), wanted(x, y))
 
 
+def test_a_call_that_cannot_be_recorded_leaves_the_program_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing half recorded is run, and no address of the broken call is left in it."""
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
+
+    def product(main: Any, x: Any) -> list[Any]:
+        return [main.add_instruction(mgx.op("dot"), [x, main.add_literal(weights)])]
+
+    def right(x: np.ndarray) -> None:
+        (result,) = model.run({"x": mgx.to_gpu(x)})
+        np.testing.assert_allclose(
+            np.asarray(mgx.from_gpu(result), np.float32), x.astype(np.float32) @ weights, atol=0.05, rtol=1e-2
+        )
+
+    def broken(*arguments: Any) -> Any:
+        raise DeviceError("no more graphs")
+
+    with interpreted():
+        model = one_input(product, "half", [64, 64]).compile("gpu", offload_copy=False)
+        x, other = (np.random.default_rng(k).standard_normal((64, 64)).astype(np.float16) for k in (1, 2))
+        for kind, name in ((InterpreterQueue, "recorded"), (InterpreterRecording, "change")):
+            with monkeypatch.context() as meanwhile:
+                meanwhile.setattr(kind, name, broken)
+                with pytest.raises(DeviceError, match="no more graphs"):
+                    model.run({"x": mgx.to_gpu(other)})
+            right(x)
+
+
 @pytest.fixture(params=PLACES)
 def where(request: pytest.FixtureRequest) -> Iterator[str]:
     with place(request.param):
@@ -195,7 +223,7 @@ def test_an_address_of_nobody_is_told() -> None:
     out = _says(
         MODEL
         + """
-feed["x"]._value.address = 1 << 40
+feed["x"]._value.address = 16
 attempt(lambda: model.run(feed))
 """
     )

@@ -77,6 +77,17 @@ def test_a_run_follows_what_another_stream_still_has_to_write(where: str) -> Non
             close([second, *double.run({"x": value})], [4 * x, 4 * x])
 
 
+def test_memory_that_a_run_writes_knows_its_stream(where: str) -> None:
+    double = one_input(lambda main, x: [main.add_instruction(mgx.op("add"), [x, x])], "float", [3, 5])
+    double.compile("gpu", offload_copy=False)
+    x, memory = numbers(0)[0], mgx.allocate_gpu(mgx.shape(lens=[3, 5]))
+    double.run_async({"x": mgx.to_gpu(x), "main:#output_0": memory}, stream(where, 21), "cudaStream_t")
+    close(double.run({"x": memory}), [4 * x])
+    assert memory._value.stream is not None
+    double.run({"x": mgx.to_gpu(x), "main:#output_0": memory})
+    assert memory._value.stream is None
+
+
 def test_dlpack_orders_the_consumers_stream(where: str) -> None:
     double = one_input(lambda main, x: [main.add_instruction(mgx.op("add"), [x, x])], "float", [64, 64])
     double.compile("gpu", offload_copy=False)

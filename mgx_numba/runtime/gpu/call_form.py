@@ -40,7 +40,7 @@ def bytes_of(spec: ParameterSpec | TensorSpec) -> int:
 
 
 def owned(engine: Engine, size: int, name: str) -> DeviceBlock:
-    """ContextMemory that any queue may still work on when it is given back."""
+    """Memory that any queue may still work on when it is given back."""
     block = engine.kept.take(size, name)
     block.shown()
     return block
@@ -100,7 +100,7 @@ class CallForm:
     ) -> None:
         plan, engine = executable.plan, executable.engine
         self._executable, self._memory, self._plan = executable, memory, plan
-        self.given, self.keeps = tuple(given), keeps
+        self.given = tuple(given)
         self._names = [f"parameter {p.name}" for p, there in zip(plan.parameters, given) if there]
         self._sizes = [bytes_of(p) for p, there in zip(plan.parameters, given) if there]
         self._first_result = len(self._names)
@@ -134,19 +134,20 @@ class CallForm:
             return
         self._check_apart(addresses)
         changed: dict[tuple[int, int], None] = {}
-        for place, before, now in zip(self._coming, self._aimed, addresses):
-            if before == now:
+        known, self._aimed = self._aimed, [0] * len(self._coming)  # nothing is known if this does not come to its end
+        for place, before, now in zip(self._coming, known, addresses):
+            if before == now and before:
                 continue
             self._places[place] = now
             for use in self._uses[place]:
                 self._write(use.words, use.slot, now + use.offset, use.layout)
                 changed[use.segment, use.number] = None
-        self._aimed = list(addresses)
         if not self.segments:
             self._record()
-            return
-        for segment, number in changed:
-            self._recordings[segment].change(number)
+        else:
+            for segment, number in changed:
+                self._recordings[segment].change(number)
+        self._aimed = list(addresses)
 
     def _check_apart(self, addresses: Sequence[int]) -> None:
         for name, address in zip(self._names, addresses):
@@ -200,6 +201,10 @@ class CallForm:
 
     def _record(self) -> None:
         """Record copies and kernels between host steps together."""
+        self._recordings = []
+        segments: list[Segment] = []
+        for uses in self._uses.values():
+            uses.clear()
         asked: list[Callable[[], None]] = [partial(self.upload, self._queue)]
         number = 0
         for step in self._plan.steps:
@@ -208,17 +213,18 @@ class CallForm:
                 self._words[id(step)] = self._arguments(step, len(self._recordings), number)
                 number += 1
             else:
-                self._close(asked)
+                self._close(asked, segments)
                 asked, number = [], 0
-                self.segments.append(partial(self._run_host_step, step))
+                segments.append(partial(self._run_host_step, step))
         asked.append(partial(self.download, self._queue))
-        self._close(asked)
+        self._close(asked, segments)
+        self.segments = segments
 
-    def _close(self, asked: Sequence[Callable[[], None]]) -> None:
+    def _close(self, asked: Sequence[Callable[[], None]], segments: list[Segment]) -> None:
         if asked:
             recording = self._queue.recorded(partial(in_turn, asked))
             self._recordings.append(recording)
-            self.segments.append(recording)
+            segments.append(recording)
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
         """The argument block of a step's kernel; what a call brings is noted for `aim`."""

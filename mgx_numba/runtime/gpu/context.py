@@ -84,17 +84,15 @@ class DeviceContext:
             for segment in form.segments:
                 segment(on)
         except BaseException:
-            self._behind.record(on)
-            self._last = on.identity
+            self._leave(on)
             raise
         if outputs is not None and stream is not None and all(form.given):
-            self._behind.record(on)
-            self._last = on.identity
+            self._leave(on)
             for owner in (*aligned, *(a.owner for a in (*made, *inputs))):  # type: ignore[union-attr]
                 if type(owner) is DeviceBlock:
                     owner.used_by(on)
             return self._completed(made, on)
-        on.wait()
+        self._wait(on)
         self._raise_fault("")
         if outputs is None:
             return self._finished()
@@ -113,7 +111,7 @@ class DeviceContext:
                 seconds = self.queue.timed(partial(self._run_host_step, step, self.queue))
             callback(index, step, seconds, self._view)
         self.queue.recorded(partial(form.download, self.queue))()
-        self.queue.wait()
+        self._wait(self.queue)
         self._raise_fault("")
         return self._finished()
 
@@ -130,6 +128,11 @@ class DeviceContext:
                 seconds.append(self.queue.timed(partial(self._run_host_step, step, self.queue)))
         return seconds
 
+    def _leave(self, queue: Queue) -> None:
+        """Go on without waiting for what was asked of a queue."""
+        self._behind.record(queue)
+        self._last = queue.identity
+
     def _begin_on_host(self, inputs: Sequence[np.ndarray]) -> CallForm:
         self._begin_on(self.queue)
         form = self._form_of((False,) * len(inputs), False)
@@ -141,6 +144,10 @@ class DeviceContext:
         """Let work that is asked of ``queue`` come after what this context has to do on another one."""
         if self._last not in (0, queue.identity):
             queue.follow(self._behind)
+
+    def _wait(self, queue: Queue) -> None:
+        """Wait for all that this context has to do; ``queue`` comes after the rest."""
+        queue.wait()
         self._last = 0
 
     def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm:
@@ -184,7 +191,6 @@ class DeviceContext:
                 array = DeviceArray(shape or _UNKNOWN, address, self._engine.number, block)
             else:
                 self._after(array, queue)
-                array = DeviceArray(array.shape, array.address, array.device, array.owner)
             array.stream = stream
             made.append(array)
         return made
@@ -227,7 +233,7 @@ class DeviceContext:
             self._begin_on(self.queue)
             self._memory.told[:] = 0
             self.queue.upload(self._memory.fault.address, self._memory.told)
-            self.queue.wait()
+            self._wait(self.queue)
 
     def _finished(self) -> list[Any]:
         results = []

@@ -33,6 +33,9 @@ _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 MOST_PLANES = 65535
 """Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
 
+MOST_STREAMS = 64
+"""Streams of the process that are known: a caller's are few, and one that comes again costs some microseconds more."""
+
 
 class CudaEngine:
     """See `Engine`."""
@@ -45,6 +48,10 @@ class CudaEngine:
         self.use = opened.use
         self.synchronize = opened.synchronize
         self.kept = KeptBlocks(self)
+        self.record = self.driver.bound("cuEventRecord")
+        self.wait = self.driver.bound("cuStreamSynchronize")
+        self._stream_id = self.driver.bound("cuStreamGetId")
+        self._queues: dict[int, CudaQueue] = {}
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -88,8 +95,21 @@ class CudaEngine:
         return _Pinned(self, size).array()
 
     def queue(self, stream: int | None = None) -> CudaQueue:
-        """See `Engine.queue`."""
-        return CudaQueue(self, stream)
+        """See `Engine.queue`; one object for a stream as long as there is that stream."""
+        if stream is None:
+            return CudaQueue(self)
+        found = self._queues.get(stream)
+        if found is None or found.identity != self.identity_of(found.stream):
+            if len(self._queues) >= MOST_STREAMS:
+                self._queues.clear()
+            found = self._queues[stream] = CudaQueue(self, stream)
+        return found
+
+    def identity_of(self, stream: c_void_p) -> int:
+        """What tells a stream from all others, those that are gone included, which may have had its handle."""
+        number = c_ulonglong()
+        self._stream_id(stream, byref(number))
+        return number.value + 1  # the driver counts from 0
 
     def event(self) -> CudaEvent:
         """See `Engine.event`."""
@@ -135,7 +155,7 @@ class CudaEvent:
     def record(self, queue: Queue) -> None:
         """See `Event.record`."""
         assert isinstance(queue, CudaQueue)
-        self._engine.driver.call("cuEventRecord", self.handle, queue.stream)
+        self._engine.record(self.handle, queue.stream)
 
     def done(self) -> bool:
         """See `Event.done`."""
@@ -171,12 +191,10 @@ class CudaQueue:
         self._own = stream is None
         self.stream = c_void_p(stream or 0)
         self._graph: GraphInMaking | None = None
-        number = c_ulonglong()
         with engine.use():
             if self._own:
                 self._driver.call("cuStreamCreate", byref(self.stream), c_uint(_WITH_DEFAULT))
-            self._driver.call("cuStreamGetId", self.stream, byref(number))
-        self.identity = number.value + 1  # the driver counts from 0
+            self.identity = engine.identity_of(self.stream)
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
@@ -263,7 +281,7 @@ class CudaQueue:
 
     def wait(self) -> None:
         """See `Queue.wait`."""
-        self._driver.call("cuStreamSynchronize", self.stream)
+        self._engine.wait(self.stream)
 
     def __del__(self) -> None:
         if self._own and self.stream.value:

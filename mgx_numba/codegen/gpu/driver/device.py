@@ -51,6 +51,7 @@ class Device:
         self.shared_bytes = _attribute(handle, _SHARED_BYTES)
         self.driver.call("cuDevicePrimaryCtxRetain", byref(context), handle)
         self.context = context
+        self.current = self.driver.bound("cuCtxGetCurrent")
         self._lock = threading.Lock()
         self._functions: dict[str, int] = {}
 
@@ -172,7 +173,9 @@ class _InUse:
 
     def __enter__(self) -> None:
         found, device = c_void_p(), self._device
-        device.driver.call("cuCtxGetCurrent", byref(found))
+        if device.driver.forked:
+            device.driver.call("cuCtxSetCurrent", device.context)  # says what is wrong
+        device.current(byref(found))
         self._before = found.value
         if self._before != device.context.value:
             device.driver.call("cuCtxSetCurrent", device.context)

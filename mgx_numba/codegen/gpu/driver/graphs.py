@@ -148,19 +148,18 @@ class Graph:
         self._device = device
         self._graph, self._executable = graph, executable
         self._kernels = kernels
-        self._launch = device.driver.library.cuGraphLaunch
+        self._launch = device.driver.bound("cuGraphLaunch")
+        self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
     def launch(self, stream: c_void_p) -> None:
         """Ask a stream of the current context for all of it."""
-        status = self._launch(self._executable, stream)
-        if status:
-            raise DeviceError(self._device.driver.describe("cuGraphLaunch", status))
+        self._launch(self._executable, stream)
 
     def change(self, number: int) -> None:
-        """Let later launches have what is now in the argument block of a kernel, by its place among the kernels."""
+        """Let later launches in the current context have what is now in the argument block of a kernel, by its place
+        among the kernels."""
         node, parameters = self._kernels[number]
-        with self._device.use():
-            self._device.driver.call("cuGraphExecKernelNodeSetParams_v2", self._executable, node, byref(parameters))
+        self._set(self._executable, node, byref(parameters))
 
     def __del__(self) -> None:
         with contextlib.suppress(DeviceError), self._device.use():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ....errors import DeviceError
@@ -80,6 +81,17 @@ class Driver:
     def succeeds(self, name: str, *arguments: Any) -> bool:
         """Call a function that may fail, and say whether it did not; after a fork it is not called."""
         return not self.forked and getattr(self.library, name)(*arguments) == 0
+
+    def bound(self, name: str) -> Callable[..., None]:
+        """A function that is called often: as `call`, but nothing is looked up, and a fork is not noticed."""
+        function, describe = getattr(self.library, name), self.describe
+
+        def call(*arguments: Any) -> None:
+            status = function(*arguments)
+            if status:
+                raise DeviceError(describe(name, status))
+
+        return call
 
     def describe(self, name: str, status: int) -> str:
         """The message of a failed call."""
