@@ -78,7 +78,7 @@ def _write_rates(groups: list[_Group], limits: Limits) -> None:
     limit, it is said how it can."""
     passed = [False, False]
     print(
-        f"\nRates (limits on {limits.threads} threads: {limits.gflops:.4g} GFLOP/s float32, "
+        f"\nRates (limits {limits.where}: {limits.gflops:.4g} GFLOP/s {limits.arithmetic}, "
         f"{limits.gbytes:.4g} GB/s copied):"
     )
     width = max(len(g.name) for g in groups) if groups else 0

@@ -41,6 +41,7 @@ class CudaEngine:
         self.device = opened
         self.driver = opened.driver
         self.number = opened.number
+        self.name = opened.name
         self.use = opened.use
         self.synchronize = opened.synchronize
         self.kept = KeptBlocks(self)

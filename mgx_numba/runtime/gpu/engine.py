@@ -78,9 +78,11 @@ class Queue(Protocol):
 
 
 class Engine(Protocol):
-    """One device; may be used by any number of threads."""
+    """One device, of this ``number``; may be used by any number of threads. ``name`` is its vendor's, empty where times
+    say nothing of a device."""
 
     number: int
+    name: str
     kept: KeptBlocks
 
     def load(

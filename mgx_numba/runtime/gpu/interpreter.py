@@ -39,6 +39,7 @@ class InterpreterEngine:
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
+        self.name = ""
         self.memory = Memory()
         self.lock = threading.RLock()
         self.kept = KeptBlocks(self)

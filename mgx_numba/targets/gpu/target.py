@@ -12,6 +12,7 @@ from .passes import PASSES
 
 if TYPE_CHECKING:
     from ...graph.program import Program
+    from ...runtime.limits import Limits
     from ..base import Compiled, KeptPlan, Progress
     from ..options import TargetOptions
 
@@ -53,9 +54,13 @@ class GpuTarget:
 
         return GpuProgram.restored(kept, options, portable)
 
-    def limits(self, num_threads: int = 0) -> None:
-        """See `Target.limits`; they are not measured."""
-        return None
+    def limits(self, num_threads: int = 0) -> Limits | None:
+        """See `Target.limits`: of the first device, measured once; ``num_threads`` does not matter."""
+        whole_module("mgx_numba.targets.gpu.limits")
+        from ...runtime.gpu.choice import engine
+        from .limits import device_limits
+
+        return device_limits(0) if engine().name else None
 
     def missing(self) -> str:
         """Why this process has no device; empty if it has one."""

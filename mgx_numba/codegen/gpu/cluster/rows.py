@@ -115,7 +115,7 @@ class _RowsText:
 
     def _level(self, level: int) -> None:
         """Reduce and store what depends on so many reductions."""
-        buffer, levels, layout = self.buffer, self.levels, self.layout
+        levels, layout = self.levels, self.layout
         reductions, stored = levels.reduced_in(level), levels.stored_in(level)
         if not reductions and not stored:
             return
@@ -167,9 +167,11 @@ class _RowsText:
         return REDUCTIONS[r.name].sum_can_overflow(r.inputs[0].shape.type)
 
     def _scaled(self, r: Instruction, own: VectorValue) -> VectorValue:
-        """A thread's sum for a mean over ``whole``, a power of two that is not less than the row's elements: joined, such
-        sums are no larger than an element. One that is infinite or NaN is made again of elements times `DOWN`, by this
-        thread alone: a branch that is otherwise never taken."""
+        """A thread's sum for a mean over ``whole``, a power of two that is not less than the row's elements.
+
+        Joined, such sums are no larger than an element. One that is infinite or NaN is made again of elements times
+        `DOWN`, by this thread alone: a branch that is otherwise never taken.
+        """
         buffer, dtype, name = self.buffer, dtype_name(own.dtype), f"part{self.levels.reductions.index(r)}"
         lanes = self.layout.lanes
         up = buffer.emit(f"splat(div(const_{dtype}(1, 0), cast_{dtype}(whole)), {lanes})")
@@ -189,8 +191,10 @@ class _RowsText:
         return self.full.const(reduction.neutral(type), reduction.accumulator(type))
 
     def _combined(self, r: Instruction, before: VectorValue | None, down: bool = False) -> VectorValue:
-        """What this thread's vectors contribute to a reduction, together with what came before; ``down``: elements times
-        `DOWN`."""
+        """What this thread's vectors contribute to a reduction, together with what came before.
+
+        ``down``: of elements times `DOWN`.
+        """
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         accumulator = reduction.accumulator(type)
         for j in range(self.layout.held):
