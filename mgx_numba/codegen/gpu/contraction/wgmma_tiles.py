@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....errors import DeviceError
+from ..cluster.teams import WARP
 from ..driver.device import device
 
 __all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
@@ -17,7 +18,6 @@ WARPGROUP = 128
 """Threads of a warpgroup."""
 LARGE_DEVICE = 132
 """Multiprocessors of an H100 or H200, for which is planned where no device is there."""
-WARP = 32
 PARTS, PART_REGISTERS, MOST_REGISTERS = 4, 1 << 14, 255
 """Parts of a multiprocessor, registers of each, and of a thread at most: CUDA C++ programming guide, "Technical
 specifications per compute capability"."""
