@@ -229,3 +229,30 @@ def test_a_division_that_does_not_lie_as_rows_do_is_refused() -> None:
     for cut, share, fold, why in [((1,), 4, 1, "cut along"), ((0, 1), 6, 1, "within vectors"), ((0, 1), 24, 2, "fold")]:
         with pytest.raises(UnsupportedError, match=why):
             reduction_launch(ReductionProblem(module, (0, 1), *tensors, parts=2, cut=cut, share=share, fold=fold))
+
+
+@pytest.mark.parametrize("type", [Type.half_type, Type.bf16_type, Type.uint8_type, Type.bool_type])
+@pytest.mark.parametrize(("high", "wide", "cut"), [(68, 72, 0), (68, 71, 0), (18, 136, 0), (36, 40, 3), (36, 40, 4)])
+def test_small_elements_are_turned_by_words(type: Type, high: int, wide: int, cut: int, on: Engine) -> None:
+    """Of a slice that begins at ``cut``, beside operands in the results' order and broadcast ones."""
+    builder = Program()
+    m: Module = builder.main
+    x = m.add_parameter("x", Shape(type, (2, high, wide + cut)))
+    part = m.add_instruction("slice", [x], axes=(2,), starts=(cut,), ends=(wide + cut,))
+    turned = m.add_instruction("transpose", [part], permutation=(0, 2, 1))
+    lens = (2, wide, high)
+    y = m.add_parameter("y", Shape(type, lens))
+    column = m.add_instruction("multibroadcast", [m.add_parameter("c", Shape(type, (wide, 1)))], out_lens=lens)
+    names = ("logical_and", "logical_or") if type is Type.bool_type else ("add", "max")
+    total = m.add_instruction(names[1], [m.add_instruction(names[0], [turned, y]), column])
+    m.add_return([total])
+    rng = np.random.default_rng(high)
+    inputs = {
+        n: rng.integers(0, 2 if type is Type.bool_type else 60, s.lens).astype(s.type.numpy)
+        for n, s in builder.parameter_shapes().items()
+    }
+    made = compiled(builder, on)
+    assert_agrees(made.run(inputs), reference(builder, inputs))
+    (kernel,) = made.kernels()
+    whole = max(1, 4 // type.size)
+    assert ("join" in kernel.text) == (not any(n % whole for n in (high, wide, cut, wide + cut)))

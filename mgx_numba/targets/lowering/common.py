@@ -13,7 +13,7 @@ from .buffers import View
 from .lowering import Lowering
 from .rules import RuleTable
 
-__all__ = ["COMMON", "compute_pointwise"]
+__all__ = ["COMMON", "compute_pointwise", "lower_concat", "pieces_to_copy"]
 
 COMMON = RuleTable()
 
@@ -57,7 +57,13 @@ def lower_fill(low: Lowering, ins: Instruction) -> None:
 @COMMON.lowering("concat")
 def lower_concat(low: Lowering, ins: Instruction) -> None:
     """Copies of the inputs that could not be computed in place."""
-    whole = low.output(ins)
+    for value, part in pieces_to_copy(low, ins):
+        low.copy(value, part, ins)
+
+
+def pieces_to_copy(low: Lowering, ins: Instruction) -> list[tuple[View, View]]:
+    """The inputs of a concatenation that could not be computed in place, and where they belong."""
+    whole, found = low.output(ins), []
     axis = ins.op.axis % len(ins.shape.lens)  # type: ignore[attr-defined]
     start = 0
     for source in ins.inputs:
@@ -66,7 +72,8 @@ def lower_concat(low: Lowering, ins: Instruction) -> None:
         start += source.shape.lens[axis]
         value = low.values[source]
         if value.buffer is not part.buffer or value.offset != part.offset:
-            low.copy(value, part, ins)
+            found.append((value, part))
+    return found
 
 
 def compute_pointwise(

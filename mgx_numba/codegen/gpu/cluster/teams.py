@@ -10,7 +10,7 @@ from ...printer import VectorValue
 from ...reductions import Reduction
 from ..printer import ThreadPrinter, dtype_name
 
-__all__ = ["ColumnTeam", "RowTeam", "Team"]
+__all__ = ["WARP", "ColumnTeam", "RowTeam", "Team"]
 
 WARP = 32
 """Threads of a warp."""

@@ -1,7 +1,8 @@
 """Pointwise clusters of operands that lie in different orders: tiles are turned in a block's memory.
 
 Reading along the innermost dimension of the results would take a line of memory for each element of an operand that
-lies along another one. Such operands are read along their own, kept as a tile, and taken from there across.
+lies along another one. Such operands are read along their own, kept as a tile, and taken from there across, four bytes
+of a thread at once if elements are smaller.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from .indexing import Axes
 __all__ = ["turned_launch"]
 
 TILE = 32
-"""Rows and columns of a tile: a warp reads one row of it, and writes one column."""
+"""Rows and columns of a tile, in words of a thread: a warp reads one row of it, and writes one column."""
+WORD = 4
+"""Bytes that a thread moves at once where elements are smaller."""
 ROWS = 8
 """Rows of a tile that a block's threads take at once."""
 LEAST = 16
@@ -55,9 +58,11 @@ def turned_launch(
     if min(space.lens[other], space.lens[-1]) < LEAST or any(s[-1] != 1 for s in space.strides[len(inputs) :]):
         return None
     turned = [k for k in range(len(inputs)) if space.strides[k][other] == 1 and space.strides[k][-1] not in (0, 1)]
-    if sum(inputs[k].type.size for k in turned) * TILE * (TILE + 1) > MOST_STAGED:
+    lanes = _lanes((*inputs, *outputs), space, other, turned)
+    side = TILE * lanes
+    if sum(inputs[k].type.size for k in turned) * side * (side + 1) > MOST_STAGED:
         return None
-    text = _TurnedText(module, (*inputs, *outputs), len(inputs), space, names, other, turned, fast_math)
+    text = _TurnedText(module, (*inputs, *outputs), len(inputs), space, names, other, turned, lanes, fast_math)
     lines = text.lines()
     return Launch(
         kernel=gpu_kernel(cluster_name(module, "transpose"), lines, TILE * ROWS, len(text.arguments.values), origin),
@@ -66,6 +71,22 @@ def turned_launch(
         flops=scalar_flops(module) * prod(space.lens),
         bytes=sum(t.footprint for t in (*inputs, *outputs)),
     )
+
+
+def _lanes(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence[int]) -> int:
+    """Elements that a thread moves at once: those of a word, if all operands have whole words of them."""
+    lanes = max(1, WORD // max(t.type.size for t in tensors))
+    last = space.rank - 1
+    if space.lens[other] % lanes or space.lens[last] % lanes:
+        return 1
+    for k, (tensor, strides) in enumerate(zip(tensors, space.strides)):
+        along = other if k in turned else last
+        apart = [s for d, s in enumerate(strides) if d != along]
+        if strides[along] not in (0, 1) or (strides[along] and tensor.offset % lanes):
+            return 1
+        if strides[along] and any(s % lanes for s in apart):
+            return 1
+    return lanes
 
 
 def _lies_along(strides: Sequence[int]) -> int | None:
@@ -85,10 +106,13 @@ class _TurnedText:
         names: Sequence[str],
         other: int,
         turned: Sequence[int],
+        lanes: int,
         fast_math: bool,
     ) -> None:
         self.module, self.tensors, self.inputs, self.names = module, tensors, inputs, names
-        self.turned, self.fast_math = turned, fast_math
+        self.turned, self.lanes, self.fast_math = turned, lanes, fast_math
+        self.side = side = TILE * lanes
+        self.splat = [s[-1] == 0 for s in space.strides]
         self.arguments = Arguments()
         for name, tensor in zip(names, tensors):
             self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
@@ -97,59 +121,69 @@ class _TurnedText:
         high, wide = space.lens[other], space.lens[last]
         self.arguments.integer("high", high)
         self.arguments.integer("wide", wide)
-        self.arguments.integer("down", -(-high // TILE))
-        self.arguments.integer("across", -(-wide // TILE))
+        self.arguments.integer("down", -(-high // side))
+        self.arguments.integer("across", -(-wide // side))
         self.outer = Axes(
             self.arguments, "o", [space.lens[d] for d in rest], [[s[d] for d in rest] for s in space.strides]
         )
         self.inner = Axes(self.arguments, "i", (high, wide), [(s[other], s[last]) for s in space.strides])
-        self.blocks = -(-high // TILE) * -(-wide // TILE) * prod(space.lens[d] for d in rest)
+        self.blocks = -(-high // side) * -(-wide // side) * prod(space.lens[d] for d in rest)
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer = CodeBuffer()
         for line in self.arguments.bind():
             buffer.line(line)
+        lanes, pitch = self.lanes, self.side + 1
         for k in self.turned:
             dtype = dtype_name(self.tensors[k].type)
-            buffer.line(f"tile_{self.names[k]} = shared_{dtype}({TILE * (TILE + 1)})")
+            buffer.line(f"tile_{self.names[k]} = shared_{dtype}({self.side * pitch})")
         for line in (
             "number = idiv(block_index(0), across)",
-            f"first_wide = (block_index(0) - number * across) * {TILE}",
+            f"first_wide = (block_index(0) - number * across) * {self.side}",
             "plane = idiv(number, down)",
-            f"first_high = (number - plane * down) * {TILE}",
+            f"first_high = (number - plane * down) * {self.side}",
             f"lead = idiv(thread_index(0), {TILE})",
-            f"side = thread_index(0) - lead * {TILE}",
+            f"side = (thread_index(0) - lead * {TILE}) * {lanes}",
         ):
             buffer.line(line)
         places = self.outer.split(buffer, "plane") if self.outer.lens else []
         for k, name in enumerate(self.names):
             buffer.line(f"r_{name} = offset(p_{name}, {self.outer.offset(k, places)})")
-        steps = range(0, TILE, ROWS)
+        steps = range(0, self.side, ROWS)
+        load = "load_aligned" if lanes > 1 else "load"
         buffer.line("own_high = first_high + side")
         for step in steps:
             at = buffer.emit(f"first_wide + lead + {step}")
             with buffer.block(f"if (own_high < high) & ({at} < wide):"):
                 for k in self.turned:
-                    place = self.inner.offset(k, ["own_high", at])
-                    slot = f"(lead + {step}) * {TILE + 1} + side"
-                    buffer.line(f"store_scalar(tile_{self.names[k]}, {slot}, load_scalar(r_{self.names[k]}, {place}))")
+                    found = f"{load}(r_{self.names[k]}, {self.inner.offset(k, ['own_high', at])}, {lanes})"
+                    buffer.line(f"store(tile_{self.names[k]}, (lead + {step}) * {pitch} + side, {found})")
         buffer.line("barrier()")
         buffer.line("own_wide = first_wide + side")
         for step in steps:
             at = buffer.emit(f"first_high + lead + {step}")
             with buffer.block(f"if (own_wide < wide) & ({at} < high):"):
-                self._compute(buffer, at, f"side * {TILE + 1} + lead + {step}")
+                self._compute(buffer, at, step)
         return buffer.lines
 
-    def _compute(self, buffer: CodeBuffer, high: str, slot: str) -> None:
-        """Evaluate the module at one element and store the results."""
-        printer = ThreadPrinter(buffer, 1, self.fast_math)
+    def _compute(self, buffer: CodeBuffer, high: str, step: int) -> None:
+        """Evaluate the module at a thread's elements and store the results."""
+        lanes = self.lanes
+        aligned = "_aligned" if lanes > 1 else ""
+        printer = ThreadPrinter(buffer, lanes, self.fast_math)
         values: list[VectorValue] = []
         for k in range(self.inputs):
             place = self.inner.offset(k, [high, "own_wide"])
-            text = f"tile_{self.names[k]}, {slot}" if k in self.turned else f"r_{self.names[k]}, {place}"
-            values.append(printer.loaded(f"load({text}, 1)", self.tensors[k].type))
+            if k in self.turned:
+                slots = [f"(side + {j}) * {self.side + 1} + lead + {step}" for j in range(lanes)]
+                own = [f"load(tile_{self.names[k]}, {slot}, 1)" for slot in slots]
+                text = f"join{lanes}({', '.join(own)})" if lanes > 1 else own[0]
+            elif self.splat[k]:
+                text = f"load_splat(r_{self.names[k]}, {place}, {lanes})"
+            else:
+                text = f"load{aligned}(r_{self.names[k]}, {place}, {lanes})"
+            values.append(printer.loaded(text, self.tensors[k].type))
         for k, value in enumerate(evaluate_scalar_module(self.module, printer, values), self.inputs):
             place = self.inner.offset(k, [high, "own_wide"])
-            buffer.line(f"store(r_{self.names[k]}, {place}, {printer.stored(value)})")
+            buffer.line(f"store{aligned}(r_{self.names[k]}, {place}, {printer.stored(value)})")

@@ -12,6 +12,7 @@ from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
+from ..cluster.teams import WARP
 from ..kernel import gpu_grid, gpu_kernel
 from .operands import ProductOperands
 from .placed import VECTOR_BYTES, PlacedRequest
@@ -22,7 +23,6 @@ __all__ = ["few_rows_refusal", "few_rows_solution"]
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
 """Rows up to which their own positions, which every warp reads, come from the caches as fast as columns from memory."""
-WARP = 32
 WARPS = 4
 """Warps of a block: one for each scheduler of a multiprocessor."""
 MOST_AHEAD = 8

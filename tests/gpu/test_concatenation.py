@@ -1,0 +1,67 @@
+"""Concatenations of what lies elsewhere are one launch, and right whatever the pieces are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.data.copies import MOST_COPIES
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import assert_agrees, reference
+from .programs import compiled, interpreter
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+def launches(program: Program, on: Engine) -> list[str]:
+    """The kernels of a program, whose results are those of ref."""
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for name, shape in program.parameter_shapes().items():
+        values = rng.integers(0, 2, shape.lens) if shape.type is Type.bool_type else rng.normal(0, 9, shape.lens)
+        inputs[name] = values.astype(shape.type.numpy)
+        if shape.type.is_floating and inputs[name].size:
+            inputs[name].reshape(-1)[0] = np.nan
+    made = compiled(program, on)
+    assert_agrees(made.run(inputs), reference(program, inputs))
+    assert made.executable is not None
+    return [step.label for step in made.executable.plan.steps]
+
+
+@pytest.mark.parametrize("type", [Type.float_type, Type.half_type, Type.int64_type, Type.bool_type])
+@pytest.mark.parametrize(
+    ("axis", "lengths"), [(0, (1, 3)), (1, (16, 1)), (2, (8, 16, 0, 5)), (2, (8, 24)), (1, (1,) * (MOST_COPIES + 3))]
+)
+def test_pieces_of_any_length(type: Type, axis: int, lengths: tuple[int, ...], on: Engine) -> None:
+    program, lens = Program(), [2, 3, 8]
+    pieces = [
+        program.main.add_parameter(f"x{k}", Shape(type, [*lens[:axis], n, *lens[axis + 1 :]]))
+        for k, n in enumerate(lengths)
+    ]
+    program.main.add_return([program.main.add_instruction("concat", pieces, axis=axis)])
+    count = sum(n > 0 for n in lengths)
+    assert launches(program, on) == ["gpu::copies_kernel"] * -(-count // MOST_COPIES)
+
+
+def test_pieces_that_lie_otherwise_and_one_that_is_computed_in_place(on: Engine) -> None:
+    program = Program()
+    m = program.main
+    x, row = (
+        m.add_parameter("x", Shape(Type.float_type, (8, 2, 5))),
+        m.add_parameter("row", Shape(Type.float_type, (8,))),
+    )
+    turned = m.add_instruction("transpose", [x], permutation=(2, 1, 0))
+    repeated = m.add_instruction("multibroadcast", [row], out_lens=(4, 2, 8))
+    computed = m.add_instruction("relu", [turned])
+    m.add_return([m.add_instruction("concat", [turned, repeated, computed, turned], axis=0)])
+    found = launches(program, on)
+    assert found.count("gpu::copies_kernel") == 1 and len(found) == 2
