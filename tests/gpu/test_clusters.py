@@ -121,6 +121,21 @@ def test_convolutions(
     agree(build, on)
 
 
+@pytest.mark.parametrize(("channels", "group", "turned"), [(8, 1, False), (6, 2, True), (3, 3, False)])
+@pytest.mark.parametrize("name", ["convolution", "convolution_backwards"])
+def test_weights_that_are_given_at_run_time_are_brought_into_order_by_kernels(
+    name: str, channels: int, group: int, turned: bool, on: Engine
+) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(F32, (1, channels, 5, 4)))
+        lens = (channels, channels // group, 3, 2)
+        w = m.add_parameter("w", Shape(F32, lens[::-1] if turned else lens))
+        w = m.add_instruction("transpose", [w], permutation=(3, 2, 1, 0)) if turned else w
+        m.add_return([m.add_instruction(name, [x, w], group=group)])
+
+    agree(build, on)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("mode", ["average", "max"])
 def test_pooling_with_padding(mode: str, channels_last: bool, on: Engine) -> None:

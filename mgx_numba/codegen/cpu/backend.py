@@ -9,10 +9,11 @@ from ...errors import CompileError
 from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store
+from ..workers.objects import objects_of
 from .identity import environment_identity
 from .kernel import NAME
 from .toolchain.elf import read_object
-from .toolchain.loader import load, loadable, objects_of
+from .toolchain.loader import load, loadable
 
 if TYPE_CHECKING:
     from ..launch import Solution

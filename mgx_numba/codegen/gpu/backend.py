@@ -62,7 +62,7 @@ class GpuBackend:
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> dict[str, bytes]:
         """See `Backend.objects`: cubins where there is a device of the architecture, else PTX."""
-        from .loader import objects_of
+        from ..workers.objects import objects_of
 
         return objects_of(sources, progress, store)
 

@@ -7,39 +7,15 @@ from collections.abc import Sequence
 from ...errors import CompileError, DeviceError
 from ..backend import Progress
 from ..kernel import KernelSource
-from ..store import Store, default_store, look_up
-from ..traces import dump_kernels, show_kernels
+from ..store import Store
+from ..traces import dump_kernels
+from ..workers.objects import objects_of
 from .architecture import Architecture
 from .driver.device import Device, device, selected_architecture
 
-__all__ = ["assembled", "load", "loadable", "objects_of"]
+__all__ = ["assembled", "load", "loadable"]
 
 _ELF = b"\x7fELF"
-
-
-def objects_of(
-    sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
-) -> dict[str, bytes]:
-    """Objects of distinct kernels by symbol; what the store lacks is compiled and kept.
-
-    Raises:
-        CompileError: a kernel cannot be compiled.
-    """
-    store = store or default_store()
-    found, missing = look_up(store, sources, loadable)
-    show_kernels(sources, missing)
-    if missing:
-        from ..workers.batch import compile_objects
-
-        def finished(source: KernelSource, data: bytes) -> None:
-            found[source.symbol] = data
-            store.put(source, data)
-            if progress is not None:
-                progress(len(found) - hits, len(missing), source.name)
-
-        hits = len(found)
-        compile_objects(missing, finished=finished)
-    return found
 
 
 def assembled(source: KernelSource, code: bytes) -> bytes:

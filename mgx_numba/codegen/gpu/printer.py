@@ -10,7 +10,7 @@ __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
 # What the shared names compute by the C library, which no GPU has.
 _LIBRARY = {
-    Type.float_type: frozenset("sin cos tan fmod mod".split()),
+    Type.float_type: frozenset("fmod mod".split()),
     Type.double_type: frozenset(
         (
             *"log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),

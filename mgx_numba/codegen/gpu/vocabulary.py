@@ -5,7 +5,7 @@ A kernel is ``def kernel(args)``, run by every thread of every block of a grid (
 `mgx_numba.codegen.cpu.vocabulary` under "Making values", "Arithmetic", "Elementary functions", "Index arithmetic" and
 the following of "Memory" mean what they mean there: ``pointer_<dtype> offset load_scalar store_scalar load_splat load
 store``. A vector belongs to one thread. What calls the C library there (float64 functions without a polynomial of our
-own, ``fmod`` and ``mod`` of floats, ``sin cos tan``) does not exist here.
+own, ``fmod`` and ``mod`` of floats) does not exist here.
 
 Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
@@ -89,6 +89,7 @@ from .lang import blocks, faults, mbarriers, pipelines, quick, tensor_copies, te
 from .lang.blocks import *
 from .lang.faults import *
 from .lang.mbarriers import *
+from .lang.periodic import *
 from .lang.pipelines import *
 from .lang.quick import *
 from .lang.tensor_copies import *

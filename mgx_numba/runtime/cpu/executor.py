@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...codegen.cpu.toolchain.loader import Progress, load
+from ...codegen.backend import Progress
+from ...codegen.cpu.toolchain.loader import load
 from ...codegen.store import Store
 from ...errors import ShapeError
 from ..plan import HostStep, Plan, Step, TensorView

@@ -14,6 +14,7 @@ from ...codegen.backend import backend
 from ...codegen.gpu.driver.device import Device, device
 from ...codegen.gpu.driver.graphs import CopyNode, Graph, GraphInMaking, KernelNode
 from ...codegen.gpu.driver.tensor_maps import encoded
+from ...codegen.gpu.identity import selected_architecture
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
@@ -246,7 +247,7 @@ class CudaQueue:
     def recorded(self, ask: Callable[[], None]) -> Recording:
         """See `Queue.recorded`: a graph."""
         with self._engine.use():
-            builder = self._graph = GraphInMaking(self._device)
+            builder = self._graph = GraphInMaking(self._device, selected_architecture().overlaps)
             try:
                 ask()
                 return CudaRecording(builder.finish(), self)

@@ -1,4 +1,4 @@
-"""The rows of a non-maximum suppression, whose number is known after its kernel."""
+"""Non-maximum suppression: its operands, and the rows of its result, whose number is known after its kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from .buffers import View
 from .lowering import Lowering
 from .steps import PendingStep
 
-__all__ = ["append_rows"]
+__all__ = ["append_rows", "suppression_operands"]
+
+
+def suppression_operands(low: Lowering, ins: Instruction) -> tuple[View, View, list[View], int] | None:
+    """Boxes, scores and limits, and how many boxes of a class are kept at most; None if it became a host step: nothing
+    is to be kept, or scores are no floats."""
+    boxes, scores, *limits = low.inputs(ins)
+    if not limits or 0 in scores.lens:
+        low.host(ins, "no box can be kept: there is no limit, or there are no scores")
+        return None
+    if not (boxes.type.is_floating and scores.type.is_floating):
+        low.host(ins, f"kernels compare floats, not {boxes.type.name} and {scores.type.name}")
+        return None
+    count, keep = scores.lens[2], low.constant_value(ins.inputs[2])
+    room = count if keep is None else max(1, min(count, int(keep.reshape(-1)[0])))
+    return boxes, scores, limits, room
 
 
 def append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) -> None:

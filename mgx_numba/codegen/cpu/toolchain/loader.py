@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....errors import CompileError, FormatError
 from ....interrupts import unbroken
+from ...backend import Progress
 from ...kernel import KernelSource
-from ...store import Store, default_store, look_up
-from ...traces import dump_kernels, show_kernels
+from ...store import Store, default_store
+from ...traces import dump_kernels
+from ...workers.objects import objects_of
 from .elf import read_object
 from .linker import link
 from .symbols import address, unavailable
@@ -25,9 +27,7 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["Progress", "load", "loadable", "objects_of", "ready"]
-
-Progress = Callable[[int, int, str], None]
+__all__ = ["load", "loadable", "ready"]
 
 _addresses: dict[str, int] = {}
 _engine: llvm.ExecutionEngine | None = None
@@ -60,33 +60,6 @@ def load(
         if wanted:
             unbroken(_add, objects_of(list(wanted.values()), progress, store, workers))
     return [_addresses[source.symbol] for source in sources]
-
-
-def objects_of(
-    sources: Sequence[KernelSource],
-    progress: Progress | None = None,
-    store: Store | None = None,
-    workers: int | None = None,
-) -> dict[str, bytes]:
-    """Objects of distinct kernels by symbol; arguments and errors are those of `load`.
-
-    What the store lacks, or holds for another C library, is compiled and kept.
-    """
-    store = store or default_store()
-    objects, missing = look_up(store, sources, loadable)
-    show_kernels(sources, missing)
-    if missing:
-        from ...workers.batch import compile_objects
-
-        def finished(source: KernelSource, data: bytes) -> None:
-            objects[source.symbol] = data
-            store.put(source, data)
-            if progress is not None:
-                progress(len(objects) - hits, len(missing), source.name)
-
-        hits = len(objects)
-        compile_objects(missing, workers, finished)
-    return objects
 
 
 def _assembly(source: KernelSource) -> str:

@@ -11,7 +11,7 @@ from ...reductions import Reduction
 from ..architecture import WARP
 from ..printer import ThreadPrinter, dtype_name
 
-__all__ = ["ColumnTeam", "RowTeam", "Team"]
+__all__ = ["WARP", "ColumnTeam", "RowTeam", "Team"]
 
 _ACROSS_LANES = {"add": "reduce_add", "mul": "reduce_mul", "max": "reduce_max", "min": "reduce_min",
                  "logical_or": "reduce_or", "logical_and": "reduce_and"}  # fmt: skip

@@ -94,11 +94,12 @@ def ring_refusal(placed: PlacedRequest) -> str:
 
 
 def pack_columns(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-    """Weights of `ConvProblem.weight_lens` as (groups, output channels of a group, taps, input channels)."""
+    """Weights of `ConvProblem.weight_lens` as (groups, output channels of a group, taps, input channels); a view of
+    them where their memory allows it."""
     groups, taps, inputs, outputs = problem.groups, problem.taps, problem.group_in, problem.group_out
     if problem.transposed:
-        return np.ascontiguousarray(weights.reshape(groups, inputs, outputs, taps).transpose(0, 2, 3, 1))
-    return np.ascontiguousarray(weights.reshape(groups, outputs, inputs, taps).transpose(0, 1, 3, 2))
+        return weights.reshape(groups, inputs, outputs, taps).transpose(0, 2, 3, 1)
+    return weights.reshape(groups, outputs, inputs, taps).transpose(0, 1, 3, 2)
 
 
 def ring_solution(text: RingText, how: str) -> Solution:

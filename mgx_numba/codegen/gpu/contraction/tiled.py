@@ -41,13 +41,11 @@ def packed_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
 
 
 def pack_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-    """Weights of `ConvProblem.weight_lens` in the order of `packed_lens`."""
+    """Weights of `ConvProblem.weight_lens` in the order of `packed_lens`; a view where their memory allows it."""
     groups, taps, inputs, outputs = packed_lens(problem)
     if problem.transposed:
-        split = weights.reshape(groups, inputs, outputs, taps)
-        return np.ascontiguousarray(split.transpose(0, 3, 1, 2))
-    split = weights.reshape(groups, outputs, inputs, taps)
-    return np.ascontiguousarray(split.transpose(0, 3, 2, 1))
+        return weights.reshape(groups, inputs, outputs, taps).transpose(0, 3, 1, 2)
+    return weights.reshape(groups, outputs, inputs, taps).transpose(0, 3, 2, 1)
 
 
 def tiled_solution(placed: PlacedRequest) -> Solution:

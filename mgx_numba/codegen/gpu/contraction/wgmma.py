@@ -25,7 +25,7 @@ from .operands import ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
-from .wgmma_tiles import SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
+from .wgmma_tiles import AHEAD, AT_ONCE, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
 
 __all__ = ["wgmma_refusal", "wgmma_solution"]
 
@@ -40,11 +40,6 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
-AT_ONCE = 4
-"""Vectors of each lane that are finished together: of 16-bit results those of a staged piece. No figures kept."""
-AHEAD = 8
-"""Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
-for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -156,7 +151,9 @@ class _WarpgroupText(ContractionText):
         else:
             self.turned = False
             slices = self._problem.taps * -(-self._problem.group_in // self.slice)
-        found = chosen_tile(rows, columns, slices, planes, RATES[self.dtype], 64 if self.turned else 8)
+        self.reads = any(o.access == "full" for o in self.request.epilogue.operands)
+        widths = 64 if self.turned else 8
+        found = chosen_tile(rows, columns, slices, planes, RATES[self.dtype], widths, self.reads)
         self.tile = tile or found[0]
         part = -(-slices // (splits or found[1]))
         self.splits = -(-slices // part)
@@ -434,8 +431,8 @@ class _WarpgroupText(ContractionText):
             for p in pieces
         ]
         if turns <= AT_ONCE:
-            waiting = [o for o in self.request.epilogue.operands if o.access == "full"]
-            ahead = AHEAD // turns if waiting and self.splits == 1 else 0
+            early = self.reads and self.splits == 1 and tile.reads_at_once == AHEAD
+            ahead = AHEAD // turns if early else 0
             parts = [
                 _Part(p * tile.staging, 0, [f"first_line + {turn * apart}" for turn in range(turns)]) for p in pieces
             ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....errors import DeviceError
 from ...launch import Grid
-from .device import Device, selected_architecture
+from .device import Device
 
 __all__ = ["Graph", "GraphInMaking", "KernelNode"]
 
@@ -91,16 +91,16 @@ _ADD_EDGE = "cuGraphAddDependencies_v2"
 class GraphInMaking:
     """A graph in the making: each node comes after the one before.
 
-    Between two kernels that is left to the second one, where its architecture `overlaps`: its blocks come as soon as
-    those of the first are there, and wait for its end.
+    With ``overlaps`` that is left to kernels behind others: their blocks come as soon as those before are there, and
+    wait for their end, see `Architecture.overlaps`.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, overlaps: bool) -> None:
         self._device, self._driver = device, device.driver
         self._graph = c_void_p()
         self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
         self._last: c_void_p | None = None
-        self._overlaps = selected_architecture().overlaps and hasattr(self._driver.library, _ADD_EDGE)
+        self._overlaps = overlaps and hasattr(self._driver.library, _ADD_EDGE)
         self._kernels: list[tuple[c_void_p, KernelNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:

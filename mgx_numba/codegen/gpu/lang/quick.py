@@ -34,9 +34,7 @@ _LOG2_E_LOW = float.fromhex("0x1.4ae0cp-26")
 _LN_2 = math.log(2.0)
 _MASSLESS = 16.0
 """Beyond it the normal distribution's mass is 0 in float32."""
-_ERFC_SCALE = 0.3275911
-"""Of the argument in the polynomial's variable, 1 / (1 + scale x)."""
-_ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+_ERFC_SCALE, _ERFC = 0.3275911, (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 """Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26: erfc within 1.5e-7."""
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ....codegen.cpu import host
 from ....codegen.cpu.toolchain.elf import data_object
-from ....codegen.cpu.toolchain.loader import objects_of
 from ....codegen.store import Store
+from ....codegen.workers.objects import objects_of
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError
 from ....graph.atomic_file import replace_file
 from ...plan import HostStep, Plan

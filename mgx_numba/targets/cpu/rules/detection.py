@@ -7,7 +7,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
-from ...lowering.detection import append_rows
+from ...lowering.detection import append_rows, suppression_operands
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -21,20 +21,14 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
 
     Nearly all scores are only looked at, so scores that lie apart (a transpose's) are brought together first.
     """
-    boxes, scores, *limits = low.inputs(ins)
-    op = ins.op
+    op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
+    if found is None:
+        return
+    boxes, scores, limits, room = found
     images, classes, count = scores.lens
-    if not limits or 0 in scores.lens:
-        low.host(ins, "no box can be kept: there is no limit, or there are no scores")
-        return
-    if not (boxes.type.is_floating and scores.type.is_floating):
-        low.host(ins, f"kernels compare floats, not {boxes.type.name} and {scores.type.name}")
-        return
     if scores.strides[2] not in (0, 1):
         scores = low.materialized(scores, (classes * count, count, 1), ins)
-    keep = low.constant_value(ins.inputs[2])
-    room = count if keep is None else max(1, min(count, int(keep.reshape(-1)[0])))
     rows = images * classes
     groups = min(rows, TASKS_PER_THREAD * low.threads)
     pitch = scratch_pitch(count)

@@ -22,7 +22,7 @@ from ....codegen.problems.element_types import ITEMSIZE
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Request
-from ....core.shape import Shape
+from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
@@ -30,7 +30,6 @@ from ...lowering import contraction
 from ...lowering.buffers import View
 from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
 from ...lowering.lowering import Lowering
-from ...lowering.steps import PendingStep
 from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
@@ -140,21 +139,18 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
 def _packed(
     low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View, weights: np.ndarray | None
 ) -> View:
-    """Weights in the order that kernels read; those that are not constant are packed by a host step in every run."""
+    """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(_pack, problem, columns)
     how = (columns, problem.groups, problem.taps, problem.transposed, problem.in_channels)
     if weights is not None:
-        return low.packed_constant(weights, how, lambda: pack(weights))
+        return low.packed_constant(weights, how, lambda: np.ascontiguousarray(pack(weights)))
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
-    target = low.allocate(Shape(view.type, lens))
-
-    def host(arrays: list) -> list:
-        return [pack(arrays[0])]
-
-    reason = "the weights are not constant, and no kernel packs them"
-    low.steps.append(PendingStep(None, {}, "ref::pack_weights", ins, host, [view], [target], reason=reason))
-    return target
+    packed = view.aliased(pack)
+    if packed is None:
+        packed = low.materialized(view, row_major_strides(view.lens), ins).aliased(pack)
+    assert packed is not None
+    return low.materialized(packed, row_major_strides(lens), ins)
 
 
 _HERE = Contractions(_refused, _check, _launch)

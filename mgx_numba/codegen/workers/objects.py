@@ -1,0 +1,46 @@
+"""Objects of kernels: those that a store holds, and the others compiled, by whichever back end it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..backend import Progress, backend
+from ..kernel import KernelSource
+from ..store import Store, default_store, look_up
+from ..traces import show_kernels
+
+__all__ = ["objects_of"]
+
+
+def objects_of(
+    sources: Sequence[KernelSource],
+    progress: Progress | None = None,
+    store: Store | None = None,
+    workers: int | None = None,
+) -> dict[str, bytes]:
+    """Objects of distinct kernels of one back end by symbol; what the store lacks, or holds for another system, is
+    compiled and kept.
+
+    ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
+    `default_store()`, ``workers`` (processes to compile in) to what pays off.
+
+    Raises:
+        CompileError: a kernel cannot be compiled.
+    """
+    if not sources:
+        return {}
+    store = store or default_store()
+    objects, missing = look_up(store, sources, backend(sources[0].backend).loadable)
+    show_kernels(sources, missing)
+    if missing:
+        from .batch import compile_objects  # late: a process whose kernels are all stored needs no workers
+
+        def finished(source: KernelSource, data: bytes) -> None:
+            objects[source.symbol] = data
+            store.put(source, data)
+            if progress is not None:
+                progress(len(objects) - hits, len(missing), source.name)
+
+        hits = len(objects)
+        compile_objects(missing, workers, finished)
+    return objects
