@@ -21,7 +21,7 @@ class TargetOptions:
 
     Attributes:
         fast_math: transformations that change rounding (Winograd, Strassen, 16-bit weights of products of a few rows,
-            contraction of products, 4-ulp functions).
+            products in parts, contraction of products, 4-ulp functions).
         memory_reuse: memory colouring; without it every intermediate value has memory of its own.
         num_threads: worker threads of a run; 0 takes what the process may use.
         disabled_passes: names of passes to leave out.

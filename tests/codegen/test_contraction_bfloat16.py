@@ -152,7 +152,8 @@ def test_convolutions_with_an_epilogue(problem: ConvProblem) -> None:
 
 
 @needs_tile
-def test_weights_take_two_bytes_each() -> None:
+def test_weights_take_two_bytes_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")
     problem = GemmProblem(64, 512, 768, types=TYPES)
     assert select(problem).name == "gemm_bfloat16"
     assert GEMM.pack_weights(problem, np.zeros((768, 512), ml_dtypes.bfloat16)).nbytes == 2 * 768 * 512

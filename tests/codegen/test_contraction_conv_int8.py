@@ -159,7 +159,8 @@ def test_blockings_of_tuning_compute_the_same() -> None:
         check(problem, 2, blocking=blocking)
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")
     grouped = square(6, 6, 5, 3, groups=2)
     assert "whole words" in (SOLVER.refusal(grouped) or "")
     assert "the operands are float32" in (SOLVER.refusal(ConvProblem(1, 4, 4, (5,), (3,))) or "")

@@ -215,7 +215,8 @@ def test_each_thread_computes_its_rows_of_all_groups(threads, groups, size):
 @pytest.mark.parametrize(
     "lens", [((7, 33), (33, 50)), ((1, 4), (4, 3)), ((2, 3, 5, 6), (2, 3, 6, 19)), ((40, 64), (64, 96))]
 )
-def test_quant_dot_with_constant_weights_is_no_host_step(lens, dtype):
+def test_quant_dot_with_constant_weights_is_no_host_step(lens, dtype, monkeypatch):
+    monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")
     rng = np.random.default_rng(5)
     limits = np.iinfo(dtype)
     a = rng.integers(limits.min, limits.max + 1, lens[0]).astype(dtype)

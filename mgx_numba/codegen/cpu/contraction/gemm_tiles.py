@@ -27,7 +27,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows, split_weights
 from .roofline import seconds
 from .solver import Setting
-from .split_near import MOST_TERMS, SplitNear
+from .split_near import SplitNear, most_terms
 
 __all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "part_rows", "refused_tiles", "tile_of"]
 
@@ -71,11 +71,11 @@ def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 
 
 def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
-    """Whether the kernel that multiplies splits the left-hand side: then it does so for each block of panels, but
-    reads it where it lies."""
-    if tile.packing.parts == 1 or problem.a_strides[-1] != 1:
+    """Whether the kernel that multiplies makes bfloat16 of the left-hand side: then it does so for each block of
+    panels, but reads it where it lies."""
+    if tile.packing.a != "bfloat16" or problem.a_strides[-1] != 1:
         return False
-    few = panel_count(tile, problem.n) <= 2 * NEAR_PANELS and problem.k <= MOST_TERMS
+    few = panel_count(tile, problem.n) <= 2 * NEAR_PANELS and problem.k <= most_terms(tile)
     return problem.prologue is not None or few
 
 
@@ -94,7 +94,7 @@ class GemmTiles(GemmPacked):
         return refused_tiles(problem.types, problem.fast_math)
 
     def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue and (tile_of(problem.types).packing.parts == 1 or problem.a_strides[-1] != 1):
+        if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 

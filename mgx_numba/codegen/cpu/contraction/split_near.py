@@ -1,8 +1,9 @@
-"""Rows split into parts by the kernel that multiplies them, where they come from a prologue or are few columns wide.
+"""Rows split into parts, or rounded to bfloat16, by the kernel that multiplies them, where they come from a prologue or
+are multiplied by few columns.
 
-As `parts.split_rows`, but into memory on the stack, one block of rows after the other, just before the tile reads it:
-nothing is written that another launch would have to read again. A block with a row that cannot be split is multiplied
-in float32 as a whole.
+As launches of their own do it (`parts.split_rows`, `gemm_int8.left_words`), but into memory on the stack, one block of
+rows after the other, just before the tile reads it: nothing is written that another launch would have to read again. A
+block with a row that cannot be split is multiplied in float32 as a whole.
 """
 
 from __future__ import annotations
@@ -23,18 +24,25 @@ from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel, even_table
 from .parts import LINE_ELEMENTS, halve_vector, one_by_one, row_note, split_vector
 
-__all__ = ["MOST_TERMS", "SplitNear"]
+__all__ = ["SplitNear", "most_terms"]
 
 NEAR_BYTES = 65536
-"""Stack memory for both parts of a block of rows."""
+"""Stack memory for all parts of a block of rows."""
 _WORD = 4  # bytes
 _LINE = host.CACHE_LINE // _WORD
-_MOST = (NEAR_BYTES // (2 * 32 * host.CACHE_LINE) - 1 | 1) * _LINE
-"""Words of a part of a row, an odd number of lines, of 32 rows."""
-MOST_TERMS = 2 * _MOST
-"""Terms of a row that are split at once."""
 NEAR_BLOCK = Record("near rows", (pointer("rows"),))
 """Where the buffer is, for a kernel that knows it as words, as bfloat16 and as halves of float32."""
+
+
+def most_terms(tile: RegisterTile) -> int:
+    """Terms of a row that are brought there at once."""
+    return _most_words(tile) * tile.packing.k_interleave
+
+
+def _most_words(tile: RegisterTile) -> int:
+    """Words of a part of a row, an odd number of lines, of all rows of the tile."""
+    lines = NEAR_BYTES // (tile.packing.parts * tile.rows * host.CACHE_LINE)
+    return (lines - 1 | 1) * _LINE
 
 
 @dataclass
@@ -47,9 +55,10 @@ class SplitNear:
 
     def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
         """The blocking with steps that are short enough for the buffer."""
-        if blocking.depth <= _MOST:
+        most = _most_words(self.tile)
+        if blocking.depth <= most:
             return blocking
-        even = -(-depth // -(-depth // _MOST))
+        even = -(-depth // -(-depth // most))
         return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
 
     def declare(self, macro: MacroKernel, blocking: Blocking, offsets: Mapping[str, int]) -> None:
@@ -73,15 +82,19 @@ class SplitNear:
         ]
         macro.read_matrix(low, "near_ld")
         macro.table = [*even_table("near_ld"), *self._rows(), macro.block.put("x", "offset(near, 0)")]
+        if self.tile.packing.parts == 1:
+            return
         terms = "imin(2 * depth_now, terms - 2 * k0)"
         exact = one_by_one(self.tile, terms, "1", "k0", ["halved = 1"], "near", "0", "near_ld")
         macro.instead = ["if special > 0:", *indent(exact)]
 
     def _rows(self) -> list[str]:
-        """Statements that split ``left`` rows, or halve all of them if one cannot be split."""
+        """Statements that round ``left`` rows, or split them, or halve all of them if one cannot be split."""
+        first = [*self._splats(), "terms_now = imin(2 * depth_now, terms - 2 * k0)"]
+        if self.tile.packing.parts == 1:
+            return [*first, "for i in range(left):", *indent([*self._place(), *self._walk(_rounded)])]
         return [
-            *self._splats(),
-            "terms_now = imin(2 * depth_now, terms - 2 * k0)",
+            *first,
             "special = 0",
             "for i in range(left):",
             *indent([
@@ -129,3 +142,7 @@ class SplitNear:
             f"for c in range(0, terms_now - rest, {LINE_ELEMENTS}):",
             *indent(body("")),
         ]
+
+
+def _rounded(value: str, at: str) -> list[str]:
+    return [f"store(packed, {at}, round_bfloat16({value}))"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....errors import DeviceError
-from ..cluster.teams import WARP
+from ..architecture import WARP
 from ..driver.device import device
 
 __all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
