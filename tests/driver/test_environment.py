@@ -190,7 +190,7 @@ def test_quantisation_is_traced(model: Path, monkeypatch: Any, capsys: Any) -> N
     program = mgx_numba.parse_onnx(model, default_dim_value=1)._portable
     quantize_8bits(program, "ref", [{"x": np.ones((1, 6), np.float32)}])
     out = capsys.readouterr().out
-    assert "Pass: quantize_8bits" in out and ": int8, error 0, range 1 to 1, scale " in out
+    assert "Pass: quantize_8bits" in out and "int8, error 0, range" in out and ", scale " in out
 
 
 def test_rewrites_without_a_log_are_traced(monkeypatch: Any, capsys: Any) -> None:
