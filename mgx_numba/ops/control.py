@@ -152,13 +152,13 @@ class Loop(Operator):
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
 
     @staticmethod
-    def _measured(run: RunModule, given: list[np.ndarray], shapes: Sequence[Shape]) -> Sequence[Shape]:
+    def _measured(run: RunModule, given: list[np.ndarray], shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Shapes of scan outputs of no iteration: elements as the first would have made them, if it can be run."""
         try:
             elements = run(0, [np.zeros(1, np.int64), *given])[len(given) :]
         except MgxError:
             return shapes
-        return [Shape(s.type, (0, *element.shape)) for s, element in zip(shapes, elements)]
+        return tuple(Shape(s.type, (0, *element.shape)) for s, element in zip(shapes, elements))
 
     def _placed(self, rows: np.ndarray, direction: int) -> np.ndarray:
         """A scan output of the elements of all iterations."""
