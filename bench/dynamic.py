@@ -2,7 +2,7 @@
 
 ``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` chooses. Times of
 plans and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall
-clock, so a quiet machine is needed for those. Nothing is asserted.
+clock, so a quiet machine is needed for those; threads tell the CPU seconds of a row, too. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def threads(seconds: float, count: int = 16) -> None:
     net = compiled(mlp(), DynamicDimension(1, 64), num_threads=1)
     rng = np.random.default_rng(0)
     batches = [rng.standard_normal((n, 256)).astype(np.float32) for n in range(1, 32)]
-    rates = []
+    rates, costs = [], []
     for turn, chosen in enumerate((batches[15:16], batches) * 3):
         done = [0] * count
 
@@ -139,13 +139,17 @@ def threads(seconds: float, count: int = 16) -> None:
                 order = np.roll(order, 64)
 
         workers = [threading.Thread(target=work, args=(own,)) for own in range(count)]
+        begun = time.process_time()
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
+        costs.append((time.process_time() - begun) / sum(done))
         rates.append(sum(done) / seconds)
     fixed, mixed = max(rates[::2]), max(rates[1::2])
     print(f"  fixed {fixed:.0f} rows/s, random {mixed:.0f} rows/s: {100 * (1 - mixed / fixed):.1f}% lost")
+    fixed, mixed = 1e6 * min(costs[::2]), 1e6 * min(costs[1::2])
+    print(f"  CPU: fixed {fixed:.2f} us a row, random {mixed:.2f}: {100 * (1 - fixed / mixed):.1f}% lost")
 
 
 def loop(rounds: int, iterations: int = 1000) -> None:
