@@ -38,6 +38,7 @@ class attribute {
 public:
     attribute(bool value) { made_.boolean(value); }
     attribute(int value) { made_.integer(value); }
+    attribute(unsigned value) { made_.integer(value); }
     attribute(long value) { made_.integer(value); }
     attribute(long long value) { made_.integer(value); }
     attribute(std::size_t value) { made_.integer(static_cast<std::int64_t>(value)); }
