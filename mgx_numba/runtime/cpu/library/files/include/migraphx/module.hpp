@@ -134,7 +134,7 @@ public:
         return added(what);
     }
     instruction add_literal(const shape& s, const char* data) const { return add_literal(literal(argument(s, data))); }
-    instruction add_instruction(const operation& op, const instructions& arguments,
+    instruction add_instruction(const operation& op, const instructions& inputs,
                                 const std::vector<module>& modules = {}) const
     {
         std::vector<std::size_t> bodies;
@@ -142,7 +142,7 @@ public:
             bodies.push_back(static_cast<std::size_t>(body.id_));
         request what = about("add_instruction");
         what.add("name", op.name()).add("attributes").raw(op.written());
-        what.add("inputs").raw(references(arguments));
+        what.add("inputs").raw(references(inputs));
         what.add("modules").raw(wire::of(bodies));
         return added(what);
     }
