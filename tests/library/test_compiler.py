@@ -132,6 +132,19 @@ def test_traced_runs_are_the_process_s(monkeypatch: pytest.MonkeyPatch, capfd: p
                 service.answer(wrong)
 
 
+@needs_compiler
+def test_what_was_loaded_compiled_stays_so_when_reshaped(tmp_path: Path) -> None:
+    program = migraphx.parse_onnx_buffer(network(["n", 6]).SerializeToString()).compile("cpu", num_threads=1)
+    program.save(tmp_path / "net.mxr")
+    with closing(Service()) as service:
+        made = service.answer({"do": "load", "file": tmp_path / "net.mxr", "format": "msgpack", "trust_objects": False})
+        assert made["library"] is None  # its lengths are open
+        changed = service.answer({"do": "reshape", "program": made["program"], "lengths": {"x": [3, 6]}})
+        assert Path(changed["library"]).exists()
+        described = service.answer({"do": "describe", "program": made["program"]})
+        assert described["outputs"][0]["lens"] == [3, 5] and service._held[made["program"]].model.is_compiled()
+
+
 def test_requests_that_are_malformed() -> None:
     body = msgpack.packb({"do": "create"})
     head = struct.pack("<Q", len(body))

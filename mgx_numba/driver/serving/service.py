@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...api.functions import get_onnx_operators, parse_onnx, parse_onnx_buffer, parse_tf, parse_tf_buffer
@@ -24,15 +24,14 @@ __all__ = ["Service"]
 Answer = dict[str, Any]
 
 
-@dataclass
+@dataclasses.dataclass
 class _Held:
     """A program, with the modules and instructions that C++ refers to by their numbers, and its library's folder."""
 
     model: program
-    modules: list[module] = field(default_factory=list)
-    instructions: list[instruction_ref] = field(default_factory=list)
+    modules: list[module] = dataclasses.field(default_factory=list)
+    instructions: list[instruction_ref] = dataclasses.field(default_factory=list)
     folder: tempfile.TemporaryDirectory[str] | None = None
-    compiled: tuple[str, dict[str, Any]] | None = None
 
     def take(self, one: instruction_ref) -> Answer:
         self.instructions.append(one)
@@ -136,7 +135,6 @@ class Service:
 
     def do_compile(self, held: _Held, target: str, **options: Any) -> Answer:
         """Compile; the answer names the library to run, if there is one."""
-        held.compiled = (target, options)
         held.model.compile(get_target(target), **options)
         return self._changed(held)
 
@@ -156,10 +154,10 @@ class Service:
 
     def do_reshape(self, held: _Held, lengths: Mapping[str, Sequence[int]]) -> Answer:
         """Give inputs other lengths, and compile for them what was compiled."""
+        target, options = held.model._target, held.model._options
         held.model.reshape(lengths)
-        if held.compiled is not None and not held.model.is_compiled():
-            target, options = held.compiled
-            return self.do_compile(held, target, **options)
+        if options is not None and not held.model.is_compiled():
+            held.model.compile(target, dataclasses.asdict(options))
         return self._changed(held)
 
     def do_run(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:

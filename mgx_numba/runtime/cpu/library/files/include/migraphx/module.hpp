@@ -38,6 +38,7 @@ class attribute {
 public:
     attribute(bool value) { made_.boolean(value); }
     attribute(int value) { made_.integer(value); }
+    attribute(unsigned value) { made_.integer(value); }
     attribute(long value) { made_.integer(value); }
     attribute(long long value) { made_.integer(value); }
     attribute(std::size_t value) { made_.integer(static_cast<std::int64_t>(value)); }
@@ -133,7 +134,7 @@ public:
         return added(what);
     }
     instruction add_literal(const shape& s, const char* data) const { return add_literal(literal(argument(s, data))); }
-    instruction add_instruction(const operation& op, const instructions& arguments,
+    instruction add_instruction(const operation& op, const instructions& inputs,
                                 const std::vector<module>& modules = {}) const
     {
         std::vector<std::size_t> bodies;
@@ -141,7 +142,7 @@ public:
             bodies.push_back(static_cast<std::size_t>(body.id_));
         request what = about("add_instruction");
         what.add("name", op.name()).add("attributes").raw(op.written());
-        what.add("inputs").raw(references(arguments));
+        what.add("inputs").raw(references(inputs));
         what.add("modules").raw(wire::of(bodies));
         return added(what);
     }
