@@ -61,8 +61,9 @@ def test_what_the_language_makes_of_them_is_right_to_a_unit(name: str) -> None:
 def test_they_have_kernels(name: str, dtype: Any, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.linspace(-300, 300, 41).astype(dtype)
     check_operator(on, name, [x])
-    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    check_compiles(name, [x], interpreter())
+    if dtype is np.float32:
+        monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+        check_compiles(name, [x], interpreter())
 
 
 @pytest.mark.gpu

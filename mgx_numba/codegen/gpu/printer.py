@@ -10,7 +10,6 @@ __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
 # What the shared names compute by the C library, which no GPU has.
 _LIBRARY = {
-    Type.float_type: frozenset("fmod mod".split()),
     Type.double_type: frozenset(
         (
             *"log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),
@@ -18,6 +17,8 @@ _LIBRARY = {
         )
     ),
 }
+_EXACT = frozenset(("fmod", "mod"))
+"""Names with a version of `lang.remainders`, in integers."""
 _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 """Names with a version of `lang.quick`, which fast math takes."""
 _SHORT = frozenset(("gelu_erf",))
@@ -32,6 +33,9 @@ class ThreadPrinter(VectorPrinter):
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _LIBRARY.get(operands[0].dtype.compute, ()):
             raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
+        if name in _EXACT and operands[0].dtype.compute is Type.float_type:
+            arguments = ", ".join(self.register(x) for x in operands)
+            return VectorValue(self.buffer.emit(f"{name}_exact({arguments})"), result)
         if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
             kind = "short" if name in _SHORT and result.size == 2 else "quick"
             return VectorValue(self.buffer.emit(f"{name}_{kind}({self.register(operands[0])})"), result)

@@ -34,7 +34,7 @@ def recurrent_solution(problem: RecurrenceProblem, origin: str = "") -> Solution
     that is computed in), those of ``peephole``, ``inner_bias`` and ``lengths`` that the problem declares, and
     ``scratch``.
     """
-    layout = _Scratch(problem)
+    layout = _StateLayout(problem)
     launches = [
         _StepText(problem, layout, step, number).launch(origin)
         for step in range(problem.steps)
@@ -43,7 +43,7 @@ def recurrent_solution(problem: RecurrenceProblem, origin: str = "") -> Solution
     return Solution(tuple(launches), layout.bytes)
 
 
-class _Scratch:
+class _StateLayout:
     """Scratch memory: hidden states before and after a step, then cell states or what gru keeps.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Scratch:
 class _StepText(RecurrentCell):
     """The text and the arguments of one launch."""
 
-    def __init__(self, problem: RecurrenceProblem, layout: _Scratch, step: int, number: int) -> None:
+    def __init__(self, problem: RecurrenceProblem, layout: _StateLayout, step: int, number: int) -> None:
         self.buffer, self.arguments = CodeBuffer(), Arguments()
         super().__init__(problem, ThreadPrinter(self.buffer, 0, problem.fast_math))
         self.number, self.gates = number, problem.phases[number]
@@ -102,7 +102,7 @@ class _StepText(RecurrentCell):
             // (p.steps * p.gates) ** 2,
         )  # fmt: skip
 
-    def _declare(self, layout: _Scratch, step: int) -> None:
+    def _declare(self, layout: _StateLayout, step: int) -> None:
         p, arguments = self.problem, self.arguments
         wide = dtype_name(self.type)
         for name in ("x", "w", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):

@@ -70,6 +70,9 @@ Fast math on float32
                                          within 4 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
+Exact remainders of float32 (`lang.remainders`)
+    fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
+
 Faults
     note_fault(p, step, check, index)    write the three numbers to the int64 words from p on, unless an earlier one has
 
@@ -85,20 +88,32 @@ from ..lang.memory import *
 from ..lang.reduce import *
 from ..lang.values import *
 from ..lang.vecmath import *
-from .lang import blocks, faults, mbarriers, pipelines, quick, tensor_copies, tensor_cores, threads, warpgroups
+from .lang import (
+    blocks,
+    faults,
+    mbarriers,
+    pipelines,
+    quick,
+    remainders,
+    tensor_copies,
+    tensor_cores,
+    threads,
+    warpgroups,
+)
 from .lang.blocks import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
 from .lang.pipelines import *
 from .lang.quick import *
+from .lang.remainders import *
 from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, tensor_copies, tensor_cores, threads, values,
-    vecmath, warpgroups,
+    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, remainders, tensor_copies, tensor_cores,
+    threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -114,6 +114,8 @@ def elementwise_names() -> dict[str, Any]:
         names[name] = _elementwise(name)
     for name in ("add", "sub", "mul", "exp", "sigmoid", "tanh", "gelu_erf", "gelu_tanh", "silu", "softplus"):
         names[f"{name}_fast"] = names[f"{name}_quick"] = names[f"{name}_short"] = names[name]
+    for name in ("fmod", "mod"):
+        names[f"{name}_exact"] = names[name]
     for dtype in DTYPES:
         names[f"const_{dtype}"] = functools.partial(_constant, numpy_dtype(dtype))
         names[f"cast_{dtype}"] = functools.partial(_cast, numpy_dtype(dtype))

@@ -1,0 +1,78 @@
+"""Remainders of float32 divisions where there is no C library: exact, in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from ...lang.builder import VectorBuilder
+from ...lang.vector import elementwise
+
+__all__ = ["fmod_exact", "mod_exact"]
+
+_FRACTION = 23
+"""Bits of a float32's fraction."""
+_STEP = 40
+"""Bits by which a remainder, of 24, is shifted at once: both make a word of 64."""
+_MOST = 253
+"""Bits between the largest and the smallest exponent, of 254 and of subnormal numbers, which is that of 1."""
+_I64, _I32 = ir.IntType(64), ir.IntType(32)
+
+
+def _parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """|x| = whole * 2**(exponent - 150): both as int64."""
+    bits = b.and_(b.bitcast(x, _I32), _I32((1 << 31) - 1))
+    field, fraction = b.lshr(bits, _I32(_FRACTION)), b.and_(bits, _I32((1 << _FRACTION) - 1))
+    subnormal = b.icmp_unsigned("==", field, _I32(0))
+    whole = b.select(subnormal, fraction, b.or_(fraction, _I32(1 << _FRACTION)))
+    return b.zext(whole, _I64), b.zext(b.select(subnormal, _I32(1), field), _I64)
+
+
+def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The remainder of |x| by |y| for finite numbers, y not 0."""
+    (whole, high), (divisor, low) = _parts(b, x), _parts(b, y)
+    divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
+    left = b.sub(high, low)
+    smaller = b.icmp_signed("<", left, _I64(0))
+    left = b.select(smaller, _I64(0), left)
+    rest = b.urem(whole, divisor)
+    for _ in range(-(-_MOST // _STEP)):
+        step = b.select(b.icmp_unsigned("<", left, _I64(_STEP)), left, _I64(_STEP))
+        rest = b.urem(b.shl(rest, step), divisor)
+        left = b.sub(left, step)
+    # A power of two from 2**-149 on as a float64, whose exponent counts from 1023.
+    unit = b.bitcast(b.shl(b.add(low, _I64(1023 - 150)), _I64(52)), ir.DoubleType())
+    found = b.fptrunc(b.fmul(b.uitofp(rest, ir.DoubleType()), unit), ir.FloatType())
+    return b.select(smaller, x, found)
+
+
+def _fmod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The remainder with the sign of ``x``; NaN of infinity, by 0 and of NaN."""
+    lanes = b.lanes(x)
+    if lanes:
+        rest = b.poison(x.type)
+        for lane in range(lanes):
+            one = _of_finite(b.ir, b.extract(x, lane), b.extract(y, lane))
+            rest = b.ir.insert_element(rest, one, _I32(lane))
+    else:
+        rest = _of_finite(b.ir, x, y)
+    infinite = float("inf")
+    signed = b.copysign(b.fabs(rest), x)
+    kept = b.select(b.fcmp("==", b.fabs(y), infinite), x, signed)
+    fits = b.ir.and_(b.fcmp("<", b.fabs(x), infinite), b.fcmp("!=", y, 0.0))
+    return b.select(b.ir.and_(fits, b.fcmp("==", y, y)), kept, float("nan"))
+
+
+def _mod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The remainder with the sign of ``y``, as the scalar protocol has it."""
+    return _fmod(b, b.add(_fmod(b, x, y), y), y)
+
+
+def _of(name: str, emit: Callable[[VectorBuilder, ir.Value, ir.Value], ir.Value]) -> Any:
+    return elementwise(name, lambda b, dtype, x, y: emit(b, x, y), 2, ("float32",))
+
+
+fmod_exact = _of("fmod_exact", _fmod)
+mod_exact = _of("mod_exact", _mod)
