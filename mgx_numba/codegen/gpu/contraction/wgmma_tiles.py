@@ -111,10 +111,10 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
 # In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in
-# the mean to the fastest ones, at most 15%.
+# the mean to the fastest ones, at most 23%.
 MULTIPLIES = 1400
 """Products of 16-bit numbers a cycle, of the 2048 that there could be."""
-ARRIVAL = 44
+ARRIVAL = 40
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 LATENCY = 2100
 """Until a slice is there that was asked for, which the stages of a ring share."""
