@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
@@ -136,7 +137,10 @@ CASES = {
     "gemm_nbits": lambda: product_of_blocks(29),
     "gemv_nbits": lambda: product_of_blocks(3),
     "gemm_packing": lambda: product(False),
+    "gemm_tiles": lambda: product(True, (2,), 70, 530, 70),
     "conv_1x1": lambda: convolution("1x1"),
+    "conv_1x1_tiles": lambda: convolution("1x1"),
+    "conv_tiles": lambda: convolution("grouped"),
     "conv_direct": lambda: convolution("grouped"),
     "conv_depthwise": lambda: convolution("depthwise"),
     "conv_int8": quantized_convolution,
@@ -152,9 +156,13 @@ CASES |= {f"conv_winograd_3x3_4x4{stored}_strided": lambda: convolution("7x7 by 
 
 
 @pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)
-def test_any_blocking_is_safe_and_exact(solver: Any):
+def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyPatch):
     if solver.name.endswith("_bfloat16"):
         pytest.skip("no program here has weights in bfloat16: codegen/test_contraction_bfloat16.py")
+    if solver.name.endswith("_tiles"):
+        if host.host().vector_bits < 512:
+            pytest.skip("no tile of whole matrices")
+        monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()

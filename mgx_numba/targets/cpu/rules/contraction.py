@@ -71,7 +71,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
     unsuited = [] if constant is not None else [own.name for own in _SOLVERS if own.looks_at_values]
     while True:
-        if unsuited or chosen.solver.packing_growth(problem) > room:
+        if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
             chosen = Candidate(_select(low, problem, room, unsuited))
         solver = chosen.solver
         plan = _plan(low, request, chosen)
