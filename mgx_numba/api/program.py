@@ -258,7 +258,9 @@ class program:
         from .quantizing import quantize
 
         changed = self._portable.clone()
-        quantize(changed, kinds, t.name(), map(self._checked, options.get("calibration") or ()))
+        found = quantize(changed, kinds, t.name(), map(self._checked, options.get("calibration") or ()))
+        if found is not None:
+            self._layer_choices, self._calibration = found
         return changed
 
     def _settings(self, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:

@@ -264,4 +264,7 @@ def test_a_program_that_is_compiled_again_keeps_its_calibration() -> None:
     assert known is not None and p.calibration() is known
     plain = network().compile("ref")
     mgx_numba.quantize_bf16(plain)
+    optional = network().compile("ref", use_int8=True, calibration=batches(network()))
+    assert [c.choice for c in optional.quantization_choices()] == ["int8", "int8"]
+    assert optional.calibration() is not None
     assert plain.calibration() is None and mgx_numba.save_buffer(plain)

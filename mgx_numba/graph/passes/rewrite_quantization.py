@@ -34,7 +34,7 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
     value, step = b.convert(x, wide), b.convert(scale, wide)
     inverse = _inverse(step) if m.options.fast_math and _of_sums(x) else None
     if inverse is not None:
-        value = b.op("mul", value, b.constant(inverse, step.shape))
+        value = _times(b, value, b.constant(inverse, step.shape))
     elif uniform_value(scale) != 1:
         value = b.op("div", value, step)
     if not target.is_floating:
@@ -62,6 +62,16 @@ def _of_sums(value: Instruction) -> bool:
         elif ins.shape.type not in INT8:
             return False
     return False
+
+
+def _times(b: RewriteBuilder, value: Instruction, factor: Instruction) -> Instruction:
+    """``value * factor``, a constant, which joins the factors and addends that the value is made with."""
+    constants = [k for k, i in enumerate(value.inputs) if is_constant(i)]
+    if value.name not in ("add", "mul") or len(constants) != 1 or len(value.users) > 1:
+        return b.op("mul", value, factor)
+    computed, constant = value.inputs[1 - constants[0]], value.inputs[constants[0]]
+    inner = _times(b, computed, factor) if value.name == "add" else computed
+    return b.op(value.op, inner, b.op("mul", constant, factor))
 
 
 def _inverse(scale: Instruction) -> np.ndarray | None:
