@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,10 +282,7 @@ class DynamicProgram(LoweredProgram):
 
     def _planned(self, key: tuple[tuple[int, ...], ...]) -> LoweredProgram:
         """A plan for these lengths of the dynamic inputs."""
-
-        def settled() -> Program:
-            return _settled(self._source, self._options, dict(zip(self._names, key)))
-
+        settled = partial(_settled, self._source, self._options, dict(zip(self._names, key)))
         program = settled()
         made = compile_program(program, self._options, None, self._shared, self._compiled_only, settled)
         if isinstance(made, CpuProgram):
