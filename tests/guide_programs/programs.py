@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from mgx_numba.runtime.cpu.library.writer import CPP_PREFIX
+from mgx_numba.runtime.cpu.library import CPP_PREFIX
 from mgx_numba.targets.registry import missing
 from tests.library.support import CXX, with_driver
 

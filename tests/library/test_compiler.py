@@ -21,7 +21,7 @@ from mgx_numba.driver.serving.service import Service
 from mgx_numba.driver.serving.tensors import attributes_of
 from mgx_numba.errors import FormatError, OperatorError, OptionError
 from mgx_numba.graph.export import to_cpp
-from mgx_numba.runtime.cpu.library.writer import CPP_PREFIX
+from mgx_numba.runtime.cpu.library import CPP_PREFIX
 
 from ..frontends.support import make_model
 from ..values import normal

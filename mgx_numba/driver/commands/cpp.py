@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...runtime.cpu.library.writer import CPP_PREFIX
+from ...runtime.cpu.library import CPP_PREFIX
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

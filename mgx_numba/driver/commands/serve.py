@@ -10,8 +10,6 @@ from contextlib import closing
 
 from ...errors import MgxError, OptionError
 from ..logs import LOG
-from ..serving.channel import receive, send
-from ..serving.service import Service
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer requests on standard input, a socket, until it ends; what is printed meanwhile goes to standard error."""
+    from ..serving.channel import receive, send  # late: other commands need nothing of it
+    from ..serving.service import Service
+
     if sys.stdin is None or sys.stdin.isatty():
         raise OptionError("serve is started by C++ programs, which say what they want over a socket")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the C++ program decides what it means

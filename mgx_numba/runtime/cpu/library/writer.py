@@ -22,15 +22,13 @@ from ....graph.atomic_file import replace_file
 from ...plan import HostStep, Plan
 from ...plan_file import constant_pieces
 from ..executor import Executable
+from . import CPP_PREFIX
 from .cpuid import needed_bits
 from .linking import compiler, link_library
 from .text import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 
-__all__ = ["CPP_PREFIX", "write_library"]
+__all__ = ["write_library"]
 
-_FILES = Path(__file__).with_name("files")
-CPP_PREFIX = _FILES
-"""Where compilers find ``include/migraphx`` and CMake the package ``migraphx``."""
 _MAGIC = b"mgxwgt01"
 _HEAD_BYTES = 4096  # of a page, so that the weights of a mapped file begin with one
 _EMBEDDED_BYTES = 1 << 30
@@ -95,7 +93,7 @@ def write_library(
         "layout.h": [layout_text(name, plan, executor, _MAGIC, _HEAD_BYTES).encode()],
         "plan.c": [plan_text(executable, output_names, offsets, size, digest, features, embed).encode()],
         "exports.map": [f"{{ global: {name}_library; mgx_get_library; local: *; }};\n".encode()],
-        **{path.name: [path.read_bytes()] for path in (_FILES / "src").iterdir()},
+        **{path.name: [path.read_bytes()] for path in (CPP_PREFIX / "src").iterdir()},
         **{f"{symbol}.o": [data] for symbol, data in objects.items()},
     }
     if embed:
@@ -139,8 +137,8 @@ def _write_all(
         libraries / f"{name}.weights",
     )
     _instantiate("include/mgx_numba.h", include / "mgx_numba.h", name)
-    for header in sorted((_FILES / "include").glob("migraphx/**/*.hpp")):
-        place = header.relative_to(_FILES)
+    for header in sorted((CPP_PREFIX / "include").glob("migraphx/**/*.hpp")):
+        place = header.relative_to(CPP_PREFIX)
         _instantiate(str(place), folder / place, name)
     _instantiate("include/NAME.h", include / f"{name}.h", name)
     _instantiate("cmake/NAMEConfig.cmake", libraries / "cmake" / name / f"{name}Config.cmake", name)
@@ -168,7 +166,7 @@ def _write_all(
 
 
 def _instantiate(template: str, path: Path, name: str) -> None:
-    _write(path, [(_FILES / template).read_text().replace("@NAME@", name).encode()])
+    _write(path, [(CPP_PREFIX / template).read_text().replace("@NAME@", name).encode()])
 
 
 def _write(path: Path, pieces: Pieces, mode: int = _MODE) -> None:
