@@ -300,7 +300,7 @@ def test_dynamic_program_dropped_plans_by_age_not_by_use(monkeypatch):
         run(length)
         assert run(5) is often
         assert run(5) is often
-    assert list(net._compiled._specialized) == [((11,),), ((5,),)]
+    assert set(net._compiled._specialized) == {((11,),), ((5,),)}
 
 
 def test_dynamic_program_on_lengths_that_change_and_stay():

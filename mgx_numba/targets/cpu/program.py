@@ -318,6 +318,8 @@ class DynamicProgram(LoweredProgram):
                 if results is not None:
                     return results
             try:
+                if entry is not None and latest is not None and latest in plans:  # in use until now
+                    plans.move_to_end(latest)
                 key = tuple([inputs[name].shape for name in names])
                 program = plans[key]
                 plans.move_to_end(key)
