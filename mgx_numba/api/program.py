@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.device_array import DeviceArray
 from ..core.shape import Shape
-from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..targets.base import Compiled, Exportable, OnDevice
@@ -24,6 +22,7 @@ from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
 from .options import CompileOptions, asked_quantizations, parse_compile_options
+from .results import given_out, result_of, untold_shapes
 from .shape import shape, shape_map
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
@@ -108,7 +107,7 @@ class program:
         self, compiled: Compiled, options: CompileOptions, t: target, parameters: dict[str, Shape], results: list[Shape]
     ) -> None:
         """Take a compiled form; ``parameters`` and ``results`` are the portable form's."""
-        self._signature, self._results, self._untold = parameters, results, _untold_shapes(results)
+        self._signature, self._results, self._untold = parameters, results, untold_shapes(results)
         self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
         self._direct = (None if self._trace_level else compiled.direct(argument)) or _declined
@@ -152,7 +151,7 @@ class program:
     def get_output_shapes(self) -> list[shape]:
         """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
         if self._compiled is not None:
-            return [shape.wrap(_given_out(s)) for s in self._results]
+            return [shape.wrap(given_out(s)) for s in self._results]
         return [shape.wrap(s) for s in self._portable.output_shapes()]
 
     def get_output_names(self) -> list[str]:
@@ -331,7 +330,7 @@ class program:
         if compiled is None or self._trace_level:
             return self.run(params)
         given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
-        return [_result(r, self._untold.get(k)) for k, r in enumerate(given)]
+        return [result_of(r, self._untold.get(k)) for k, r in enumerate(given)]
 
     def _with_shapes(self, results: list[Any]) -> list[Any]:
         """Results of `_direct`, those with their shapes whose arrays do not tell them."""
@@ -348,11 +347,11 @@ class program:
             if not self._told_uncompiled:
                 self._told_uncompiled = True
                 warnings.warn(_UNCOMPILED, RuntimeWarning, stacklevel=3)
-            shapes = _untold_shapes(self._portable.output_shapes())
+            shapes = untold_shapes(self._portable.output_shapes())
         results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
         if shapes:
-            return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
-        return [_result(r, None) for r in results]
+            return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
+        return [result_of(r, None) for r in results]
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """A checked array for every parameter, or a tensor of the device whose elements are there for ``stream``; other
@@ -570,10 +569,6 @@ def _trace_level() -> int:
     return int(level)
 
 
-def _given_out(s: Shape) -> Shape:
-    return s if s.scalar and s.elements == 1 else s.to_standard()
-
-
 def _nothing() -> None:
     return None
 
@@ -587,31 +582,6 @@ def _empty() -> Program:
     from ..graph.program import Program
 
     return Program()
-
-
-def _untold_shapes(shapes: Sequence[Shape]) -> dict[int, Shape]:
-    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles, and what
-    holds tensors."""
-    fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
-    single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}
-    holders = {k: s for k, s in enumerate(shapes) if s.element is not None}
-    return holders | {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
-
-
-def _result(value: Any, known: Shape | None) -> Any:
-    if type(value) is list or type(value) is tuple:
-        return [_result(v, None) for v in value]
-    if known is not None and known.element is not None:
-        from .holders import users_value
-
-        return users_value(value, known)
-    if isinstance(value, DeviceArray):
-        from .device import device_argument
-
-        found: Any = device_argument.wrap(value)
-    else:
-        found = value.view(argument)
-    return found if known is None else found.shaped(known)
 
 
 def _progress() -> Any:
