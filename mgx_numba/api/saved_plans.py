@@ -71,6 +71,8 @@ def find(content: FileContent, decode: Callable[[], Any], build: Build[T], trust
         trust_objects: take kernels that the object store lacks from the content.
     """
     for name in target_names():
+        if not _folder(name).is_dir():  # a target is not even asked what machine this is: a GPU's driver takes long
+            continue
         try:
             path = _path(content, target(name))
         except FormatError:  # whoever reads all of it says so
@@ -118,7 +120,7 @@ def keep(
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, *pieces)
-        _prune(path.parent)
+        _prune(path.parent.parent)
 
 
 def _restored(
@@ -248,7 +250,12 @@ def _path(content: FileContent, for_target: Target) -> Path | None:
     machine["tuning"] = "\n".join(_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
     text = "".join(f"{name}={value}\n" for name, value in sorted(machine.items()))
     key = hashlib.sha256(b"%d\n%s\n%s" % (content.size, text.encode(), samples)).hexdigest()
-    return default_folder() / "plans" / f"{key[:32]}.plan"
+    return _folder(for_target.name) / f"{key[:32]}.plan"
+
+
+def _folder(target_name: str) -> Path:
+    """Where plans for a target are kept."""
+    return default_folder() / "plans" / target_name
 
 
 def _state(path: Path) -> str:
@@ -269,7 +276,8 @@ def _touch(path: Path) -> None:
 
 def _prune(folder: Path) -> None:
     """Drop the least recently used plans if there are too many bytes of them."""
-    found = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(folder))
+    files = (path for path in folder.rglob("*") if path.is_file())
+    found = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
     total = sum(size for _, size, _ in found)
     if total > LIMIT_BYTES:
         for _, size, path in found:

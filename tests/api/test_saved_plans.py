@@ -61,7 +61,7 @@ def compiled(**options: Any) -> Any:
 
 
 def plan_files() -> list[Path]:
-    return sorted((default_folder() / "plans").glob("*.plan"))
+    return sorted((default_folder() / "plans").rglob("*.plan"))
 
 
 @pytest.fixture
