@@ -7,10 +7,10 @@ from math import prod
 from ....codegen.cpu.data.lrn import lrn_launch
 from ....codegen.cpu.data.pooling import PoolingWindow, pooling_launch, windows
 from ....graph.instruction import Instruction
-from ....ops.lrn import Lrn
 from ....ops.pooling import Pooling, PoolingMode
 from ...lowering.buffers import View
 from ...lowering.destinations import keeps_inner_axis
+from ...lowering.launched import lrn_rule
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -51,12 +51,4 @@ def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow
     return out
 
 
-@lowering("lrn", accepts=keeps_inner_axis)
-def lower_lrn(low: Lowering, ins: Instruction) -> None:
-    """One kernel; integers go to the host."""
-    if not ins.shape.type.is_floating:
-        low.host(ins, f"kernels normalise floats, not {ins.shape.type.name}")
-        return
-    assert isinstance(ins.op, Lrn)
-    x, out = low.input(ins, 0), low.output(ins)
-    low.launch(lrn_launch(ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)
+lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))

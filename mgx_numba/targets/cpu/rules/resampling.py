@@ -16,6 +16,7 @@ from ....ops.resize import Resize
 from ...lowering.buffers import View
 from ...lowering.destinations import keeps_inner_axis
 from ...lowering.indexing import lower_reverse
+from ...lowering.launched import resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -61,11 +62,9 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
     """One kernel and its tables; integers that are interpolated go to the host."""
     op = ins.op
     assert isinstance(op, Resize)
-    if len(ins.inputs) != 1:
-        low.host(ins, "the sizes are known at run time only")
-        return
-    if op.mode != "nearest" and not ins.shape.type.is_floating:
-        low.host(ins, f"kernels interpolate floats, not {ins.shape.type.name}")
+    refusal = resize_refusal(ins)
+    if refusal is not None:
+        low.host(ins, refusal)
         return
     x = low.input(ins, 0)
     out = low.output(ins)

@@ -12,12 +12,12 @@ from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.resize import interpolation_launch
 from ....codegen.problems.indexing import remapping
 from ....graph.instruction import Instruction
-from ....ops.lrn import Lrn
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
 from ...lowering.destinations import keeps_inner_axis
 from ...lowering.indexing import lower_reverse
+from ...lowering.launched import lrn_rule, resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -59,11 +59,9 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
     """One kernel and its tables; integers that are interpolated go to the host."""
     op = ins.op
     assert isinstance(op, Resize)
-    if len(ins.inputs) != 1:
-        low.host(ins, "the sizes are known at run time only")
-        return
-    if op.mode != "nearest" and not ins.shape.type.is_floating:
-        low.host(ins, f"kernels interpolate floats, not {ins.shape.type.name}")
+    refusal = resize_refusal(ins)
+    if refusal is not None:
+        low.host(ins, refusal)
         return
     x = low.input(ins, 0)
     samples = op.samples(x.lens)
@@ -108,12 +106,4 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     low.launch(launch, {"x": data, "out": out}, ins)
 
 
-@lowering("lrn", accepts=keeps_inner_axis)
-def lower_lrn(low: Lowering, ins: Instruction) -> None:
-    """One kernel; integers go to the host."""
-    if not ins.shape.type.is_floating:
-        low.host(ins, f"kernels normalise floats, not {ins.shape.type.name}")
-        return
-    assert isinstance(ins.op, Lrn)
-    x, out = low.input(ins, 0), low.output(ins)
-    low.launch(lrn_launch(ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)
+lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))

@@ -11,9 +11,9 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
-from ....ops.selection import OneHot
 from ...lowering.destinations import keeps_inner_axis
 from ...lowering.indexing import doubtful, lower_gather, lower_scan_slice, tuples_doubtful
+from ...lowering.launched import onehot_rule
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -47,14 +47,4 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     low.launch(launch, {"positions": positions, "updates": updates, "out": out}, ins)
 
 
-@lowering("onehot", accepts=keeps_inner_axis)
-def lower_onehot(low: Lowering, ins: Instruction) -> None:
-    """One kernel where the depth is an attribute."""
-    op = ins.op
-    assert isinstance(op, OneHot)
-    if op.depth is None:
-        low.host(ins, "the depth is known at run time only")
-        return
-    indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
-    launch = onehot_launch(op.axis % len(out.lens), indices.tensor, values.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)
+lowering("onehot", accepts=keeps_inner_axis)(onehot_rule(onehot_launch))

@@ -1,0 +1,60 @@
+"""Rules that are one kernel on any back end, whose launch it makes, and what of an operator no back end has one for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...codegen.launch import Launch
+from ...codegen.problems.cluster import Tensor
+from ...graph.instruction import Instruction
+from ...ops.lrn import Lrn
+from ...ops.resize import Resize
+from ...ops.selection import OneHot
+from .lowering import Lowering
+
+__all__ = ["lrn_rule", "onehot_rule", "resize_refusal"]
+
+Rule = Callable[[Lowering, Instruction], None]
+
+
+def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
+    """Local response normalisation: one kernel of operands ``x`` and ``out``; integers go to the host."""
+
+    def lower_lrn(low: Lowering, ins: Instruction) -> None:
+        if not ins.shape.type.is_floating:
+            low.host(ins, f"kernels normalise floats, not {ins.shape.type.name}")
+            return
+        assert isinstance(ins.op, Lrn)
+        x, out = low.input(ins, 0), low.output(ins)
+        low.launch(launch_of(ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)
+
+    return lower_lrn
+
+
+def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch]) -> Rule:
+    """One-hot encoding: one kernel of ``indices``, ``values`` and ``out`` where the depth is an attribute, else the
+    host's."""
+
+    def lower_onehot(low: Lowering, ins: Instruction) -> None:
+        op = ins.op
+        assert isinstance(op, OneHot)
+        if op.depth is None:
+            low.host(ins, "the depth is known at run time only")
+            return
+        indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
+        axis = op.axis % len(out.lens)
+        launch = launch_of(axis, indices.tensor, values.tensor, out.tensor, low.origin(ins))
+        low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)
+
+    return lower_onehot
+
+
+def resize_refusal(ins: Instruction) -> str | None:
+    """Why a resize is the host's; None if it has a kernel."""
+    op = ins.op
+    assert isinstance(op, Resize)
+    if len(ins.inputs) != 1:
+        return "the sizes are known at run time only"
+    if op.mode != "nearest" and not ins.shape.type.is_floating:
+        return f"kernels interpolate floats, not {ins.shape.type.name}"
+    return None
