@@ -15,7 +15,7 @@ from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import KeptPlan
 from .file_kinds import taken_for
-from .options import parse_compile_options
+from .options import checked_device, parse_compile_options
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
@@ -45,13 +45,13 @@ def load(
 
     Raises:
         FormatError: the file is malformed, or becomes shorter while it is read.
-        OptionError: unknown format.
+        OptionError: unknown format, or no number of a device.
     """
     form = checked_format(format)
     if not isinstance(filename, (str, os.PathLike)):
         raise FormatError(f"load needs the path of an .mxr file, got {type(filename).__name__}")
     with taken_for(filename, "mxr"):
-        return _loaded(filename, form, trust_objects, device_id)
+        return _loaded(filename, form, trust_objects, checked_device(device_id))
 
 
 def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, device_id: int) -> program:
@@ -84,7 +84,7 @@ def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> pr
     _reading()
     from ..graph.mxr import load_buffer as from_bytes
 
-    return _restored(*from_bytes(b, trust_objects), device_id=device_id)
+    return _restored(*from_bytes(b, trust_objects), device_id=checked_device(device_id))
 
 
 def _reading() -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "COMPILE_OPTIONS",
     "CompileOptions",
     "asked_quantizations",
+    "checked_device",
     "parse_compile_options",
     "parse_optimize_options",
 ]
@@ -88,6 +89,17 @@ _FUSION_RULES: dict[str, str] = {
 _told: set[str] = set()
 
 
+def checked_device(number: Any) -> int:
+    """The number of a device.
+
+    Raises:
+        OptionError: it cannot be one.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise OptionError(f"device_id must be the number of a device, from 0 on, got {number!r}")
+    return number
+
+
 def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> CompileOptions:
     """Options from keywords and mappings, for the target of this name.
 
@@ -122,11 +134,8 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         raise OptionError(
             f"float32_matmul_precision must be {', '.join(FLOAT32_PRECISIONS)} or None, got {precision!r}"
         )
-    device = given.get("device_id", 0)
-    if isinstance(device, bool) or not isinstance(device, int) or device < 0:
-        raise OptionError(f"device_id must be the number of a device, from 0 on, got {device!r}")
     return CompileOptions(
-        device_id=device,
+        device_id=checked_device(given.get("device_id", 0)),
         float32_matmul_precision=precision,
         num_threads=threads,
         disabled_passes=tuple(disabled),

@@ -140,6 +140,10 @@ API: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty .mxr file": (lambda: mgx.load("empty.mxr"), "empty.mxr: the file is empty"),
     "no such .mxr file": (lambda: mgx.load("nope.mxr"), "nope.mxr: cannot be read: No such file or directory"),
     "no path": (lambda: mgx.load(12), "load needs the path of an .mxr file, got int"),  # type: ignore[arg-type]
+    "a device before the first": (
+        lambda: mgx.load("c.mxr", device_id=-1),
+        "device_id must be the number of a device, from 0 on, got -1",
+    ),
     "an unknown format": (lambda: mgx.load("c.mxr", format="yaml"), "Unknown format: yaml; known: msgpack, json"),
     "bytes of nothing": (lambda: mgx.load_buffer(b"123"), "at byte 0: the file must be a map"),
     "saving into no folder": (lambda: _read().save("no/o.mxr"), "no/o.mxr: cannot be written: there is no folder"),
