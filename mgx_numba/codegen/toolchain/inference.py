@@ -24,8 +24,8 @@ __all__ = ["Inference", "Refused", "Way", "folded", "variables"]
 Environment = dict[str, types.Type]
 """Types of the variables that have a value at one place of the text."""
 Way = tuple[ast.AST, str]
-"""A way from one statement to another: of a branch "then" and "else", of a loop "before" (into it), "head", "end" (of its
-body) and "behind" (past it), of a break or continue "leave"."""
+"""A way from one statement to another: of a branch "then" and "else", of a loop "before" (into it), "head", "end" (of
+its body) and "behind" (past it), of a break or continue "leave"."""
 
 
 class Refused(Exception):
@@ -303,6 +303,10 @@ class Inference:
         kinds = (self.expression(node.value, known), self.expression(node.slice, known))
         return self._called(node, operator.getitem, kinds)
 
+    def _tuple(self, node: ast.Tuple, known: Environment) -> types.Type:
+        found: types.Type = types.BaseTuple.from_types([types.unliteral(self.expression(e, known)) for e in node.elts])
+        return found
+
     def _either(self, node: ast.IfExp, known: Environment) -> types.Type:
         self._condition(node.test, known)
         return self._unified(node, [node.body, node.orelse], known)
@@ -367,6 +371,7 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[..., types.Type]] = {
     ast.UnaryOp: Inference._unary,
     ast.Compare: Inference._compare,
     ast.Subscript: Inference._subscript,
+    ast.Tuple: Inference._tuple,
     ast.IfExp: Inference._either,
     ast.BoolOp: Inference._both,
 }
