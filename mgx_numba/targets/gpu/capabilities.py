@@ -12,7 +12,7 @@ from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ..options import TargetOptions
-from .rules.attention import ATTENTION
+from .rules.attention import fused_types
 from .rules.contraction import FLOATS
 
 __all__ = ["pass_options"]
@@ -34,7 +34,7 @@ def pass_options(options: TargetOptions) -> Options:
     """What passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
-        attention_types=ATTENTION,
+        attention_types=fused_types(options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(
             threads=ENOUGH_BLOCKS,
