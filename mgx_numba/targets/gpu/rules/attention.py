@@ -20,13 +20,16 @@ ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
 """Element types of attention that has a kernel."""
 
 
-def fused_types(precision: str) -> tuple[Type, ...]:
-    """Element types of which products and softmax become attention: float32 where its products may be of fewer bits, on
-    a device that has these."""
-    probe = AttentionProblem(
-        1, 1, 1, 1, 1, 8, 8, (8, 8, 8, 1), (8, 8, 8, 1), (8, 8, 8, 1), (8, 8, 8, 1), "float32", 1.0, False
-    )
-    return tuple(t for t in ATTENTION if t is not Type.float_type or not attention_refusal(probe, precision))
+def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
+    """Why no kernel computes attention of an element type with so many features of keys and of values; empty if one
+    does where positions are whole vectors apart. ``precision`` is of products of float32."""
+    if type not in ATTENTION:
+        return "no kernel takes the type"
+    if not depth or not width:
+        return "there are no features"
+    keys, values = row_major_strides((1, 1, 1, depth)), row_major_strides((1, 1, 1, width))
+    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.numpy.name)
+    return attention_refusal(problem, precision)
 
 
 @lowering("attention", accepts=accepts_attention)
