@@ -20,10 +20,10 @@ from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
 
-__all__ = ["Lowering"]
+__all__ = ["StatementWriter"]
 
 
-class Lowering:
+class StatementWriter:
     """Writes a function's statements."""
 
     def __init__(self, known: Inference, builder: ir.IRBuilder) -> None:
@@ -342,25 +342,25 @@ class Lowering:
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
-    ast.Assign: Lowering._assign,
-    ast.AugAssign: Lowering._augmented,
-    ast.Expr: Lowering._effect,
-    ast.If: Lowering._branch,
-    ast.While: Lowering._while,
-    ast.For: Lowering._for,
-    ast.Break: Lowering._leave,
-    ast.Continue: Lowering._leave,
-    ast.Return: Lowering._return,
-    ast.Pass: Lowering._nothing,
+    ast.Assign: StatementWriter._assign,
+    ast.AugAssign: StatementWriter._augmented,
+    ast.Expr: StatementWriter._effect,
+    ast.If: StatementWriter._branch,
+    ast.While: StatementWriter._while,
+    ast.For: StatementWriter._for,
+    ast.Break: StatementWriter._leave,
+    ast.Continue: StatementWriter._leave,
+    ast.Return: StatementWriter._return,
+    ast.Pass: StatementWriter._nothing,
 }
 _EXPRESSIONS: dict[type[ast.expr], Callable[..., ir.Value]] = {
-    ast.Name: Lowering._name,
-    ast.Call: Lowering._named,
-    ast.BinOp: Lowering._operation,
-    ast.UnaryOp: Lowering._unary,
-    ast.Compare: Lowering._compare,
-    ast.Subscript: Lowering._subscript,
-    ast.Tuple: Lowering._tuple,
-    ast.IfExp: Lowering._either,
-    ast.BoolOp: Lowering._both,
+    ast.Name: StatementWriter._name,
+    ast.Call: StatementWriter._named,
+    ast.BinOp: StatementWriter._operation,
+    ast.UnaryOp: StatementWriter._unary,
+    ast.Compare: StatementWriter._compare,
+    ast.Subscript: StatementWriter._subscript,
+    ast.Tuple: StatementWriter._tuple,
+    ast.IfExp: StatementWriter._either,
+    ast.BoolOp: StatementWriter._both,
 }
