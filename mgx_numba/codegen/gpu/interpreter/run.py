@@ -121,7 +121,9 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
         for y in range(geometry.blocks[1]):
             for x in range(geometry.blocks[0]):
                 state.begin((x, y, z))
-                _RunningBlock(source.name, lines, filename, names["kernel"], args, state).run()
+                block = _RunningBlock(source.name, lines, filename, names["kernel"], args, state)
+                with np.errstate(all="ignore"):  # once for all names: it takes as long as a vector's sum
+                    block.run()
 
 
 class _BlockState:
