@@ -47,24 +47,32 @@ def problems(draw: Callable[[Any], Any]) -> ConvProblem:
         reject()
 
 
-def arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     limits = np.iinfo(problem.types.a)
     x = rng.integers(limits.min, limits.max + 1, (problem.batch, *problem.in_lens, problem.in_channels))
     return x.astype(problem.types.a), rng.integers(-128, 128, problem.weight_lens).astype(np.int8)
 
 
-def check(problem: ConvProblem, threads: int = 1, pages: GuardedPages | None = None, blocking: Any = None) -> None:
-    assert SOLVER.refusal(problem) is None
-    x, w = arrays(problem)
-    packed = SOLVER.pack_weights(problem, w)
-    assert packed.shape == SOLVER.packed_lens(problem)
+def check(
+    problem: ConvProblem,
+    threads: int = 1,
+    pages: GuardedPages | None = None,
+    blocking: Any = None,
+    solver: Any = SOLVER,
+    arrays: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """A solver's results of these values, by default random ones, are NumPy's."""
+    assert solver.refusal(problem) is None
+    x, w = arrays or random_arrays(problem)
+    packed = solver.pack_weights(problem, w)
+    assert packed.shape == solver.packed_lens(problem)
     out = np.full((problem.batch, *problem.out_lens, problem.out_channels), 77, np.int32)
     expected = convolve(problem, x, w).astype(np.int64)
     if pages:
         x, packed, out = (pages.place(array) for array in (x, packed, out))
     for fill in (0x00, 0xFF):
-        plan = SOLVER.plan(problem, threads=threads, blocking=blocking)
+        plan = solver.plan(problem, threads=threads, blocking=blocking)
         run_plan(plan, {"x": x, "w": packed, "out": out}, pages, fill)
         np.testing.assert_array_equal(out, expected)
 
@@ -108,7 +116,7 @@ def test_nothing_past_the_end_is_read(form: str) -> None:
 
 def test_strided_pixels_are_read_where_they_lie() -> None:
     problem = square(8, 20, 6, 3)
-    x, w = arrays(problem)
+    x, w = random_arrays(problem)
     for channels, launches in ((16, 1), (11, 2)):
         room = np.full((1, 6, 6, channels), 99, np.uint8)
         room[..., 3 - 3 * (channels == 16) :][..., :8] = x
@@ -135,7 +143,7 @@ def tile_packs_always() -> bool:
 
 def test_an_epilogue_requantises_the_sums(form: str) -> None:
     problem = square(12, 33, 7, 3)
-    x, w = arrays(problem)
+    x, w = random_arrays(problem)
     scales = np.linspace(1e-4, 1e-3, 33).astype(np.float32)
 
     def body(s: Any, total: Any, scale: Any) -> Any:

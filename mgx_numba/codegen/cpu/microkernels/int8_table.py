@@ -63,8 +63,8 @@ INT8_TILES = (
     _tile("vnni_4x3", _SIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4_SHIFTED),
     _tile("avx512_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
     _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
-    _tile("avx2_4x2", _UNSIGNED, (4, 2, 1), 2, 256, _avx2, _DOT2),
-    _tile("avx2_4x2", _SIGNED, (4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("avx2_6x2", _UNSIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
     _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
     _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
 )
