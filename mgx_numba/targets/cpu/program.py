@@ -295,7 +295,7 @@ class DynamicProgram(LoweredProgram):
         while len(plans) >= MOST_PLANS:
             plans.popitem(last=False)
         plans[key] = made
-        sizes = [_arena_bytes(program) for program in plans.values()]
+        sizes = [program.arena_bytes() for program in plans.values()]
         total = sum(sizes)
         for size in sizes[:-LAST]:
             if total <= MOST_BYTES:
@@ -343,12 +343,8 @@ class DynamicProgram(LoweredProgram):
             log.include(program.rewrite_log())
         return log
 
-    def _all(self) -> list[LoweredProgram]:
-        return [self, *(part for program in list(self._specialized.values()) for part in program._all())]
-
-
-def _arena_bytes(program: LoweredProgram) -> int:
-    return sum(part.executable.plan.arena_bytes for part in program._all() if part.executable is not None)
+    def _parts(self) -> list[LoweredProgram]:
+        return list(self._specialized.values())
 
 
 def _release(optimized: Program, plan: Plan) -> None:

@@ -119,7 +119,7 @@ def _types(core: Instruction) -> tuple[Type, Type, Type]:
 
 
 def _element_types(core: Instruction) -> ElementTypes:
-    a, b, out = (type.numpy.name for type in _types(core))
+    a, b, out = (type.dtype_name for type in _types(core))
     return ElementTypes(a, b, out, out)
 
 

@@ -377,16 +377,16 @@ class Lowering:
         layout = [_flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
-        @np.errstate(all="ignore")
         def function(arrays: list) -> list:
             values = [_rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
-            if bodies is None:
-                return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
-            runs = {module: body.within(outer) for module, body in bodies.items()}
-            return _leaves(
-                compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
-            )
+            with np.errstate(all="ignore"):
+                if bodies is None:
+                    return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
+                runs = {module: body.within(outer) for module, body in bodies.items()}
+                return _leaves(
+                    compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
+                )
 
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -407,7 +407,7 @@ class Lowering:
         """Lend the memory of results and concatenations to the instructions that feed them."""
         for k, ins in enumerate(self.module.results()):
             hosted = ins.shape.is_dynamic or ins.shape.type.hosted
-            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if hosted else ins.shape.array_lens))
+            self.outputs.append(TensorSpec(ins.shape.type.dtype_name, None if hosted else ins.shape.array_lens))
             if not hosted:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
@@ -494,7 +494,7 @@ class Lowering:
             arena_bytes=arena_bytes,
             constants=referenced(self.constants, steps),
             parameters=[
-                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.array_lens)  # type: ignore[attr-defined]
+                ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
             ],
             outputs=self.outputs,

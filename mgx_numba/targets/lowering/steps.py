@@ -54,7 +54,9 @@ def resolved(step: PendingStep, number: int, text: str) -> Step | HostStep:
     launch = step.launch
     args: list[int | Pointer | MappedTensor | KernelSource] = []
     for arg in launch.args:
-        if isinstance(arg, Operand):
+        if type(arg) is int:
+            args.append(arg)
+        elif isinstance(arg, Operand):
             args.append(step.operands[arg.name].pointer(arg.offset))
         elif isinstance(arg, TensorMap):
             args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
@@ -92,5 +94,5 @@ def referenced(constants: Sequence[np.ndarray], steps: Sequence[Step | HostStep]
 
 def _plan_view(view: View) -> TensorView:
     if view.buffer.region is Region.HOST or view.shape.is_dynamic:
-        return TensorView(view.pointer(), view.type.numpy.name, (), ())
+        return TensorView(view.pointer(), view.type.dtype_name, (), ())
     return view.plan_view()
