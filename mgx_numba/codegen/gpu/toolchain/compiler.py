@@ -51,7 +51,9 @@ def lowered(source: KernelSource, arch: Architecture) -> str:
 
     with _lock, executed(source, vocabulary_names()) as names:
         try:
-            shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1))
+            shape = frontend.BlockShape(
+                names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1), names.get("CLUSTER", 1)
+            )
             return frontend.lower(names["kernel"], source.symbol, shape, arch)
         except frontend.Refused as error:
             raise failure(source, str(error)) from error.__cause__
