@@ -54,6 +54,13 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
 
+Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
+    cluster_rank()                       number of the thread's block in its cluster
+    cluster_barrier()                    until all threads of all blocks of the cluster are here
+    mbarrier_arrive_at(p, rank)          one arrival at the barrier of another block that lies where p does in one's own
+    tensor_load_cluster(p, map, b, place, BLOCKS)
+                                         as tensor_load, to the same place and barrier of all blocks; BLOCKS are CLUSTER
+
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_zero(COLUMNS)                  sums of 64 rows
     wgmma_<dtype>(sums, a, b, TURNED)    sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
@@ -90,6 +97,7 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    clusters,
     faults,
     mbarriers,
     pipelines,
@@ -101,6 +109,7 @@ from .lang import (
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
@@ -113,7 +122,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, remainders, tensor_copies, tensor_cores,
-    threads, values, vecmath, warpgroups,
+    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, tensor_copies,
+    tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -40,6 +40,8 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
+HALVED = 8
+"""Words of a staged vector that a lane reads in two loads, of 16 bytes each."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -126,7 +128,7 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     chosen, values = text.tile, text.arguments.values
     name = f"{kind}_warpgroup_{problem.types.out}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks),
+        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=chosen.cluster),
         args=values,
         geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
         flops=problem.flops,
@@ -157,11 +159,13 @@ class _WarpgroupText(ContractionText):
         self.tile = tile or found[0]
         part = -(-slices // (splits or found[1]))
         self.splits = -(-slices // part)
-        down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
-        self.tiles = down * across * planes
-        self.blocks = min(self.tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
+        self.cluster = cluster = self.tile.cluster
+        down, across = self.down, _ = -(-rows // (self.tile.rows * cluster)), -(-columns // self.tile.columns)
+        tiles = down * across * planes
+        stride = min(tiles, max(1, multiprocessors() * self.tile.blocks // (self.splits * cluster)))
+        self.blocks = stride * cluster
         self.arguments.integers(
-            down=down, across=across, tiles=self.tiles, part=part, slices=slices, stride=self.blocks, planes=planes
+            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=stride, planes=planes
         )
         if self.splits > 1:
             self.arguments.pointer("p_scratch", "scratch", "float32")
@@ -186,7 +190,7 @@ class _WarpgroupText(ContractionText):
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
-        across = self.slice if self.turned else self.tile.columns
+        across = self.slice if self.turned else self.tile.columns // self.cluster
         self.arguments.tensor_map("map_x", "x", self._layout(a, (self.slice, self.tile.rows, 1, 1)))
         self.arguments.tensor_map("map_w", "w", self._layout(b, (self.slice, across, 1, 1)))
 
@@ -199,7 +203,7 @@ class _WarpgroupText(ContractionText):
         self.arguments.tensor_map("map_x", "x", self._layout(axes, box, _windows(full)))
         taps, inputs, outputs = full.taps, full.group_in, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        box = (self.slice, 1, self.tile.columns, 1)
+        box = (self.slice, 1, self.tile.columns // self.cluster, 1)
         self.arguments.tensor_map("map_w", "w", self._layout(weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
@@ -236,18 +240,18 @@ class _WarpgroupText(ContractionText):
             "end = imin(slices, begin + part)",
             "slot = 0",
             "phase = 0",
-            "tile = block_index(0)",
+            *self._first_tile(),
         ):
             buffer.line(line)
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64 * self.cluster})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
-        buffer.line("barrier()")
+        buffer.line("cluster_barrier()" if self.cluster > 1 else "barrier()")
         with buffer.block(f"if thread >= {tile.consumers}:"), buffer.block(f"if thread == {tile.consumers}:"):
             self._begin_ring(buffer)
             with buffer.block("while tile < tiles:"):
@@ -267,7 +271,15 @@ class _WarpgroupText(ContractionText):
                 self._place(buffer)
                 self._tile(buffer)
                 buffer.line("tile = tile + stride")
+        if self.cluster > 1:
+            buffer.line("cluster_barrier()")  # others still arrive at this block's barriers
         return buffer.lines
+
+    def _first_tile(self) -> list[str]:
+        """Statements for the first tile of the block, or of its cluster, and its place there."""
+        if self.cluster == 1:
+            return ["tile = block_index(0)"]
+        return ["rank = cluster_rank()", f"tile = idiv(block_index(0), {self.cluster})"]
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
@@ -277,15 +289,18 @@ class _WarpgroupText(ContractionText):
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
+        below = f" * {self.tile.rows}"
+        if self.cluster > 1:
+            below = f" * {self.tile.rows * self.cluster} + rank * {self.tile.rows}"
         if self.down > NEIGHBOURS:
             buffer.line(f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
             buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
             buffer.line("aside = idiv(inside, high)")
-            buffer.line(f"first_row = (band + inside - aside * high) * {self.tile.rows}")
+            buffer.line(f"first_row = (band + inside - aside * high){below}")
         else:
             buffer.line("aside = idiv(number, down)" if self.down > 1 else "aside = number")
-            buffer.line(f"first_row = (number - aside * down) * {self.tile.rows}")
+            buffer.line(f"first_row = (number - aside * down){below}")
         buffer.line(f"first_column = aside * {self.tile.columns}")
         self.operands.begin(buffer)
 
@@ -327,17 +342,22 @@ class _WarpgroupText(ContractionText):
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
         buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements})")
+        load, to, column = "tensor_load({}, map_w, arrived, place4({}))", "to_w", "first_column"
+        if self.cluster > 1:
+            share = self.tile.columns // self.cluster
+            load = f"tensor_load_cluster({{}}, map_w, arrived, place4({{}}), {self.cluster})"
+            to = buffer.emit(f"offset(to_w, rank * {share * self.slice})")
+            column = buffer.emit(f"first_column + rank * {share}")
         if not isinstance(self._problem, GemmProblem):
-            buffer.line("tensor_load(to_w, map_w, arrived, place4(channel, tap, first_column, plane))")
+            buffer.line(load.format(to, f"channel, tap, {column}, plane"))
             return
         along, place = f"k * {self.slice}", self._batch_places(1)
         if not self.turned:
-            buffer.line(f"tensor_load(to_w, map_w, arrived, place4({along}, first_column, {place}))")
+            buffer.line(load.format(to, f"{along}, {column}, {place}"))
             return
-        for j in range(self.tile.columns // self.slice):
-            to = f"offset(to_w, {j * self.slice * self.slice})"
-            at = f"place4(first_column + {j * self.slice}, {along}, {place})"
-            buffer.line(f"tensor_load({to}, map_w, arrived, {at})")
+        for j in range(self.tile.columns // (self.cluster * self.slice)):
+            own = f"offset({to}, {j * self.slice * self.slice})"
+            buffer.line(load.format(own, f"{column} + {j * self.slice}, {along}, {place}"))
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
@@ -400,12 +420,19 @@ class _WarpgroupText(ContractionText):
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
-                buffer.line("mbarrier_arrive(offset(empty, last))")
+                self._release(buffer)
             buffer.line("last = slot")
             self._advance(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
+            self._release(buffer)
+
+    def _release(self, buffer: CodeBuffer) -> None:
+        """Emit that the stage ``last`` may be written again, by all who write to it."""
+        if self.cluster == 1:
             buffer.line("mbarrier_arrive(offset(empty, last))")
+        for rank in range(self.cluster if self.cluster > 1 else 0):
+            buffer.line(f"mbarrier_arrive_at(offset(empty, last), {rank})")
 
     def _tile(self, buffer: CodeBuffer) -> None:
         """Emit what warpgroups do for a tile: sums, and their way out, sixteen rows of the warp at a time."""
@@ -417,19 +444,15 @@ class _WarpgroupText(ContractionText):
         turns, apart = per_row // 2, 32 // per_row
         for line in (
             f"area = warp * {16 * tile.pitch}",
-            f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2",
             f"line = idiv(lane, {per_row})",
             f"side = (lane - line * {per_row}) * {lanes}",
             f"from_staged = area + line * {tile.pitch} + side",
             "first_line = first_row + warp * 16 + line",
+            *self._halves(),
         ):
             buffer.line(line)
-        count = tile.staging // 8
         pieces = range(tile.columns // tile.staging)
-        stage = [
-            ["warp_barrier()", f"store_sums(staged, mine, {tile.pitch}, sums, {p * count}, {count})", "warp_barrier()"]
-            for p in pieces
-        ]
+        stage = [["warp_barrier()", *self._stored(p), "warp_barrier()"] for p in pieces]
         if turns <= AT_ONCE:
             ahead = self._parts_ahead(turns)
             parts = [
@@ -456,6 +479,41 @@ class _WarpgroupText(ContractionText):
                     self._load_part(buffer, part)
                     self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
 
+    def _halves(self) -> list[str]:
+        """Statements for where a lane stages its sums and finds its vectors.
+
+        A vector of 8 words is read as two halves, and neighbours would leave every second four banks alone: so halves
+        change places in every second row and every second 32 columns.
+        """
+        row = f"own_row = area + idiv(lane, 4) * {self.tile.pitch}"
+        if self.width < HALVED:
+            return [row, "mine = own_row + imod(lane, 4) * 2", "mine_far = mine"]
+        return [
+            row,
+            "odd_row = imod(idiv(lane, 4), 2) * 4",
+            "mine = own_row + imod(imod(lane, 4) * 2 + odd_row, 8)",
+            "mine_far = own_row + imod(imod(lane, 4) * 2 + 4 - odd_row, 8)",
+            "swapped = imod(line + idiv(side, 32), 2) * 4",
+        ]
+
+    def _stored(self, piece: int) -> list[str]:
+        """Statements that stage a piece of the sums."""
+        first, count = piece * self.tile.staging // 8, min(self.tile.staging, 32) // 8
+        return [
+            f"store_sums(staged, {place} + {32 * k}, {self.tile.pitch}, sums, {first + 4 * k}, {count})"
+            for k, place in enumerate(("mine", "mine_far")[: self.tile.staging // (8 * count)])
+        ]
+
+    def _staged(self, buffer: CodeBuffer, step: str) -> str:
+        """Emit the load of a staged vector, again and again: others are staged there later."""
+        lanes, place, name = self.width, f"from_staged + {step}", buffer.fresh()
+        text = f"{'load_aligned' if lanes > 1 else 'load'}(staged, {place}, {lanes})"
+        if lanes == HALVED:
+            halves = [f"load_aligned(staged, {place} + {at}, 4)" for at in ("swapped", "4 - swapped")]
+            text = f"join2({', '.join(halves)})"
+        buffer.line(f"{name} = {text}")
+        return name
+
     def _parts_ahead(self, turns: int) -> int:
         """Parts of so many vectors whose operands a lane asks for while it finishes another one; the first ones it asks
         for before the sums are there. Vectors that are one for each column are the same in all rows of a part."""
@@ -481,11 +539,8 @@ class _WarpgroupText(ContractionText):
         All loads come before the first store, across which the compiler moves none: so they are on their way together.
         """
         lanes = self.width
-        load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
-        sums = []
-        for step in steps:
-            sums.append(buffer.fresh())
-            buffer.line(f"{sums[-1]} = {load}(staged, from_staged + {step} + {part.along}, {lanes})")
+        store = "store_aligned" if lanes > 1 else "store"
+        sums = [self._staged(buffer, f"{step} + {part.along}") for step in steps]
         if self.splits == 1:
             sums = [self._finished(buffer, own, extras, lanes) for own, (_, extras) in zip(sums, part.places)]
         for row, (place, _), value in zip(part.rows, part.places, sums):

@@ -40,6 +40,7 @@ class WarpgroupTile:
         stages: of its ring.
         blocks: those that share a multiprocessor.
         staging: columns of the sums that pass through a block's memory at once.
+        cluster: blocks below one another that bring the columns of the right operand for all of them, a part each.
     """
 
     rows: int
@@ -47,6 +48,7 @@ class WarpgroupTile:
     stages: int
     blocks: int
     staging: int = 64
+    cluster: int = 1
 
     @property
     def pitch(self) -> int:
@@ -67,6 +69,11 @@ class WarpgroupTile:
     def stage_bytes(self) -> int:
         """Bytes of both operands' slices."""
         return (self.rows + self.columns) * SLICE_BYTES
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of both operands' slices that a block asks for; others of its cluster ask for the rest."""
+        return (self.rows + self.columns // self.cluster) * SLICE_BYTES
 
     @property
     def spare_registers(self) -> int:
@@ -91,6 +98,13 @@ class WarpgroupTile:
 
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
+    WarpgroupTile(128, 256, 4, 1, 32, cluster=2),
+    WarpgroupTile(128, 224, 4, 1, 32, cluster=2),
+    WarpgroupTile(128, 192, 4, 1, cluster=2),
+    WarpgroupTile(128, 160, 5, 1, 32, cluster=2),
+    WarpgroupTile(192, 128, 4, 1, cluster=2),
+    WarpgroupTile(128, 128, 5, 1, cluster=2),
+    WarpgroupTile(128, 128, 2, 2, cluster=2),
     WarpgroupTile(128, 256, 4, 1, 32),
     WarpgroupTile(128, 224, 4, 1, 32),
     WarpgroupTile(128, 192, 4, 1),
@@ -161,7 +175,7 @@ def chosen_tile(
         (tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
     return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, rate, cores, reads))
 
@@ -178,12 +192,13 @@ def _cycles(
     reads: bool,
 ) -> float:
     """Estimated time of a product."""
-    blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * planes * splits
+    down = -(-rows // (tile.rows * tile.cluster)) * tile.cluster
+    blocks = down * -(-columns // tile.columns) * planes * splits
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
     multiplying = tile.rows * tile.columns * SLICE_BYTES / 2 / (MULTIPLIES * rate)
-    slice = max(sharing * max(multiplying, tile.stage_bytes / ARRIVAL), LATENCY / tile.stages)
+    slice = max(sharing * max(multiplying, tile.asked_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
