@@ -16,10 +16,11 @@ from ....ops.pad import PadMode
 from ....ops.pooling import PoolingMode
 from ...constants import is_constant, uniform_value
 from ...instruction import Instruction
+from ..base import Options
 from ..build import RewriteBuilder
 from ..match import Match, op, rule
 
-__all__ = ["INT8", "QUANTIZED_RULES", "SHIFT"]
+__all__ = ["INT8", "QUANTIZED_RULES", "SHIFT", "multiplies_signed"]
 
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
 SHIFT = 128
@@ -32,6 +33,11 @@ SAME_ELEMENTS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "flat
 STEPS = 255  # from the smallest to the largest value of 8 bits
 
 Parameters = tuple[float, int, Type]
+
+
+def multiplies_signed(options: Options) -> bool:
+    """Whether the target's kernels multiply left operands in int8."""
+    return options.capabilities is not None and options.capabilities.signed_left
 
 
 def _parameters(ins: Instruction) -> Parameters | None:
@@ -153,9 +159,9 @@ def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
 
 @rule("unsigned_pair", op("quantizelinear"))
 def unsigned_pair(m: Match, b: RewriteBuilder) -> object:
-    """``dequantize(quantize(x))`` in int8 -> the same in uint8, in which all products are multiplied."""
+    """``dequantize(quantize(x))`` in int8 -> the same in uint8, where all products are multiplied in that."""
     p = _parameters(m.ins)
-    if p is None or p[2] is not Type.int8_type:
+    if p is None or p[2] is not Type.int8_type or multiplies_signed(m.options):
         return None
     users = list(m.ins.users)
     if any(u.name != "dequantizelinear" or u.inputs[0] is not m.ins or _parameters(u) is None for u in users):

@@ -16,9 +16,10 @@ from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.printer import ThreadPrinter
+from ....codegen.gpu.products import product_of
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.element_types import ITEMSIZE
+from ....codegen.problems.element_types import ITEMSIZE, ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Request
@@ -34,9 +35,10 @@ from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
-MOST_FILLED = 4
-"""How often as much is multiplied at most where channels are filled up: tensor cores are as much faster than what
-gathers single elements, and more. For images of 3 channels it is 8/3. No figures kept of more."""
+MOST_FILLED = {1: 8, 2: 4, 4: 4}
+"""How often as much is multiplied at most where channels are filled up, by bytes of an element: tensor cores are as
+much faster than what gathers single elements, and more. For images of 3 channels it is 16/3 of 8 bits, 8/3 of 16. No
+figures kept of more."""
 
 
 @lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
@@ -46,8 +48,11 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types, which are one float."""
+    """Why kernels do not have the types: they have one float, and products of 8 bits."""
     if out in FLOATS and a is b is out:
+        return None
+    names = (t.numpy.name for t in (a, b, out, out))
+    if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
@@ -88,7 +93,7 @@ def _is_narrow(low: Lowering, problem: ConvProblem) -> bool:
     filled = _filled(problem)
     if filled is problem or problem.groups > 1 or problem.transposed or problem.prologue is not None:
         return False
-    if filled.in_channels > MOST_FILLED * problem.in_channels:
+    if filled.in_channels > MOST_FILLED.get(ITEMSIZE[problem.types.a], 1) * problem.in_channels:
         return False
     placed = PlacedRequest(Request(filled, Epilogue(), (), 1, False), precision=low.options.precision)
     return not (refusal(placed) and fma_refusal(placed))
