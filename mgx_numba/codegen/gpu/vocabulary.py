@@ -74,6 +74,10 @@ Fast math on float32
                                          within 4 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
+Quantising
+    rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
+    rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
+
 Exact remainders of float32 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
 
@@ -99,6 +103,7 @@ from .lang import (
     pipelines,
     quick,
     remainders,
+    rounding,
     tensor_copies,
     tensor_cores,
     threads,
@@ -111,13 +116,14 @@ from .lang.periodic import *
 from .lang.pipelines import *
 from .lang.quick import *
 from .lang.remainders import *
+from .lang.rounding import *
 from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, remainders, tensor_copies, tensor_cores,
-    threads, values, vecmath, warpgroups,
+    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
+    tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]
