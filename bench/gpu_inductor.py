@@ -33,6 +33,7 @@ from mgx_numba.api.program import program as Compiling
 from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
+from mgx_numba.graph.calibration import Calibration
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -42,6 +43,10 @@ CALLS = 20
 ROUNDS = 9
 SHOWN = 14
 """Groups of kernels that are printed."""
+
+
+EIGHT_BITS: dict[str, Callable[..., Compiling]] = {"int8": mgx_numba.quantize_int8, "fp8": mgx_numba.quantize_fp8}
+"""Kinds of our own in 8 bits, with float16 for the rest."""
 
 
 def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path: Path) -> None:
@@ -66,12 +71,20 @@ def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path:
 
 
 class Ours:
-    """A program compiled for the device, with its inputs and results there."""
+    """A program compiled for the device, with its inputs and results there.
 
-    def __init__(self, torch: Any, path: Path, kind: str, inputs: Sequence[Any]) -> None:
+    Kinds of 8 bits are quantised by the ranges that `ranges` has seen.
+    """
+
+    def __init__(
+        self, torch: Any, path: Path, kind: str, inputs: Sequence[Any], calibration: Calibration | None = None
+    ) -> None:
         program: Compiling = mgx_numba.parse_onnx(str(path))
         start = time.perf_counter()
-        if kind == "fp16":
+        if kind in EIGHT_BITS:
+            assert calibration is not None
+            EIGHT_BITS[kind](program, mgx_numba.get_target("gpu"), calibration)
+        if kind in ("fp16", *EIGHT_BITS):
             mgx_numba.quantize_fp16(program)
             program.compile("gpu")
         else:
@@ -112,6 +125,15 @@ class Ours:
             for s, t in zip(plan.steps, self.executable.time_steps(self._on_host))
             if isinstance(s, Step)
         ]
+
+
+def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path) -> Calibration:
+    """What the first of a module's inputs make of the values that are quantised."""
+    first = tuple(x[:1] for x in inputs)
+    exported(torch, module, first, True, folder / "first.onnx")
+    program: Compiling = mgx_numba.parse_onnx(str(folder / "first.onnx"))
+    given = {f"x{k}": (x.half() if x.is_floating_point() else x).cpu().numpy() for k, x in enumerate(first)}
+    return mgx_numba.calibrate(program, mgx_numba.get_target("gpu"), [given])
 
 
 def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: str) -> Callable[[], float]:
@@ -156,7 +178,7 @@ def table(steps: list[dict[str, Any]], kind: str, rate: float) -> list[str]:
     for step in steps:
         groups.setdefault((step["label"], step["flops"], step["bytes"]), []).append(step["seconds"])
     total = sum(step["seconds"] for step in steps)
-    peak = PEAKS["float16" if kind == "fp16" else kind]
+    peak = PEAKS[kind]
     lines = []
     for (label, flops, moved), times in sorted(groups.items(), key=lambda g: -sum(g[1]))[:SHOWN]:
         mean = float(np.mean(times))

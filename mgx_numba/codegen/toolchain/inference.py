@@ -24,8 +24,8 @@ __all__ = ["Inference", "Refused", "Way", "folded", "variables"]
 Environment = dict[str, types.Type]
 """Types of the variables that have a value at one place of the text."""
 Way = tuple[ast.AST, str]
-"""A way from one statement to another: of a branch "then" and "else", of a loop "before" (into it), "head", "end" (of its
-body) and "behind" (past it), of a break or continue "leave"."""
+"""A way from one statement to another: of a branch "then" and "else", of a loop "before" (into it), "head", "end" (of
+its body) and "behind" (past it), of a break or continue "leave"."""
 
 
 class Refused(Exception):

@@ -73,7 +73,7 @@ class TruncateFloat(Pass):
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
         for ins in list(module):
-            if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins):
+            if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins) or _is_quantized(ins):
                 continue
             if self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
                 self._truncate(module, ins)
@@ -161,6 +161,13 @@ class TruncateFloat(Pass):
         if value.shape.type is type:
             return value
         return module.insert_instruction(before, make_op("convert", target_type=type), [value])
+
+
+def _is_quantized(ins: Instruction) -> bool:
+    """Whether it multiplies dequantised values, which targets do in 8 bits."""
+    if ins.name not in ("dot", "convolution"):
+        return False
+    return all(i.name == "dequantizelinear" for i in _through_views(ins.inputs))
 
 
 def _has_wide_inputs(ins: Instruction) -> bool:

@@ -13,6 +13,14 @@ tensor cores take these as they are."""
 FUSING = OF_COMPILERS.index("fuse_contraction")
 """What is in 16 bits is settled before regions are made of the rest."""
 
+QUANTISED = OF_COMPILERS.index("simplify_qdq")
+"""What is in 8 bits is settled before contractions of integers are made."""
+
 PASSES: tuple[str, ...] = tuple(
-    name for name in (*OF_COMPILERS[:FUSING], "round_once", *OF_COMPILERS[FUSING:]) if name not in WITHOUT_KERNEL
-)
+    name
+    for name in (
+        *OF_COMPILERS[:QUANTISED], "narrow_residuals", *OF_COMPILERS[QUANTISED:FUSING], "round_once",
+        *OF_COMPILERS[FUSING:],
+    )
+    if name not in WITHOUT_KERNEL
+)  # fmt: skip

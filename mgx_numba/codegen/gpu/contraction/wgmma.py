@@ -21,18 +21,17 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
+from ..products import product_of
 from .operands import ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
-from .wgmma_tiles import AHEAD, AT_ONCE, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
+from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, AT_ONCE, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
 
 __all__ = ["wgmma_refusal", "wgmma_solution"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
-RATES = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
-"""Multiplications a cycle, as a part of those of 16-bit numbers; float32 as one product in TF32."""
 TURNED_BYTES = 2
 """Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2
@@ -42,6 +41,9 @@ MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
 HALVED = 8
 """Words of a staged vector that a lane reads in two loads, of 16 bytes each."""
+NARROW = 8
+"""Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
+ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -55,13 +57,14 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
         return "the architecture is not known"
     if arch.name != TARGET:
         return f"{arch.name} has no products of warpgroups"
-    if problem.types.uniform not in RATES:
+    product = product_of(problem.types)
+    if product is None:
         return f"warpgroups have no products of {problem.types}"
-    if problem.types.uniform == "float32" and placed.precision != "medium":
+    if product.a == "float32" and placed.precision != "medium":
         return "warpgroups multiply float32 in TF32"
     if problem.prologue is not None:
         return "the left operand has a prologue"
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    lanes = VECTOR_BYTES // product.size
     if isinstance(problem, GemmProblem):
         return _gemm_refusal(problem, lanes)
     return _convolution_refusal(problem, lanes)
@@ -77,8 +80,8 @@ def _gemm_refusal(problem: GemmProblem, lanes: int) -> str:
     moving = [s for n, s in zip(problem.batch, right) if n > 1]
     along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
     across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
-    if across and not along and ITEMSIZE[problem.types.single] != TURNED_BYTES:
-        return f"columns of {problem.types.single} cannot be turned"
+    if across and not along and VECTOR_BYTES // lanes != TURNED_BYTES:
+        return f"columns of {problem.types.b} cannot be turned"
     return "" if along or across else "the right operand has no whole vectors"
 
 
@@ -88,7 +91,7 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
         return "the convolution is a transposed one"
     if full.kernel[0] > 1 or full.in_lens[0] > 1:
         return "a tensor map of images has two spatial dimensions"
-    slice = SLICE_BYTES // ITEMSIZE[problem.types.single]
+    slice = SLICE_BYTES // VECTOR_BYTES * lanes
     if full.group_in % lanes or any(s % lanes for s in full.x_strides):
         return "the channels of a group are no whole vectors"
     if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
@@ -143,8 +146,10 @@ class _WarpgroupText(ContractionText):
     def __init__(self, placed: PlacedRequest, tile: WarpgroupTile | None, splits: int) -> None:
         super().__init__(placed)
         problem = self.request.problem
-        self.dtype = problem.types.single
-        self.slice = SLICE_BYTES // ITEMSIZE[self.dtype]
+        product = product_of(problem.types)
+        assert product is not None
+        self.product = product
+        self.slice = SLICE_BYTES // product.size
         rows, columns, planes = self.operands.rows, self.operands.columns, self.operands.planes
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
         if isinstance(self._problem, GemmProblem):
@@ -155,7 +160,7 @@ class _WarpgroupText(ContractionText):
             slices = self._problem.taps * -(-self._problem.group_in // self.slice)
         self.reads = any(o.access == "full" for o in self.request.epilogue.operands)
         widths = 64 if self.turned else 8
-        found = chosen_tile(rows, columns, slices, planes, RATES[self.dtype], widths, self.reads)
+        found = chosen_tile(rows, columns, slices, planes, widths, self.reads)
         self.tile = tile or found[0]
         part = -(-slices // (splits or found[1]))
         self.splits = -(-slices // part)
@@ -168,12 +173,13 @@ class _WarpgroupText(ContractionText):
             down=down, across=across, tiles=tiles, part=part, slices=slices, stride=stride, planes=planes
         )
         if self.splits > 1:
-            self.arguments.pointer("p_scratch", "scratch", "float32")
+            self.arguments.pointer("p_scratch", "scratch", self.accumulator)
         if isinstance(self._problem, GemmProblem):
             self._map_matrices(self._problem)
         else:
             self._map_images(self._problem)
-        self.width = placed.lanes(columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
+        roomy = self.tile.spare_registers >= AHEAD_REGISTERS
+        self.width = placed.lanes(columns, min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW))
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.slice
 
@@ -191,8 +197,8 @@ class _WarpgroupText(ContractionText):
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
         across = self.slice if self.turned else self.tile.columns // self.cluster
-        self.arguments.tensor_map("map_x", "x", self._layout(a, (self.slice, self.tile.rows, 1, 1)))
-        self.arguments.tensor_map("map_w", "w", self._layout(b, (self.slice, across, 1, 1)))
+        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.tile.rows, 1, 1)))
+        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (self.slice, across, 1, 1)))
 
     def _map_images(self, full: ConvProblem) -> None:
         """Declare the operands of a convolution."""
@@ -200,11 +206,11 @@ class _WarpgroupText(ContractionText):
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
         box = (self.slice, self.tile.rows, 1, 1)
-        self.arguments.tensor_map("map_x", "x", self._layout(axes, box, _windows(full)))
+        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
         taps, inputs, outputs = full.taps, full.group_in, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
         box = (self.slice, 1, self.tile.columns // self.cluster, 1)
-        self.arguments.tensor_map("map_w", "w", self._layout(weights, box))
+        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
             group_channels=full.group_in,
@@ -215,14 +221,18 @@ class _WarpgroupText(ContractionText):
             self.arguments.integer(f"apart_{axis}", full.dilation[d])
 
     def _layout(
-        self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int], windows: Windows | None = None
+        self,
+        dtype: str,
+        axes: Sequence[tuple[int, int]],
+        box: tuple[int, int, int, int],
+        windows: Windows | None = None,
     ) -> TensorLayout:
         """The layout of these lengths and strides; a stride along which nothing moves is any that is valid."""
-        lanes = VECTOR_BYTES // ITEMSIZE[self.dtype]
+        lanes = VECTOR_BYTES // self.product.size
         whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
         lens = [n for n, _ in whole]
         strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
-        return TensorLayout(self.dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
+        return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -231,9 +241,9 @@ class _WarpgroupText(ContractionText):
         for line in (
             *self.arguments.bind(),
             "thread = thread_index(0)",
-            f"ring_x = dynamic_{self.dtype}(0)",
-            f"ring_w = dynamic_{self.dtype}({ring})",
-            f"staged = dynamic_float32({tile.stages * tile.stage_bytes})",
+            f"ring_x = dynamic_{self.product.a}(0)",
+            f"ring_w = dynamic_{self.product.b}({ring})",
+            f"staged = dynamic_{self.accumulator}({tile.stages * tile.stage_bytes})",
             f"full = shared_int64({tile.stages})",
             f"empty = shared_int64({tile.stages})",
             "begin = block_index(2) * part",
@@ -408,7 +418,8 @@ class _WarpgroupText(ContractionText):
     def _consume(self, buffer: CodeBuffer) -> None:
         """Emit a warpgroup's loop over the slices of a tile."""
         tile = self.tile
-        buffer.line(f"sums = wgmma_zero({tile.columns})")
+        zero = "wgmma_zero" if self.accumulator == "float32" else f"wgmma_zero_{self.accumulator}"
+        buffer.line(f"sums = {zero}({tile.columns})")
         buffer.line("last = slot")
         buffer.line("k = begin")
         with buffer.block("while k < end:"):
@@ -416,7 +427,7 @@ class _WarpgroupText(ContractionText):
             buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            buffer.line(f"sums = wgmma_{self.dtype}(sums, own, theirs, {int(self.turned)})")
+            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)})")
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):

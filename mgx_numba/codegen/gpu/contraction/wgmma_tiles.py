@@ -129,8 +129,9 @@ LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
 # In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in
 # the mean to the fastest ones, at most 23%.
-MULTIPLIES = 1400
-"""Products of 16-bit numbers a cycle, of the 2048 that there could be."""
+MULTIPLIES = 2800
+"""Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
+numbers were measured."""
 ARRIVAL = 40
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 LATENCY = 2100
@@ -159,14 +160,13 @@ def multiprocessors() -> int:
 
 
 def chosen_tile(
-    rows: int, columns: int, slices: int, planes: int, rate: float, widths: int = 8, reads: bool = False
+    rows: int, columns: int, slices: int, planes: int, widths: int = 8, reads: bool = False
 ) -> tuple[WarpgroupTile, int]:
     """The tile that should be the fastest, and in how many parts each sum is computed.
 
     Args:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
-        rate: the element type's multiplications a cycle as a part of those of 16-bit numbers.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
     """
@@ -177,7 +177,7 @@ def chosen_tile(
         for splits in SPLITS
         if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
-    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, rate, cores, reads))
+    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, cores, reads))
 
 
 def _cycles(
@@ -187,7 +187,6 @@ def _cycles(
     columns: int,
     slices: int,
     planes: int,
-    rate: float,
     cores: int,
     reads: bool,
 ) -> float:
@@ -197,7 +196,7 @@ def _cycles(
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / 2 / (MULTIPLIES * rate)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / MULTIPLIES
     slice = max(sharing * max(multiplying, tile.asked_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:

@@ -14,9 +14,10 @@ import numpy as np
 
 from ...launch import TensorLayout
 from ...printer import numpy_dtype
+from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread
 
-__all__ = ["WARPGROUP", "BlockAsync", "Copies"]
+__all__ = ["WARPGROUP", "BlockAsync", "Copies", "added_products"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -198,18 +199,14 @@ class BlockAsync:
 
     # Products
 
-    def multiply(self, dtype: np.dtype, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
-        """``wgmma_<dtype>`` of the warpgroup whose first thread is ``first``: 64 rows of sums and as many of ``a``."""
-        depth, columns = ROW // dtype.itemsize, sums.shape[1]
-        left = self._operand(a, first, np.arange(64 * ROW), dtype).reshape(64, depth)
+    def multiply(self, product: Product, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
+        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``."""
+        depth, columns = ROW // product.size, sums.shape[1]
+        left = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
+        right = self._operand(b, first, np.arange(columns * ROW), numpy_dtype(product.b))
         if turned:
-            wide = ROW // dtype.itemsize
-            parts = self._operand(b, first, np.arange(columns * ROW), dtype).reshape(-1, depth, wide)
-            right = parts.transpose(0, 2, 1).reshape(columns, depth)
-        else:
-            right = self._operand(b, first, np.arange(columns * ROW), dtype).reshape(columns, depth)
-        with np.errstate(all="ignore"):
-            return (sums + left.astype(np.float32) @ right.astype(np.float32).T).astype(np.float32)
+            right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
+        return added_products(sums, left, right.reshape(columns, depth))
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size
@@ -247,6 +244,12 @@ class BlockAsync:
             for reading in own.committed.pop(0):
                 reading.done = self._clocks[threads, threads].copy()
         return not own.committed and not own.current
+
+
+def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``sums + left @ right.T`` in the dtype of the sums, in which integers wrap."""
+    with np.errstate(all="ignore"):
+        return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
 
 
 class Copies:

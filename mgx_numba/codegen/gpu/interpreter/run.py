@@ -20,7 +20,8 @@ from ....errors import MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
 from ..architecture import WARP
-from .asynchronous import WARPGROUP, BlockAsync, Copies
+from ..products import PRODUCTS, Product
+from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products
 from .memory import EPOCH, Allocation, KernelFault, Memory, Place, Thread
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
 from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
@@ -32,19 +33,18 @@ def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [lanes[k ^ mask][0] for k, (_, mask) in enumerate(lanes)]
 
 
-def _mma(dtype: np.dtype, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _mma(product: Product, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The product of 16 rows and 8 columns, from words as `lang.tensor_cores` says who holds them."""
-    rows, columns, sums = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32), np.empty((16, 8), np.float32)
+    rows, columns = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32)
+    sums = np.empty((16, 8), numpy_dtype(product.accumulator))
     places = [(lane // 4, lane % 4) for lane in range(WARP)]
     for (g, c), (own, a, b) in zip(places, lanes):
         rows[g, c], rows[g + 8, c], rows[g, c + 4], rows[g + 8, c + 4] = a
         columns[g, c], columns[g, c + 4] = b
         sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2] = own[:2], own[2:]
-    if dtype == np.float32:
+    if product.a == "float32":
         rows, columns = rows & _TF32, columns & _TF32
-    wide = [m.view(dtype).astype(np.float32) for m in (rows, columns)]
-    with np.errstate(all="ignore"):
-        sums += wide[0] @ wide[1].T
+    sums = added_products(sums, rows.view(numpy_dtype(product.a)), columns.view(numpy_dtype(product.b)))
     return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
 
 
@@ -68,7 +68,7 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "ldmatrix4": functools.partial(_ldmatrix, False),
     "ldmatrix4_turned": functools.partial(_ldmatrix, True),
     "warp_barrier": lambda lanes: [None] * WARP,
-    **{f"mma_{name}": functools.partial(_mma, numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
+    **{f"mma_{product.name}": functools.partial(_mma, product) for product in PRODUCTS.values()},
 }
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
@@ -217,7 +217,8 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "tensor_load_window": load,
         "tensor_load_cluster": load_cluster,
         "wgmma_fence": lambda: None,
-        "wgmma_zero": wgmma_zero,
+        "wgmma_zero": functools.partial(wgmma_zero, np.float32),
+        "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "store_sums": store_sums,
     }
 

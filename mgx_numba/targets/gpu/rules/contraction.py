@@ -17,8 +17,10 @@ from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.printer import ThreadPrinter
+from ....codegen.gpu.products import product_of
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Request, least_bytes
@@ -43,8 +45,11 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types, which are one float."""
+    """Why kernels do not have the types: they have one float, and products of 8 bits."""
     if out in FLOATS and a is b is out:
+        return None
+    names = (t.numpy.name for t in (a, b, out, out))
+    if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
