@@ -90,7 +90,7 @@ class Inference:
     _places: dict[str, tuple[ast.AST, tuple[int, ...]]] = field(default_factory=dict)
     _block: tuple[int, ...] = ()
     _loops: list[_Loop] = field(default_factory=list)
-    _assigned: dict[ast.AST, set[str]] = field(default_factory=dict)
+    _assigned: dict[ast.stmt, set[str]] = field(default_factory=dict)
 
     def run(self, function: ast.FunctionDef, arguments: Sequence[types.Type]) -> None:
         """Type a function of these arguments.
@@ -196,11 +196,13 @@ class Inference:
             head = {name: again[name] for name in head if name in again}
         return self._merge([*loop.after, *([] if endless else [((node, "behind"), again)])])
 
-    def _names_assigned(self, node: ast.AST) -> set[str]:
+    def _names_assigned(self, node: ast.stmt) -> set[str]:
         """Variables that a statement assigns, or what is in it."""
         if node not in self._assigned:
-            stored = (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-            self._assigned[node] = set(stored)
+            targets = getattr(node, "targets", [getattr(node, "target", None)])
+            names = {name.id for target in targets for name in variables(target) if isinstance(name, ast.Name)}
+            inside = (*getattr(node, "body", ()), *getattr(node, "orelse", ()))
+            self._assigned[node] = names.union(*map(self._names_assigned, inside))
         return self._assigned[node]
 
     def _leave(self, node: ast.Break | ast.Continue, known: Environment) -> None:
@@ -303,6 +305,10 @@ class Inference:
         kinds = (self.expression(node.value, known), self.expression(node.slice, known))
         return self._called(node, operator.getitem, kinds)
 
+    def _tuple(self, node: ast.Tuple, known: Environment) -> types.Type:
+        found: types.Type = types.BaseTuple.from_types([types.unliteral(self.expression(e, known)) for e in node.elts])
+        return found
+
     def _either(self, node: ast.IfExp, known: Environment) -> types.Type:
         self._condition(node.test, known)
         return self._unified(node, [node.body, node.orelse], known)
@@ -367,6 +373,7 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[..., types.Type]] = {
     ast.UnaryOp: Inference._unary,
     ast.Compare: Inference._compare,
     ast.Subscript: Inference._subscript,
+    ast.Tuple: Inference._tuple,
     ast.IfExp: Inference._either,
     ast.BoolOp: Inference._both,
 }

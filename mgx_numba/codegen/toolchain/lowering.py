@@ -253,6 +253,9 @@ class Lowering:
     def _subscript(self, node: ast.Subscript) -> ir.Value:
         return self._call(node, [node.value, node.slice])
 
+    def _tuple(self, node: ast.Tuple) -> ir.Value:
+        return self.context.make_tuple(self.builder, self.known.kinds[node], [self._value(e) for e in node.elts])
+
     def _either(self, node: ast.IfExp) -> ir.Value:
         then, otherwise, behind = self._blocks(3)
         self._condition(node.test, then, otherwise)
@@ -357,6 +360,7 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[..., ir.Value]] = {
     ast.UnaryOp: Lowering._unary,
     ast.Compare: Lowering._compare,
     ast.Subscript: Lowering._subscript,
+    ast.Tuple: Lowering._tuple,
     ast.IfExp: Lowering._either,
     ast.BoolOp: Lowering._both,
 }
