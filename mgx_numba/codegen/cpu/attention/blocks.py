@@ -63,7 +63,9 @@ def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bl
     splits = _splits(problem, problem.batch * problem.heads * -(-problem.queries // queries), threads)
     longest = max(width, 2 * tile.depth(problem.depth))
     most = min(room // tile.rows, 2 * room // longest) // tile.columns * tile.columns
-    return Blocks(queries, tile.rows, _even(-(-problem.keys // splits), most, tile.columns), problem.depth, width, splits)
+    return Blocks(
+        queries, tile.rows, _even(-(-problem.keys // splits), most, tile.columns), problem.depth, width, splits
+    )
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
