@@ -68,7 +68,8 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive. Those with ``true_ranks`` get tensors without axes
+    hold axes, so that normalisation can make negative ones positive; ``UNLESS_SET`` those that MIGraphX does not have,
+    which are told only where they are not as by default. Those with ``true_ranks`` get tensors without axes
     as arrays of shape (), others get them as (1,). ``custom`` operators are a user's (`custom.py`).
     """
 
@@ -80,6 +81,7 @@ class Operator:
     true_ranks: ClassVar[bool] = False
     custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ()
 
     @property
     def rule_name(self) -> str:
@@ -131,7 +133,8 @@ class Operator:
 
     def attributes(self) -> dict[str, Any]:
         """Attribute names and values, in declaration order."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f: getattr(self, f.name) for f in fields(self)}
+        return {f.name: v for f, v in values.items() if f.name not in self.UNLESS_SET or v != f.default}
 
     def with_attributes(self, **changes: Any) -> Operator:
         """The same operator with some attributes changed."""

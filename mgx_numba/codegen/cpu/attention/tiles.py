@@ -12,7 +12,7 @@ from ...problems.element_types import ElementTypes
 from ...statements import indent
 from ..contraction.tile_source import tile_record, tile_source
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import MATRIX_BLOCK, matrix_tile
+from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, matrix_tile
 from ..records import Record, RecordText, pointer
 from .base import AttentionKernel
 from .blocks import BUFFER_BYTES, Blocks
@@ -88,9 +88,13 @@ class MatrixQueries(AttentionKernel):
                 NEAR.put(name, f"{name}_words"),
                 f"{name}_near = {NEAR.elements(name, 'bfloat16')}",
             ]
-        for block, table in ((SCORES, "score_rows"), (VALUES, "value_rows")):
-            lines += [*tile_record(block), f"{table} = local_int64(1)", f"{table}[0] = 0"]
-            lines += [block.put("offsets", table)]
+        lines += [
+            f"places = local_int64({TILE_TABLE_ROWS})",
+            f"for i in range({TILE_TABLE_ROWS}):",
+            "    places[i] = 0",
+        ]
+        for block in (SCORES, VALUES):
+            lines += [*tile_record(block), block.put("offsets", "places")]
             lines += block.fill(
                 zero="scores", taps=1, x_step=1, w_step=matrix.columns, acc_panel=matrix.columns, x_low=0,
                 vectors=matrix.vectors,

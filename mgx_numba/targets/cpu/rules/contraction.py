@@ -70,6 +70,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen = _choose(low, request)
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
     unsuited = [] if constant is not None else [own.name for own in _SOLVERS if own.looks_at_values]
+    unsuited += [own.name for own in _SOLVERS if own.rounds_weights and what.epilogue.saturates]
     while True:
         if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
             chosen = Candidate(_select(low, problem, room, unsuited))
