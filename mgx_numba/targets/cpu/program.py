@@ -256,7 +256,7 @@ class DynamicProgram(LoweredProgram):
             known = found
 
     def _plans(self, program: Program, ranging: bool) -> Iterator[Plan]:
-        """Plans of all stages of a program whose inputs have lengths, which stand for a range if they are ``ranging``."""
+        """Plans of all stages of a program whose inputs have lengths; ``ranging`` as in `Lowering`."""
         stages = split(program)
         if stages is None:
             optimized = _optimized(program, self._options, self._shared)
