@@ -80,12 +80,7 @@ def _fits(actual: Shape, wanted: Shape) -> bool:
 
 def _within(lens: tuple[int, ...], ranges: tuple[DynamicDimension, ...]) -> bool:
     """Whether there is one of the lengths for each of the ranges, and in it."""
-    if len(lens) != len(ranges):
-        return False
-    for n, dim in zip(lens, ranges):  # noqa: SIM110 (a loop is quicker, and this is asked for each input of each run)
-        if not dim.min <= n <= dim.max:
-            return False
-    return True
+    return len(lens) == len(ranges) and all(dim.min <= n <= dim.max for n, dim in zip(lens, ranges))
 
 
 def _mismatched(name: str, value: Any, actual: Shape, wanted: Shape, fits: bool, model: program) -> ParameterError:

@@ -67,6 +67,7 @@ class Lowering:
         wanting: kernels that were not used for that.
         solutions: how problems were computed before.
         spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
+        ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Lowering:
         self.ready: Callable[[KernelSource], bool] | None = None
         self.wanting: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
+        self.ranging = False
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
@@ -133,7 +135,7 @@ class Lowering:
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
-        inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
+        inner.ready, inner.wanting, inner.spare, inner.ranging = self.ready, self.wanting, self.spare, self.ranging
         inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
