@@ -12,6 +12,7 @@ import numpy as np
 
 from ...launch import Operand, Solution
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
@@ -19,6 +20,7 @@ from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .gemm_int8 import left_words, word_rows
 from .pack import aligned_zeros, pack_panels
+from .pixel_words import pixel_words
 from .rows import image_strides
 from .solver import Setting, integer_types_refused
 
@@ -93,6 +95,10 @@ def _in_words(problem: ConvProblem, tile: RegisterTile) -> tuple[tuple[int, ...]
     rows = GemmProblem(
         width, 1, problem.in_channels, tuple(outer), (*problem.x_strides, 1), types=problem.types, b_constant=True
     )
-    pitch = tile.depth(problem.in_channels) * together
-    pack, words, scratch = left_words(rows, tile, pitch)
+    depth = tile.depth(problem.in_channels)
+    pixels = pixel_words(rows, tile)
+    if pixels is not None:
+        strides = [depth * math.prod(lens[d + 1 :]) for d in range(len(lens))]
+        return tuple(strides), Operand("scratch"), (pixels,), math.prod(lens) * depth * ITEMSIZE[tile.left_word]
+    pack, words, scratch = left_words(rows, tile, depth * together)
     return words[:-1], Operand("scratch"), pack, scratch

@@ -16,7 +16,7 @@ from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_RO
 from ...records import Holds, Record, RecordText, Word
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
-from ..epilogue_rows import Rows, kernel_name
+from ..epilogue_rows import Rows, finished_lanes, kernel_name
 from ..macro_kernel import next_height
 from ..rows import row_offsets, stride_arguments
 from ..tile_source import tile_record, tile_source
@@ -70,7 +70,7 @@ class WinogradWriter:
         self.tile = tile_for(problem.types)
         # Transformed inputs and filters lie in words as large as the sums.
         self.word, self.word_bytes = self.tile.right_word, ITEMSIZE[self.tile.right_word]
-        self.rows = Rows(epilogue, self.tile.types.accumulator, self.tile.lanes)
+        self.rows = Rows(epilogue, self.tile.types.accumulator, finished_lanes(self.tile, epilogue))
         self.arguments = Arguments()
         self.arguments.callee("tile", tile_source(self.tile))
         self.tile_block = RecordText(TILE_BLOCK, "block")
