@@ -22,7 +22,8 @@ MOST_THREADS = 1024
 COLUMN_THREADS = 256
 """Threads of a block whose threads have columns of their own. No figures kept."""
 HELD = 4
-"""Vectors of a row that a thread should hold: so many loads of each operand are in flight at once."""
+"""Vectors of a row that a thread should hold: so many loads of each operand are in flight at once. Single elements are
+less to have in flight: of these it holds as many as it can."""
 LARGE_TEAM = 256
 """Threads of a row from which on one that holds more is faster than twice as many, which wait for each other."""
 MOST_HELD = 8
@@ -118,7 +119,7 @@ def row_layout(
                 raise UnsupportedError(f"parts of {share} elements end within vectors of {lanes}")
             whole_parts, items = items % (share // lanes) == 0, share // lanes
         size = 1
-        while size < MOST_THREADS and -(-items // size) > (HELD if size < LARGE_TEAM else MOST_HELD):
+        while size < MOST_THREADS and -(-items // size) > (HELD if lanes > 1 and size < LARGE_TEAM else MOST_HELD):
             size *= 2
         held = -(-items // size)
         looped = held > MOST_HELD

@@ -89,6 +89,7 @@ class _RowsText:
         self._row_values: dict[Instruction, VectorValue] = {}
         self._full_values: dict[tuple[Instruction, int], VectorValue] = {}
         self._places: list[list[str]] = []
+        self._walks = 0
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -145,7 +146,11 @@ class _RowsText:
     def _walk(
         self, reductions: Sequence[Instruction], stored: Sequence[int] = (), down: bool = False
     ) -> dict[Instruction, VectorValue]:
-        """Emit the rounds of a thread that walks its row: what it has of each reduction, and stores of full results."""
+        """Emit the rounds of a thread that walks its row: what it has of each reduction, and stores of full results.
+
+        Every second walk is backwards: what was read last is in the second-level cache, and the first no longer. One
+        ``down`` is over the elements of the one before.
+        """
         buffer, own = self.buffer, {}
         for r in reductions:
             value = self._neutral(r)
@@ -154,12 +159,13 @@ class _RowsText:
         buffer.line(f"item = {self.begin or 'member'}")
         with buffer.block(f"while item < {self.end}:"):
             self._full_values.clear()
-            self._find_places("item")
+            self._find_places("item", (self._walks - down) % 2 == 1 and self.layout.parts == 1)
             for r in reductions:
                 buffer.assign(own[r].name, self._combined(r, own[r], down).name)
             self._store(stored)
             buffer.assign("item", f"item + {self.layout.team.size * self.layout.held}")
         self._full_values.clear()
+        self._walks += not down
         return own
 
     @staticmethod
@@ -227,8 +233,9 @@ class _RowsText:
             return VectorValue(value.name, type)
         return self.row.cast(value, type)
 
-    def _find_places(self, first: str) -> None:
-        """Emit where this thread's vectors lie, counted from ``first``, in each operand's row."""
+    def _find_places(self, first: str, backwards: bool = False) -> None:
+        """Emit where this thread's vectors lie, counted from ``first``, or ``backwards`` from the last one, in each
+        operand's row."""
         buffer, layout = self.buffer, self.layout
         self._places = []
         self._first = first
@@ -236,6 +243,8 @@ class _RowsText:
             number = buffer.emit(f"{first} + {j * layout.team.size}") if j else first
             if not layout.exact:
                 number = buffer.emit(f"imin({number}, items - 1)")
+            if backwards:
+                number = buffer.emit(f"items - 1 - {number}")
             indices = self.walk.split(buffer, number)
             self._places.append([self.walk.offset(k, indices) for k in range(len(self.names))])
 

@@ -26,7 +26,7 @@ from .operands import ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
-from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, AT_ONCE, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
+from .wgmma_tiles import AHEAD, AT_ONCE, EARLY_REGISTERS, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
 
 __all__ = ["wgmma_refusal", "wgmma_solution"]
 
@@ -532,7 +532,7 @@ class _WarpgroupText(ContractionText):
         if self.splits > 1:
             return 0
         if not self.reads:
-            return 1
+            return int(self.tile.spare_registers >= EARLY_REGISTERS)
         return at_once // turns - int(at_once < AHEAD)
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:

@@ -26,8 +26,8 @@ AT_ONCE = 4
 AHEAD = 8
 """Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
 for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
-AT_ONCE_REGISTERS, AHEAD_REGISTERS = 64, 104
-"""Registers besides sums with which ptxas spills none for `AT_ONCE` vectors, and for `AHEAD`. With spills the
+EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
+"""Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills the
 convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
 
 

@@ -24,8 +24,10 @@ _LEAST_CAPABILITY = (9, 0)
 _ARRIVE = """{
 .reg .b32 there;
 mapa.shared::cluster.u32 there, $0, $1;
-mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];
+mbarrier.arrive.shared::cluster.b64 _, [there];
 }"""
+"""Releases what the block knows, as an arrival at a barrier of its own does. A release for the cluster would wait for
+all that is on its way to memory."""
 
 
 def _check(name: str) -> None:
