@@ -28,6 +28,9 @@ from .programs import compiled, interpreter
 I8, U8, E4M3, E5M2 = Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type, Type.fp8e5m2_type
 KINDS = {"warpgroup": "sm_90a", "tensor": "sm_89", "": "sm_75"}
 """What kernels are called that multiply so, and an architecture that has nothing better."""
+FLOAT8_ERROR = 5e-4
+"""Of sums of float8, to the largest: tensor cores add these with fewer bits than float32 has (H200: 8e-5 for 32 terms).
+"""
 
 
 @pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
@@ -35,7 +38,7 @@ def on(request: pytest.FixtureRequest) -> Engine:
     return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MGX_GPU_ARCH", KINDS[request.param])
     return str(request.param)
@@ -60,7 +63,7 @@ def agree(program: Program, inputs: dict[str, np.ndarray], kind: str, on: Engine
             np.testing.assert_array_equal(got, wanted)
         else:
             wide = wanted.astype(np.float64)
-            assert np.abs(got.astype(np.float64) - wide).max() <= 2e-6 * np.abs(wide).max()
+            assert np.abs(got.astype(np.float64) - wide).max() <= FLOAT8_ERROR * np.abs(wide).max()
     return made
 
 
@@ -86,27 +89,37 @@ def product(
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "batch", "rows", "columns", "depth", "constant"),
+    ("kind", "a", "b", "batch", "rows", "columns", "depth", "constant"),
     [
-        (U8, I8, (), 70, 40, 144, True),
-        (I8, I8, (), 5, 24, 272, True),
-        (I8, U8, (2, 2), 17, 40, 48, False),
-        (U8, U8, (3,), 16, 8, 16, False),
-        (E4M3, E4M3, (), 33, 24, 144, True),
-        (E5M2, E5M2, (2,), 20, 24, 32, False),
+        ("warpgroup", U8, I8, (), 70, 72, 144, True),
+        ("warpgroup", I8, I8, (), 5, 24, 272, True),
+        ("warpgroup", I8, U8, (2, 3), 33, 40, 80, False),
+        ("warpgroup", U8, U8, (3,), 16, 8, 16, False),
+        ("warpgroup", E4M3, E4M3, (), 70, 72, 144, True),
+        ("warpgroup", E5M2, E5M2, (2,), 20, 24, 32, False),
+        ("tensor", U8, I8, (), 37, 40, 144, True),
+        ("tensor", I8, U8, (2,), 5, 8, 48, False),
+        ("tensor", I8, I8, (), 5, 24, 528, True),
+        ("tensor", E4M3, E4M3, (), 17, 24, 80, True),
+        ("", U8, I8, (), 9, 13, 31, True),
+        ("", I8, U8, (2,), 3, 8, 17, False),
+        ("", U8, I8, (), 1, 7, 1, True),
+        ("", E5M2, E5M2, (), 5, 6, 19, True),
     ],
+    indirect=["kind"],
 )
 def test_products(
-    a: Type, b: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, constant: bool, kind: str, on: Engine
+    kind: str, a: Type, b: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, constant: bool, on: Engine
 ) -> None:
     program, inputs = product(a, b, batch, rows, columns, depth, constant)
     agree(program, inputs, kind, on, exact=not a.is_floating)
 
 
-@pytest.mark.parametrize(("rows", "columns", "depth"), [(9, 13, 31), (1, 7, 1), (3, 24, 40)])
-def test_what_lies_in_no_whole_vectors(rows: int, columns: int, depth: int, kind: str, on: Engine) -> None:
-    program, inputs = product(U8, I8, (), rows, columns, depth)
-    agree(program, inputs, "", on)
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
+def test_what_lies_in_no_whole_vectors(name: str, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program, inputs = product(U8, I8, (), 6, 9, 21)
+    agree(program, inputs, "int32", on)
 
 
 def test_sums_in_parts_are_added_in_integers(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:

@@ -72,10 +72,13 @@ class TruncateFloat(Pass):
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
-        for ins in list(module):
-            if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins) or _is_quantized(ins):
+        order = list(module)
+        for k, ins in enumerate(order):
+            if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins):
                 continue
-            if self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
+            if _is_quantized(ins):
+                self._round(module, ins, next(i for i in order[k + 1 :] if i.module is module))
+            elif self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
                 self._truncate(module, ins)
 
     def _would_round(self, ins: Instruction) -> bool:
@@ -129,6 +132,14 @@ class TruncateFloat(Pass):
         with np.errstate(all="ignore"):
             narrow = [float(n.astype(self.float_type.numpy)) for n in numbers]
         return any(np.isfinite(n) and (np.isinf(short) or (n != 0 and not short)) for n, short in zip(numbers, narrow))
+
+    def _round(self, module: Module, ins: Instruction, following: Instruction) -> None:
+        """Let users read a value rounded; what makes it stays as it is."""
+        users = {user: [k for k, i in enumerate(user.inputs) if i is ins] for user in ins.users}
+        narrow = module.insert_instruction(following, "convert", [ins], target_type=self.float_type)
+        wide = self._as(module, following, narrow, ins.shape.type)
+        for user, places in users.items():
+            (user.module or module).set_inputs(user, dict.fromkeys(places, wide))
 
     def _truncate(self, module: Module, ins: Instruction) -> None:
         leaves = ins.shape.sub_shapes

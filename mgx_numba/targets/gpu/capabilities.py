@@ -51,6 +51,7 @@ def pass_options(options: TargetOptions) -> Options:
             one_pass_run=sys.maxsize,
             block_weights=False,
             signed_left=True,
+            narrow_results=True,
             float8_products=_multiplies_float8(),
         ),
     )

@@ -19,9 +19,11 @@ from .placed import VECTOR_BYTES
 
 __all__ = ["FilledImages", "filled_images"]
 
-MOST_FILLED = 4
-"""How often as many channels there may be with those of zeros: tensor cores are as much faster than what gathers single
-elements, and more. For images of 3 channels it is 4/3 or 8/3. No figures kept of more."""
+MOST_FILLED = {1: 8}
+"""How often as many channels there may be with those of zeros, by bytes of an element, and of others `MOST_OTHERS`:
+tensor cores are as much faster than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3,
+of 8 bits up to 16/3. No figures kept of more."""
+MOST_OTHERS = 4
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,14 @@ class FilledImages:
 def filled_images(problem: ConvProblem) -> FilledImages | None:
     """The images that a convolution should be computed from; None if its channels are whole vectors, or would have to
     be more than `MOST_FILLED` times as many."""
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
+    size = ITEMSIZE[problem.types.a]
+    lanes = VECTOR_BYTES // size
     if problem.in_channels % lanes == 0 or problem.groups > 1 or problem.transposed or problem.prologue is not None:
         return None
     pads = (problem.pads_begin[-1], problem.pads_end[-1])
     straight = problem.dilation[-1] == 1 and min(pads) >= 0
     found = _in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)
-    return found if found.channels <= MOST_FILLED * problem.in_channels else None
+    return found if found.channels <= MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels else None
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
