@@ -20,10 +20,10 @@ from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
 
-__all__ = ["Lowering"]
+__all__ = ["FunctionWriter"]
 
 
-class Lowering:
+class FunctionWriter:
     """Writes a function's statements."""
 
     def __init__(self, known: Inference, builder: ir.IRBuilder) -> None:
@@ -342,25 +342,25 @@ class Lowering:
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
-    ast.Assign: Lowering._assign,
-    ast.AugAssign: Lowering._augmented,
-    ast.Expr: Lowering._effect,
-    ast.If: Lowering._branch,
-    ast.While: Lowering._while,
-    ast.For: Lowering._for,
-    ast.Break: Lowering._leave,
-    ast.Continue: Lowering._leave,
-    ast.Return: Lowering._return,
-    ast.Pass: Lowering._nothing,
+    ast.Assign: FunctionWriter._assign,
+    ast.AugAssign: FunctionWriter._augmented,
+    ast.Expr: FunctionWriter._effect,
+    ast.If: FunctionWriter._branch,
+    ast.While: FunctionWriter._while,
+    ast.For: FunctionWriter._for,
+    ast.Break: FunctionWriter._leave,
+    ast.Continue: FunctionWriter._leave,
+    ast.Return: FunctionWriter._return,
+    ast.Pass: FunctionWriter._nothing,
 }
 _EXPRESSIONS: dict[type[ast.expr], Callable[..., ir.Value]] = {
-    ast.Name: Lowering._name,
-    ast.Call: Lowering._named,
-    ast.BinOp: Lowering._operation,
-    ast.UnaryOp: Lowering._unary,
-    ast.Compare: Lowering._compare,
-    ast.Subscript: Lowering._subscript,
-    ast.Tuple: Lowering._tuple,
-    ast.IfExp: Lowering._either,
-    ast.BoolOp: Lowering._both,
+    ast.Name: FunctionWriter._name,
+    ast.Call: FunctionWriter._named,
+    ast.BinOp: FunctionWriter._operation,
+    ast.UnaryOp: FunctionWriter._unary,
+    ast.Compare: FunctionWriter._compare,
+    ast.Subscript: FunctionWriter._subscript,
+    ast.Tuple: FunctionWriter._tuple,
+    ast.IfExp: FunctionWriter._either,
+    ast.BoolOp: FunctionWriter._both,
 }

@@ -26,7 +26,16 @@ from .operands import ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
-from .wgmma_tiles import AHEAD, AT_ONCE, EARLY_REGISTERS, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
+from .wgmma_tiles import (
+    AHEAD,
+    AHEAD_REGISTERS,
+    AT_ONCE,
+    EARLY_REGISTERS,
+    SLICE_BYTES,
+    WarpgroupTile,
+    chosen_tile,
+    multiprocessors,
+)
 
 __all__ = ["wgmma_refusal", "wgmma_solution"]
 

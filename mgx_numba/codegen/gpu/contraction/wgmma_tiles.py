@@ -27,8 +27,8 @@ AHEAD = 8
 """Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
 for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
 EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
-"""Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills the
-convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
+"""Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills
+the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
 
 
 @dataclass(frozen=True)
