@@ -6,7 +6,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from ..options import TargetOptions
 from .capabilities import pass_options
 from .passes import PASSES
 from .rules import RULES
+
+if TYPE_CHECKING:
+    from ...codegen.tuning.session import Tuning
 
 __all__ = ["GpuProgram"]
 
@@ -59,10 +62,16 @@ class GpuProgram:
         self._begin(options, on or engine(options.device_id))
         if is_dynamic(program):
             self._source = self.program = program.clone()
+            if options.tuning is not None:
+                options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
             return
         program, self._trees = without_tuples(program)
         self.program = optimized(program, options)
+        if options.tuning is not None and options.tuning.exhaustive:
+            self._measure(options.tuning)
         self._plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
+        if options.tuning is not None:
+            options.tuning.tell()
         self.executable = DeviceExecutable(self._plan, self._engine, progress, options.store)
 
     @classmethod
@@ -82,6 +91,18 @@ class GpuProgram:
         self._source = None
         self._trees = None
         self._plan = None
+
+    def _measure(self, tuning: Tuning) -> None:
+        """Have the contractions measured that the program needs and there is no record of."""
+        if not self._engine.name:
+            tuning.decline("times of the interpreter say nothing of a device")
+            return
+        from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+        from .measuring import Bench, compile_candidates
+
+        Lowering(self.program, self._options, RULES, BACKEND, _WORKERS).run()  # asks the tuning all its questions
+        compile_candidates(self._engine, tuning)
+        tune(tuning, functools.partial(Bench, self._engine))
 
     @functools.cached_property
     def program(self) -> Program:

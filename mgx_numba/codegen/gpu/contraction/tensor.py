@@ -10,7 +10,7 @@ from ...printer import CodeBuffer
 from .placed import PlacedRequest
 from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
 
-__all__ = ["refusal", "tensor_solution"]
+__all__ = ["TensorText", "refusal", "tensor_solution"]
 
 TYPES = ("float16", "bfloat16", "float32")
 MASK = -(1 << 13)
@@ -27,23 +27,25 @@ def refusal(placed: PlacedRequest) -> str:
     return ring_refusal(placed)
 
 
-def tensor_solution(placed: PlacedRequest) -> Solution:
+def tensor_solution(placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> Solution:
     """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
+
+    ``tile`` and ``splits`` are as of `RingText`.
 
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.
     """
-    return ring_solution(_TensorText(placed), "tensor")
+    return ring_solution(TensorText(placed, tile, splits), "tensor")
 
 
-class _TensorText(RingText):
+class TensorText(RingText):
     """The text of one contraction."""
 
     tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
     split_tile = tiles[2]
 
-    def __init__(self, placed: PlacedRequest) -> None:
-        super().__init__(placed)
+    def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
+        super().__init__(placed, tile, splits)
         self.high, self.wide = self.tile.rows // self.tile.down, self.tile.columns // self.tile.across
 
     def _staged(self) -> int:

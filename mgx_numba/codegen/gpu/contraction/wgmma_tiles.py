@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
+__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -144,7 +145,16 @@ def multiprocessors() -> int:
 def chosen_tile(
     rows: int, columns: int, slices: int, planes: int, rate: float, widths: int = 8, reads: bool = False
 ) -> tuple[WarpgroupTile, int]:
-    """The tile that should be the fastest, and in how many parts each sum is computed.
+    """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
+    _, tile, splits = weighed_tiles(rows, columns, slices, planes, rate, widths, reads, multiprocessors())[0]
+    return tile, splits
+
+
+@functools.lru_cache(maxsize=1024)
+def weighed_tiles(
+    rows: int, columns: int, slices: int, planes: int, rate: float, widths: int, reads: bool, cores: int
+) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles that a product can have, and parts of its sums, the fastest ones first: estimated cycles, tile, parts.
 
     Args:
         rows, columns, planes: of the result.
@@ -152,15 +162,15 @@ def chosen_tile(
         rate: the element type's multiplications a cycle as a part of those of 16-bit numbers.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
+        cores: multiprocessors of the device.
     """
-    cores = multiprocessors()
     candidates = [
-        (tile, splits)
+        (_cycles(tile, splits, rows, columns, slices, planes, rate, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
         if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
-    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, rate, cores, reads))
+    return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
 def _cycles(

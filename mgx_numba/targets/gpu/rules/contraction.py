@@ -71,16 +71,18 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
-    solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
+    chosen = contraction.chosen_solver(low, placed)
+    solution = low.solutions.of(
+        (chosen.solver.name, chosen.blocking, placed), lambda: chosen.solver.plan(placed, chosen.blocking)
+    )
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(
-            low, ins, problem, not (refusal(placed) and fma_refusal(placed)), operands["w"], weights
-        )
+        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
+    contraction.note_solver(low, ins, placed, chosen)
 
 
 def _is_narrow(low: Lowering, problem: ConvProblem) -> bool:
