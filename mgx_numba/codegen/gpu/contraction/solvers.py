@@ -10,7 +10,7 @@ from ...problems.element_types import ITEMSIZE
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
 from . import tiled
-from .cost import CLOCK, BlockWork, reading_seconds, tiles_seconds
+from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal, fma_solution
 from .operands import Extent
@@ -18,7 +18,7 @@ from .placed import PlacedRequest
 from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
 from .tensor import TensorText, refusal, tensor_solution
 from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
-from .wgmma_tiles import SPLITS, TILES
+from .wgmma_tiles import SPLITS, WarpgroupTile
 
 __all__ = ["SOLVERS", "Solver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
 
@@ -65,11 +65,10 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class WarpgroupTiling(Tiling):
-    """The same, with the stages of a block's ring and the blocks that share a multiprocessor."""
+class WarpgroupTiling(WarpgroupTile):
+    """A tile of warpgroups, and in how many parts each sum is computed."""
 
-    stages: int
-    blocks: int
+    splits: int = 1
 
 
 @dataclass(frozen=True)
@@ -115,23 +114,17 @@ class Warpgroups:
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """See `Solver.tilings`."""
-        return [
-            WarpgroupTiling(tile.rows, tile.columns, splits, tile.stages, tile.blocks)
-            for _, tile, splits in wgmma_tiles(placed)
-        ]
+        return [WarpgroupTiling(**asdict(tile), splits=splits) for _, tile, splits in wgmma_tiles(placed)]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `Solver.estimate`."""
         found = zip(wgmma_tiles(placed), self.tilings(placed))
-        return next(cycles for (cycles, _, _), own in found if tiling in (None, own)) / CLOCK
+        cycles = next(cycles for (cycles, _, _), own in found if tiling in (None, own))
+        return not_below_memory(placed, cycles / CLOCK)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `Solver.plan`."""
-        if tiling is None:
-            return wgmma_solution(placed)
-        wanted = tiling.rows, tiling.columns, tiling.stages, tiling.blocks
-        tile = next(t for t in TILES if (t.rows, t.columns, t.stages, t.blocks) == wanted)
-        return wgmma_solution(placed, tile, tiling.splits)
+        return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
 
 
 class _OfRing:

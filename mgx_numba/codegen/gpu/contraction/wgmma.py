@@ -31,8 +31,8 @@ __all__ = ["wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
-RATES = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
-"""Multiplications a cycle, as a part of those of 16-bit numbers; float32 as one product in TF32."""
+RATES = {"float16": 1.0, "bfloat16": 1.0, "float32": 1.0}
+"""Bytes of the sum that are multiplied a cycle, as a part of those of 16-bit numbers; of float32 in TF32."""
 TURNED_BYTES = 2
 """Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2

@@ -159,7 +159,7 @@ def weighed_tiles(
     Args:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
-        rate: the element type's multiplications a cycle as a part of those of 16-bit numbers.
+        rate: bytes of the sum that are multiplied a cycle, as a part of those of 16-bit numbers.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
         cores: multiprocessors of the device.
