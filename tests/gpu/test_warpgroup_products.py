@@ -7,7 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import wgmma, wgmma_tiles
+from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -30,7 +30,9 @@ ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warpgroups compute whatever they can, also what is so small that others might be quicker."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.Warpgroups(), solvers.Tiles()))
 
 
 @pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])

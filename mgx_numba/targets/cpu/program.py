@@ -153,7 +153,7 @@ class CpuProgram(LoweredProgram):
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
-            _tune(options.tuning)
+            _measure(options.tuning)
         plan, whole = lower_and_release(optimized, options, program, shared, compiled_only)
         if options.tuning is not None:
             options.tuning.tell()
@@ -360,7 +360,8 @@ def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callabl
     return lambda: optimize(without_tuples(again())[0], options)
 
 
-def _tune(tuning: Tuning) -> int:
-    from .tuning import tune  # late: a compilation that measures nothing needs none of it
+def _measure(tuning: Tuning) -> None:
+    from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+    from .measuring import Bench
 
-    return tune(tuning)
+    tune(tuning, Bench)

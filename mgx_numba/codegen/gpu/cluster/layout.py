@@ -86,10 +86,11 @@ def row_layout(
     parts: int = 1,
     cut: tuple[int, ...] = (),
     share: int = 0,
+    general: bool = False,
 ) -> RowLayout:
     """The layout for operands of these lengths and strides; row operands have length 1 on the axes.
 
-    ``parts``, ``cut`` and ``share`` are those of `ReductionProblem`.
+    ``parts``, ``cut``, ``share`` and ``general`` are those of `ReductionProblem`.
 
     Raises:
         UnsupportedError: parts are not cut as the rows lie.
@@ -123,9 +124,9 @@ def row_layout(
             size *= 2
         held = -(-items // size)
         looped = held > MOST_HELD
-        held = HELD if looped else held
+        held = HELD if looped else 1 << (held - 1).bit_length() if general else held
         team: Team = RowTeam(max(size, FEWEST_THREADS), size)
-        exact = not looped and items == held * size and (parts == 1 or whole_parts)
+        exact = not general and not looped and items == held * size and (parts == 1 or whole_parts)
         return RowLayout(full, keep, reduce, team, lanes, held, looped, exact, walked, parts, share // lanes)
     across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
     lanes = contiguous_lanes(most, keep.lens[-1], across_first)

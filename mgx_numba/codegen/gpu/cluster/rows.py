@@ -34,7 +34,9 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     """
     if problem.fold > 1:
         raise UnsupportedError("GPU kernels fold no columns")
-    layout = row_layout(problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share)
+    layout = row_layout(
+        problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share, problem.general
+    )
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values
     tensors = (*problem.inputs, *problem.outputs)

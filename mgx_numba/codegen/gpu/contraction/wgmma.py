@@ -22,7 +22,7 @@ from ...tuning.request import least_bytes
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from ..products import product_of
-from .operands import ProductOperands
+from .operands import Extent, ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
@@ -35,9 +35,10 @@ from .wgmma_tiles import (
     WarpgroupTile,
     chosen_tile,
     multiprocessors,
+    weighed_tiles,
 )
 
-__all__ = ["wgmma_refusal", "wgmma_solution"]
+__all__ = ["wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
@@ -149,6 +150,26 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     return add_parts(placed, launch, text.splits) if split else Solution((launch,))
 
 
+def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles of a contraction that is not refused, see `weighed_tiles`."""
+    return weighed_tiles(*_tile_question(placed), multiprocessors())
+
+
+def _tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, int, bool]:
+    """What `chosen_tile` is asked."""
+    problem = placed.request.problem
+    extent = Extent.of(problem)
+    slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
+    if isinstance(problem, GemmProblem):
+        turned = problem.b_strides[len(problem.batch)] != 1
+        slices = -(-problem.k // slice)
+    else:
+        turned = False
+        slices = problem.taps * -(-problem.group_in // slice)
+    reads = any(o.access == "full" for o in placed.request.epilogue.operands)
+    return extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads
+
+
 class _WarpgroupText(ContractionText):
     """The text of one contraction."""
 
@@ -159,19 +180,11 @@ class _WarpgroupText(ContractionText):
         assert product is not None
         self.product = product
         self.slice = SLICE_BYTES // product.size
-        rows, columns, planes = self.operands.rows, self.operands.columns, self.operands.planes
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
-        if isinstance(self._problem, GemmProblem):
-            self.turned = self._problem.b_strides[len(self._problem.batch)] != 1
-            slices = -(-self._problem.k // self.slice)
-        else:
-            self.turned = False
-            slices = self._problem.taps * -(-self._problem.group_in // self.slice)
-        self.reads = any(o.access == "full" for o in self.request.epilogue.operands)
-        widths = 64 if self.turned else 8
-        found = chosen_tile(rows, columns, slices, planes, widths, self.reads)
-        self.tile = tile or found[0]
-        part = -(-slices // (splits or found[1]))
+        rows, columns, slices, planes, widths, self.reads = question = _tile_question(placed)
+        self.turned = widths != 8
+        self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
+        part = -(-slices // splits)
         self.splits = -(-slices // part)
         self.cluster = cluster = self.tile.cluster
         down, across = self.down, _ = -(-rows // (self.tile.rows * cluster)), -(-columns // self.tile.columns)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
+__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -162,22 +163,31 @@ def multiprocessors() -> int:
 def chosen_tile(
     rows: int, columns: int, slices: int, planes: int, widths: int = 8, reads: bool = False
 ) -> tuple[WarpgroupTile, int]:
-    """The tile that should be the fastest, and in how many parts each sum is computed.
+    """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
+    _, tile, splits = weighed_tiles(rows, columns, slices, planes, widths, reads, multiprocessors())[0]
+    return tile, splits
+
+
+@functools.lru_cache(maxsize=1024)
+def weighed_tiles(
+    rows: int, columns: int, slices: int, planes: int, widths: int, reads: bool, cores: int
+) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles that a product can have, and parts of its sums, the fastest ones first: estimated cycles, tile, parts.
 
     Args:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
+        cores: multiprocessors of the device.
     """
-    cores = multiprocessors()
     candidates = [
-        (tile, splits)
+        (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
         if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
-    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, cores, reads))
+    return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
 def _cycles(

@@ -18,12 +18,13 @@ from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
+from ....codegen.launch import Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
-from ....codegen.tuning.request import Request, least_bytes
+from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
@@ -36,6 +37,10 @@ from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
+
+MOST_SLOWER = 1.5
+"""Times the estimate of the best candidate that one with a compiled kernel may take in its place: estimates are off by
+1.2 in the median, and compiling takes as long as a hundred thousand runs of a small product."""
 
 
 @lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
@@ -77,17 +82,44 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
-    solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
+    chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        columns = not (refusal(placed) and fma_refusal(placed))
-        operands["w"] = _packed(low, ins, problem, columns, operands["w"], weights, filled)
+        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights, filled)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         if filled is not None and launch.flops:
             launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
+    contraction.note_solver(low, ins, placed, chosen)
+
+
+def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
+    """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
+    kernels may, unless that is much slower."""
+    chosen = contraction.chosen_solver(low, placed)
+    first = _planned(low, placed, chosen)
+    if low.usable(first.launches):
+        return chosen, first
+    solvers = low.backend.candidates(placed)
+    others = [*solvers, *(c for s in solvers for c in low.backend.refinements(placed, s))]
+    seconds = {c: c.solver.estimate(placed, c.blocking) for c in others}
+    longest = MOST_SLOWER * chosen.solver.estimate(placed, chosen.blocking)
+    for candidate in sorted(others, key=seconds.__getitem__):
+        if seconds[candidate] > longest:
+            break
+        other = _planned(low, placed, candidate)
+        if low.usable(other.launches):
+            return candidate, other
+    return chosen, first
+
+
+def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solution:
+    """A solver's launches."""
+    return low.solutions.of(
+        (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
+    )
 
 
 def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
