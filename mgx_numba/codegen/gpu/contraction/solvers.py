@@ -161,8 +161,8 @@ class TensorCores(_OfRing):
     name = "tensor"
     text = TensorText
     products = 770.0
-    """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of 8
-    bits half as long."""
+    """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of
+    8 bits half as long."""
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `Solver.refusal`."""
