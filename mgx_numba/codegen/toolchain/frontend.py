@@ -14,7 +14,7 @@ from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
 from .inference import Inference, Refused
-from .lowering import FunctionWriter
+from .lowering import StatementWriter
 from .overloads import target
 
 __all__ = ["Refused", "write_function"]
@@ -38,4 +38,6 @@ def write_function(
     known.run(function, [kind for kind, _ in arguments])
     context = target()
     with context.push_code_library(context.codegen().create_library("kernel")):
-        FunctionWriter(known, builder).run(function, [value for _, value in arguments], [kind for kind, _ in arguments])
+        StatementWriter(known, builder).run(
+            function, [value for _, value in arguments], [kind for kind, _ in arguments]
+        )

@@ -20,10 +20,10 @@ from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
 
-__all__ = ["FunctionWriter"]
+__all__ = ["StatementWriter"]
 
 
-class FunctionWriter:
+class StatementWriter:
     """Writes a function's statements."""
 
     def __init__(self, known: Inference, builder: ir.IRBuilder) -> None:
@@ -342,25 +342,25 @@ class FunctionWriter:
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
-    ast.Assign: FunctionWriter._assign,
-    ast.AugAssign: FunctionWriter._augmented,
-    ast.Expr: FunctionWriter._effect,
-    ast.If: FunctionWriter._branch,
-    ast.While: FunctionWriter._while,
-    ast.For: FunctionWriter._for,
-    ast.Break: FunctionWriter._leave,
-    ast.Continue: FunctionWriter._leave,
-    ast.Return: FunctionWriter._return,
-    ast.Pass: FunctionWriter._nothing,
+    ast.Assign: StatementWriter._assign,
+    ast.AugAssign: StatementWriter._augmented,
+    ast.Expr: StatementWriter._effect,
+    ast.If: StatementWriter._branch,
+    ast.While: StatementWriter._while,
+    ast.For: StatementWriter._for,
+    ast.Break: StatementWriter._leave,
+    ast.Continue: StatementWriter._leave,
+    ast.Return: StatementWriter._return,
+    ast.Pass: StatementWriter._nothing,
 }
 _EXPRESSIONS: dict[type[ast.expr], Callable[..., ir.Value]] = {
-    ast.Name: FunctionWriter._name,
-    ast.Call: FunctionWriter._named,
-    ast.BinOp: FunctionWriter._operation,
-    ast.UnaryOp: FunctionWriter._unary,
-    ast.Compare: FunctionWriter._compare,
-    ast.Subscript: FunctionWriter._subscript,
-    ast.Tuple: FunctionWriter._tuple,
-    ast.IfExp: FunctionWriter._either,
-    ast.BoolOp: FunctionWriter._both,
+    ast.Name: StatementWriter._name,
+    ast.Call: StatementWriter._named,
+    ast.BinOp: StatementWriter._operation,
+    ast.UnaryOp: StatementWriter._unary,
+    ast.Compare: StatementWriter._compare,
+    ast.Subscript: StatementWriter._subscript,
+    ast.Tuple: StatementWriter._tuple,
+    ast.IfExp: StatementWriter._either,
+    ast.BoolOp: StatementWriter._both,
 }

@@ -40,6 +40,10 @@ class Thread:
     epoch: int = 0
 
 
+_Access = tuple[slice, int, int, int]
+"""Bytes of an allocation, and the thread, the block and the epoch that touch them."""
+
+
 class Allocation:
     """Bytes that kernels may touch, with who touched each of them last."""
 
@@ -56,6 +60,8 @@ class Allocation:
         shape = (3, self.data.size)
         self._writer = np.full(shape, _NOBODY, np.int64)  # thread, block, epoch
         self._reader = np.full(shape, _NOBODY, np.int64)
+        self._is_written = False
+        self._reads: list[_Access] = []
 
     def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
         """Note an access.
@@ -72,42 +78,61 @@ class Allocation:
                 self.written[part] = True
             elif not self.written[part].all():
                 raise KernelFault(f"reads bytes {start} to {start + size} of {self.name}, which nobody has written")
-        self._check(self._writer[:, part], who, block, "wrote", start, write)
-        if write:
-            self._check(self._reader[:, part], who, block, "read", start, write)
-            self._writer[:, part] = [[who.number], [block], [who.epoch]]
-        else:
-            readers = self._reader[:, part]
-            before = readers[2] < who.epoch
-            past = (
-                (readers[1] == block)
-                & before
-                & ((readers[2] // EPOCH < who.epoch // EPOCH) | _of_warp(readers[0], who))
-            )
-            fresh = (readers[0] == _NOBODY) | (readers[0] == who.number) | past
-            near = (readers[1] == block) & _of_warp(readers[0], who)
-            readers[0] = np.where(fresh, who.number, np.where(near, _WARP_READERS - who.number // WARP, _SEVERAL))
-            readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
-            readers[2] = who.epoch
+        access = part, who.number, block, who.epoch
+        if self._is_written:
+            self._check(self._writer, access, "wrote", write)
+        if not write:
+            self._reads.append(access)  # who has read is asked when somebody writes, which of most memory nobody does
+            return
+        if self._reads:
+            self._note_reads(who.epoch)
+        self._check(self._reader, access, "read", write)
+        self._writer[0, part], self._writer[1, part], self._writer[2, part] = who.number, block, who.epoch
+        self._is_written = True
 
-    def _check(self, last: np.ndarray, who: Thread, block: int, did: str, start: int, write: bool) -> None:
-        past = (last[2] // EPOCH < who.epoch // EPOCH) | ((last[2] < who.epoch) & _of_warp(last[0], who))
-        others = (last[0] != _NOBODY) & ((last[1] != block) | ((last[0] != who.number) & ~past))
+    def _note_reads(self, now: int) -> None:
+        """Bring who has read up to an epoch. What only one block can touch was read in order before its last barrier."""
+        since = now // EPOCH * EPOCH if self.shared else _NOBODY
+        for part, number, block, epoch in self._reads:
+            if epoch < since:
+                continue
+            readers = self._reader[:, part]
+            before = readers[2] < epoch
+            past = (
+                (readers[1] == block) & before & ((readers[2] // EPOCH < epoch // EPOCH) | _of_warp(readers[0], number))
+            )
+            fresh = (readers[0] == _NOBODY) | (readers[0] == number) | past
+            near = (readers[1] == block) & _of_warp(readers[0], number)
+            readers[0] = np.where(fresh, number, np.where(near, _WARP_READERS - number // WARP, _SEVERAL))
+            readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
+            readers[2] = epoch
+        self._reads.clear()
+
+    def _check(self, touched: np.ndarray, access: _Access, did: str, write: bool) -> None:
+        part, number, block, epoch = access
+        last = touched[:, part]
+        if self.shared and (last[2] < epoch // EPOCH * EPOCH).all():
+            return  # before the last barrier of the only block
+        others = (last[0] != _NOBODY) & ((last[0] != number) | (last[1] != block))
+        if not others.any():
+            return
+        past = (last[2] // EPOCH < epoch // EPOCH) | ((last[2] < epoch) & _of_warp(last[0], number))
+        others &= (last[1] != block) | ~past
         if others.any():
             at = int(np.argmax(others))
             number = int(last[0, at])
             whom = f"thread {number}" if number >= 0 else "several threads"
             verb = "writes" if write else "reads"
             raise KernelFault(
-                f"{verb} byte {start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without a "
-                "barrier between"
+                f"{verb} byte {part.start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without "
+                "a barrier between"
             )
 
 
-def _of_warp(numbers: np.ndarray, who: Thread) -> np.ndarray:
+def _of_warp(numbers: np.ndarray, number: int) -> np.ndarray:
     """Which of these, threads or all readers of a warp, are of a thread's own warp."""
     warps = np.where(numbers >= 0, numbers // WARP, _WARP_READERS - numbers)
-    return warps == who.number // WARP
+    return warps == number // WARP
 
 
 class Memory:

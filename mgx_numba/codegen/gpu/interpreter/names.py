@@ -41,6 +41,8 @@ def _dtype(value: Any) -> np.dtype:
 
 def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     """Operands of one dtype: that of the vectors, else of the scalars that are not what Python's literals are."""
+    if len({getattr(v, "dtype", None) for v in operands}) == 1 and isinstance(operands[0], (np.ndarray, np.generic)):
+        return tuple(map(np.asarray, operands))
     vectors = {v.dtype for v in operands if isinstance(v, np.ndarray) and v.ndim}
     if len(vectors) > 1:
         raise KernelFault(f"operands of the dtypes {sorted(map(str, vectors))}")
