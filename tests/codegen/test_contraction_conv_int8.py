@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8
+from mgx_numba.codegen.cpu.contraction.joined_taps import join_taps
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
@@ -108,6 +110,23 @@ def test_layers_of_networks(form: str) -> None:
 
 
 @needs_page_protection
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_taps_of_few_channels_are_joined(form: str, dtype: str) -> None:
+    """ResNet's first layer after its padding, patches of a vision transformer, a waveform, a video."""
+    types = element_types(f"{dtype} int8 int32 int32")
+    cases: list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+        (3, (19, 23), (7, 7), (2, 2), (0, 0)), (3, (18, 19), (7, 6), (1, 4), (2, 0)),
+        (3, (16, 16), (8, 8), (8, 8), (0, 0)), (1, (45,), (10,), (4,), (0,)),
+        (3, (3, 5, 9), (2, 3, 3), (1, 2, 2), (0, 1, 0)),
+    ]  # fmt: skip
+    for channels, lens, kernel, stride, pads in cases:
+        problem = ConvProblem(2, channels, 20, lens, kernel, stride, pads_begin=pads, pads_end=pads, types=types)
+        assert join_taps(problem, tile_for(types)) or form != "avx2,-avxvnni"
+        check(problem, 2)
+        check(problem, pages=GuardedPages())
+
+
+@needs_page_protection
 def test_nothing_past_the_end_is_read(form: str) -> None:
     for channels in (1, 3, 4, 8):
         for kernel in (1, 3):
@@ -136,8 +155,6 @@ def test_strided_pixels_are_read_where_they_lie() -> None:
 
 def tile_packs_always() -> bool:
     """Whether this CPU's tile has the left-hand side in other elements than the problem."""
-    from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
-
     return tile_for(element_types("uint8 int8 int32 int32")).packing.a not in ("", "uint8")
 
 
