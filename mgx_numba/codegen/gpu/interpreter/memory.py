@@ -91,7 +91,7 @@ class Allocation:
         self._is_written = True
 
     def _note_reads(self, now: int) -> None:
-        """Bring who has read up to an epoch. What one block can touch was read in order before its last barrier."""
+        """Bring who has read up to an epoch. What one block alone touches was read in order before its last barrier."""
         since = now // EPOCH * EPOCH if self.shared else _NOBODY
         for part, number, block, epoch in self._reads:
             if epoch < since:
