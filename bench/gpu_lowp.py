@@ -199,8 +199,8 @@ def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
             steps = one.steps()
             faster = float(np.median(times[kinds[0]])) / seconds
             print(
-                f"{name:14} {kind:5} {1e3 * seconds:7.3f} ms ({faster:.2f} times as fast as {kinds[0]}), {len(steps)} kernels"
-                f", error {error:.1e}, compiled in {one.compiling:.1f} s, on the host:"
+                f"{name:14} {kind:5} {1e3 * seconds:7.3f} ms ({faster:.2f} times as fast as {kinds[0]}), {len(steps)}"
+                f" kernels, error {error:.1e}, compiled in {one.compiling:.1f} s, on the host:"
                 f" {'; '.join(one.hosted) or 'nothing'}",
                 flush=True,
             )
