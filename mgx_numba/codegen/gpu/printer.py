@@ -23,6 +23,7 @@ _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 """Names with a version of `lang.quick`, which fast math takes."""
 _SHORT = frozenset(("gelu_erf",))
 """Those with a shorter one for results of 16 bits."""
+_SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
 _EIGHT_BITS = {Type.int8_type: (-128, 127), Type.uint8_type: (0, 255)}
 """Types that `lang.rounding` rounds to, and their ends."""
 VECTOR_BYTES = 16
@@ -38,7 +39,10 @@ class ThreadPrinter(VectorPrinter):
         """Of names that hold whole numbers what was rounded, and what was added to that."""
 
     def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded."""
+        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, and with fast math
+        float32 is rounded to 16 bits only where it is stored."""
+        if self.fast_math and dtype in _SIXTEEN_BITS and x.dtype.compute is Type.float_type:
+            return VectorValue(self.register(x), dtype, constant=x.constant)
         source, zero = self._rounded.get(x.name, ("", 0))
         ends = _EIGHT_BITS.get(dtype)
         if not (source and ends and ends[0] <= zero <= ends[1] and self.lanes):

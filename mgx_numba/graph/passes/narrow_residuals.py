@@ -49,7 +49,7 @@ class NarrowResiduals(Pass):
             return
         users = list(source.users)
         same = [u for u in users if u.name == "quantizelinear" and parameters(u) == known]
-        others = [u for u in users if u not in same]
+        others = [u for u in users if u not in same and u.shape.type is not Type.half_type]
         if not others or any(isinstance(u.op, Return) or not u.op.pointwise or u.module is not module for u in users):
             return
         b = RewriteBuilder(module, min(users, key=order.__getitem__))
@@ -66,9 +66,11 @@ def _rounded(b: RewriteBuilder, source: Instruction, known: Parameters, same: li
     """The value as others read it, None if float16 has no room for it; what quantises it alike becomes one."""
     if source.shape.ndim == IMAGE:
         narrow = pair_like(b, "quantizelinear", source, known)
+        wide = pair_like(b, "dequantizelinear", narrow, known)
         for user in same:
             b.module.replace_instruction(user, narrow)
-        return pair_like(b, "dequantizelinear", narrow, known)
+            b.module.remove_instruction(user)
+        return wide
     if known[0] * STEPS > LARGEST_HALF:
         return None
     return b.convert(b.convert(source, Type.half_type), source.shape.type)

@@ -49,7 +49,7 @@ def pass_options(options: TargetOptions) -> Options:
             part_share=PART_SHARE,
             repeated_elements=REPEATED_ELEMENTS,
             one_pass_run=sys.maxsize,
-            block_weights=False,
+            block_weights=True,
             signed_left=True,
             narrow_results=True,
             float8_products=_multiplies_float8(),

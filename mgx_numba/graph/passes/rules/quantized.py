@@ -160,27 +160,60 @@ def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
     return b.op(joined.op, *(pair_like(b, "quantizelinear", i, p) for i in joined.inputs))
 
 
-@rule("unsigned_pair", op("quantizelinear"))
-def unsigned_pair(m: Match, b: RewriteBuilder) -> object:
-    """``dequantize(quantize(x))`` in int8 -> the same in uint8, where all products are multiplied in that."""
-    p = parameters(m.ins)
-    if p is None or p[2] is not Type.int8_type or multiplies_signed(m.options):
+@rule("quantize_relu", op("quantizelinear"))
+def quantized_relu(m: Match, b: RewriteBuilder) -> object:
+    """``quantize(relu(x)) -> quantize(x)`` in uint8 without a zero point: what is below 0 saturates."""
+    relu = wide = m.ins.inputs[0]
+    if wide.name == "convert" and len(wide.users) == 1:
+        relu = wide.inputs[0]
+    if relu.name != "relu":
         return None
+    p = parameters(m.ins)
+    if p is None or p[1:] != (0, Type.uint8_type):
+        return "the zero point is not the least number, or the scale varies"
+    if len(relu.users) > 1:
+        return "the values are used otherwise"
+    return b.op(m.ins.op, b.convert(relu.inputs[0], wide.shape.type), *m.ins.inputs[1:])
+
+
+@rule("widened_maximum", op("convert", op("pooling", bind="pool")))
+def widened_maximum(m: Match, b: RewriteBuilder) -> object:
+    """``float(max_pooling(x)) -> max_pooling(float(x))`` of what is quantised next, so that it is before."""
+    if any(u.name != "quantizelinear" for u in m.ins.users):
+        return None
+    if m.pool.op.attributes()["mode"] is not PoolingMode.max or len(m.pool.users) > 1:
+        return "the pooling is no maximum, or used otherwise"
+    return b.op(m.pool.op, b.convert(m.pool.inputs[0], m.ins.shape.type))
+
+
+@rule("shifted_pair", op("quantizelinear"))
+def shifted_pair(m: Match, b: RewriteBuilder) -> object:
+    """``dequantize(quantize(x))`` in int8 -> the same in uint8 where all products are multiplied in that; else in uint8
+    around its middle -> the same in int8, whose zero point is 0, so that images need no padding by it."""
+    p = parameters(m.ins)
+    if p is None:
+        return None
+    step, point, given = p
+    if multiplies_signed(m.options):
+        type, shift = Type.int8_type, -SHIFT
+        if (given, point) != (Type.uint8_type, SHIFT):
+            return None
+    else:
+        type, shift = Type.uint8_type, SHIFT
+        if given is not Type.int8_type:
+            return None
     users = list(m.ins.users)
-    if any(u.name != "dequantizelinear" or u.inputs[0] is not m.ins or parameters(u) is None for u in users):
+    known = {u: parameters(u) for u in users if u.name == "dequantizelinear" and u.inputs[0] is m.ins}
+    if len(known) < len(users) or None in known.values():
         return "the quantised values are used otherwise"
-    step, point, _ = p
-    q = pair_like(b, "quantizelinear", m.ins.inputs[0], (step, point + SHIFT, Type.uint8_type))
-    patch = {}
-    for user in users:
-        own = parameters(user)
-        assert own is not None
-        patch[user] = pair_like(b, "dequantizelinear", q, (own[0], own[1] + SHIFT, Type.uint8_type))
-    return patch or None
+    q = pair_like(b, "quantizelinear", m.ins.inputs[0], (step, point + shift, type))
+    return {u: pair_like(b, "dequantizelinear", q, (own[0], own[1] + shift, type)) for u, own in known.items() if own}
 
 
 QUANTIZED_RULES = (
-    unsigned_pair,
+    quantized_relu,
+    widened_maximum,
+    shifted_pair,
     view_of_dequantized,
     moved_dequantized,
     concat_of_dequantized,

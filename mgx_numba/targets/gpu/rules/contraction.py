@@ -11,11 +11,13 @@ import numpy as np
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
+from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
+from ....codegen.gpu.data.unpacking import unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Solution
@@ -31,7 +33,14 @@ from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ...lowering import contraction
 from ...lowering.buffers import View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
+from ...lowering.contraction import (
+    BLOCK_PRODUCTS,
+    CONVOLUTIONS,
+    PRODUCTS,
+    Contraction,
+    Contractions,
+    accepts_contraction,
+)
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -43,7 +52,7 @@ MOST_SLOWER = 1.5
 1.2 in the median, and compiling takes as long as a hundred thousand runs of a small product."""
 
 
-@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """One launch, with the pointwise operations around the contraction compiled in."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -74,6 +83,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    if isinstance(problem, GemmProblem) and what.blocks is not None:
+        problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
         problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
@@ -120,6 +131,35 @@ def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solu
     return low.solutions.of(
         (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
     )
+
+
+def _with_blocks(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    what: Contraction,
+    places: tuple[tuple[int, ...], ...],
+    operands: dict[str, View],
+) -> GemmProblem:
+    """A product with weights in blocks, whose operands are put among the others; of more than a few rows that with what
+    a launch makes of them."""
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+    points = blocks.zero_points
+    if points is not None:
+        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    operands["x"] = _aligned(low, ins, operands["x"])
+    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    if not nbits_refusal(PlacedRequest(request)):
+        return problem
+    count = form.blocks(problem.k)
+    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
+    launch = unpacked_weights_launch(form, problem.n, count, problem.types.b, low.origin(ins))
+    low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
+    operands["w"] = whole
+    return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
 def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
