@@ -10,11 +10,9 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..problems.gemm import GemmProblem
 from ..problems.indexing import IndexedCopy
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
-from .contraction.nbits import nbits_solution
 from .contraction.placed import PlacedRequest
 from .contraction.solvers import choose
 from .data.indexed import indexed_launch
@@ -47,9 +45,6 @@ def _(problem: IndexedCopy) -> Solution:
 
 @plan.register
 def _(problem: PlacedRequest) -> Solution:
-    contraction = problem.request.problem
-    if isinstance(contraction, GemmProblem) and contraction.blocks is not None:
-        return nbits_solution(problem)
     return choose(problem).solver.plan(problem)  # type: ignore[no-any-return]
 
 
