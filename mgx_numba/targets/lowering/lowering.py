@@ -355,7 +355,10 @@ class Lowering:
         return self._texts[ins]
 
     def origin(self, ins: Instruction) -> str:
-        """The instruction's text, with that of its submodules."""
+        """The instruction's text, with that of its submodules, for readers of kernels; nothing where kernels may not be
+        made, as in a run: those that are there have what they were made from."""
+        if self.ready is not None:
+            return ""
         lines = [self.text(ins)]
         for module in ins.module_args:
             lines += [f"  {format_instruction(i, self.names)}" for i in module]

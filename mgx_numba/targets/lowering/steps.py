@@ -83,9 +83,10 @@ def referenced(constants: Sequence[np.ndarray], steps: Sequence[Step | HostStep]
     """The constants, with nothing in place of those that no step refers to."""
     used: set[int] = set()
     for step in steps:
-        pointers: list[int | Pointer | KernelSource] = []
+        pointers: list[Pointer | KernelSource] = []
         if isinstance(step, Step):
-            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
+            others = [arg for arg in step.args if not isinstance(arg, int)]
+            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in others]
         else:
             pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
         used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
