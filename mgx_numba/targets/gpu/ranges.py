@@ -16,6 +16,7 @@ from ...graph.specialize import specialize
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.plan import Plan
+from .. import kernel_lists
 from ..base import Tree
 from ..lowering.lowering import Lowering
 from ..lowering.shared import Shared
@@ -34,6 +35,9 @@ WORKERS = 1
 """Memory colouring has no shares to keep apart: all of a device works on one step at a time."""
 ENOUGH = 14
 """Sets of lengths in succession that needed no kernel that others before them had not needed: no more are tried."""
+ROWS = tuple(near for power in range(1, 13) for near in ((1 << power) + 1, (1 << power) + 2, (1 << power) + 4))
+"""Lengths of rows for each number of threads that a kernel of reductions has for one, and each width of its vectors: of
+all of them the general kernels are made."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -64,7 +68,14 @@ class Ranges:
         self._shared = Shared.of(self.source, partial(_rewrite, options))
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
-        self._sample()
+        known = kernel_lists.find(self.source, options, BACKEND, WORKERS)
+        if known is None:
+            self._sample()
+            kernel_lists.keep(self.source, options, BACKEND, WORKERS, self.kernels)
+        else:
+            self._know(known)
+            for lens in sample_lengths(self.source, telling=True):
+                self._kernels(lens, general=False)  # passes are traced in any case
         engine.load(list(self.kernels), progress, options.store)
 
     def planned(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, Plan, list[Tree] | None]:
@@ -114,21 +125,32 @@ class Ranges:
         return low
 
     def _sample(self) -> None:
-        """Plan lengths that stand for the ranges, until `ENOUGH` in succession have no kernel that is not known."""
+        """Plan lengths that stand for the ranges, until `ENOUGH` in succession have no kernel that is not known, and
+        others for general kernels alone."""
         refused: list[Lens] = []
         idle = 0
         for lens in sample_lengths(self.source, refused):
             if idle >= ENOUGH:
                 break
-            try:
-                with uncollected():
-                    low = self._lowering(self._settled(lens)[0])
-                    low.spare = {}
-                    plan = low.run()
-            except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
+            found = self._kernels(lens, general=False)
+            if found is None:
                 refused.append(lens)
-                continue
-            idle = 0 if self._know((*plan.kernels(), *low.spare)) else idle + 1
+            else:
+                idle = 0 if self._know(found) else idle + 1
+        for lens in sample_lengths(self.source, together=ROWS):
+            self._know(self._kernels(lens, general=True) or ())
+
+    def _kernels(self, lens: Lens, general: bool) -> list[KernelSource] | None:
+        """The kernels of a plan and the ``general`` ones that could be in their place, or these alone; None of lengths
+        that do not fit each other: whoever runs the program on such is told."""
+        try:
+            with uncollected():
+                low = self._lowering(self._settled(lens)[0])
+                low.spare = {}
+                plan = low.run()
+        except MgxError:
+            return None
+        return [*(() if general else plan.kernels()), *low.spare]
 
 
 def optimized(program: Program, options: TargetOptions) -> Program:

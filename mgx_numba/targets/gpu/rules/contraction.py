@@ -47,9 +47,9 @@ from .table import lowering
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
 
-MOST_SLOWER = 1.5
-"""Times the estimate of the best candidate that one with a compiled kernel may take in its place: estimates are off by
-1.2 in the median, and compiling takes as long as a hundred thousand runs of a small product."""
+MOST_SLOWER = 3
+"""Times the estimate of the best candidate that one with a compiled kernel may take in its place: compiling another
+takes as long as some ten thousand runs of a small product. No figures kept."""
 
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
@@ -181,7 +181,8 @@ def _columns(weights: np.ndarray) -> np.ndarray:
     """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
     once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
     kept = np.ascontiguousarray(once.swapaxes(-1, -2))
-    return np.broadcast_to(kept, (*weights.shape[:-2], *kept.shape[-2:]))
+    lens = (*weights.shape[:-2], *kept.shape[-2:])
+    return kept if kept.shape == lens else np.broadcast_to(kept, lens)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
