@@ -293,4 +293,3 @@ class ProductWriter(TileWriter):
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
         ahead = self.at(ahead, self.slot["elsewhere"])
         self._prefetch_columns(ahead, write=False)
-
