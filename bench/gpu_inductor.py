@@ -127,9 +127,9 @@ class Ours:
         ]
 
 
-def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path) -> Calibration:
-    """What the first of a module's inputs make of the values that are quantised."""
-    first = tuple(x[:1] for x in inputs)
+def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path, one: bool) -> Calibration:
+    """What a module's inputs make of the values that are quantised, or the first of each (``one``)."""
+    first = tuple(x[:1] for x in inputs) if one else tuple(inputs)
     exported(torch, module, first, True, folder / "first.onnx")
     program: Compiling = mgx_numba.parse_onnx(str(folder / "first.onnx"))
     given = {f"x{k}": (x.half() if x.is_floating_point() else x).cpu().numpy() for k, x in enumerate(first)}

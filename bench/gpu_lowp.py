@@ -44,6 +44,9 @@ ROUNDS = 9
 FAST = TargetOptions(fast_math=True)
 DECODER = ((4096, 4096), (11008, 4096), (4096, 11008))
 """Columns and rows of weights: a square one, and those of a decoder of 7 billion parameters."""
+BLOCKS = (32, 128)
+TOGETHER = 8
+"""Matrices: those of the smallest shape are some times as large as the second-level cache of an H100 (50 MiB)."""
 
 
 def finished(m: Module, sums: Instruction, axis: int, kind: str) -> Instruction:
@@ -167,6 +170,37 @@ def plain_literals(program: Program) -> list[Instruction]:
     return sorted(held, key=lambda i: -i.shape.elements)
 
 
+def weights() -> list[dict[str, Any]]:
+    """One row times weights of 4 bits, beside a copy: several matrices as one of so many more columns, since a single
+    one stays in the second-level cache from one run to the next."""
+    rate, found = copy_rate(), []
+    rng = np.random.default_rng(0)
+    for columns, depth in DECODER:
+        for block in BLOCKS:
+            program = Program()
+            m = program.main
+            lens = (TOGETHER * columns, depth // block)
+            literals: list[np.ndarray] = [
+                np.resize(rng.integers(0, 256, 1 << 20).astype(np.uint8), (*lens, block // 2)),
+                np.resize(rng.uniform(0.001, 0.1, 1 << 16).astype(np.float32), lens),
+            ]
+            x = m.add_parameter("x", Shape(F16, (1, depth)))
+            held = [m.add_literal(values) for values in literals]
+            m.add_return([m.add_instruction("matmul_nbits", [x, *held], bits=4, block_size=block)])
+            made = GpuProgram(program, FAST)
+            assert made.executable is not None
+            (step,) = (s for s in made.executable.plan.steps if isinstance(s, Step))
+            (seconds,) = made.executable.time_steps([random(rng, F16, (1, depth))])
+            part = step.bytes / seconds / rate
+            print(
+                f"{columns} x {depth}, blocks of {block:3}: {1e6 * seconds / TOGETHER:6.2f} us each,"
+                f" {step.bytes / seconds / 1e9:.0f} GB/s, {100 * part:.0f}% of a copy's",
+                flush=True,
+            )
+            found.append({"columns": columns, "depth": depth, "block": block, "seconds": seconds, "of_copy": part})
+    return found
+
+
 def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
     """Networks in float16 and in 8 bits by turns, and the kernels that take the time."""
     import torch
@@ -184,7 +218,7 @@ def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             exported(torch, module, inputs, True, path)
-            seen = ranges(torch, module, inputs, Path(folder))
+            seen = ranges(torch, module, inputs, Path(folder), all(x.ndim == 4 for x in inputs))
             given = [x.half() if x.is_floating_point() else x for x in inputs]
             made = {kind: Ours(torch, path, kind, given, seen) for kind in kinds}
         times = {kind: [one.seconds()] for kind, one in made.items()}
@@ -228,6 +262,8 @@ def main() -> int:
         figures["products"] = products(
             given.tiles, [shapes[int(k)] for k in given.shapes.split(",")] if given.shapes else shapes
         )
+    if "weights" in parts:
+        figures["weights"] = weights()
     if "models" in parts:
         figures["models"] = models(given.networks.split(","), given.kinds.split(","))
     if given.json:

@@ -35,7 +35,8 @@ LANES = 4
 """Words of a vector, and sums of a lane side by side."""
 MANTISSA = 23  # bits, by IEEE 754
 _MAGIC = 0x4B000000
-"""The bits of 2**23 in float32, whose last bit is 1."""
+"""The bits of 2**23 in float32, whose last bit is 1. Kernels get it as an argument: an instruction takes one constant,
+so that a mask and this one would be two."""
 
 
 def codes_of_vector(form: BlockFormat) -> int:
@@ -115,7 +116,7 @@ class _BlocksText(ContractionText):
         blocks = self.form.blocks(problem.k)
         self.arguments.integers(
             vectors=problem.k // self.count, blocks=blocks, words=blocks * self.form.size * self.form.bits // 32,
-            row_step=problem.a_strides[len(problem.batch)],
+            row_step=problem.a_strides[len(problem.batch)], magic_bits=_MAGIC,
         )  # fmt: skip
 
     def lines(self) -> list[str]:
@@ -127,6 +128,7 @@ class _BlocksText(ContractionText):
             "lane = thread - warp * 32",
             f"first = (block_index(0) * {WARPS} + warp) * {self.own}",
             "turn = lane",
+            f"magic = splat(cast_int32(magic_bits), {LANES})",
         ):
             buffer.line(line)
         for c in range(self.own):
@@ -194,7 +196,7 @@ class _BlocksText(ContractionText):
                 if turned:
                     word = buffer.emit(f"shift_right(now{u}_{c}, const_int32({turned * fit}, {LANES}))")
                 mask, unit = ((1 << bits) - 1) << place, 2.0**-place
-                code = f"bitwise_or(bitwise_and({word}, const_int32({mask}, {LANES})), const_int32({_MAGIC}, {LANES}))"
+                code = f"bitwise_or(bitwise_and({word}, const_int32({mask}, {LANES})), magic)"
                 less = 2.0**MANTISSA * unit
                 if self.form.zero_points:
                     offset = f"sub(const_float32({-less!r}, {LANES}), now_point{u}_{c})"
