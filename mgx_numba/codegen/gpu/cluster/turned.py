@@ -1,9 +1,9 @@
 """Pointwise clusters of operands that lie in different orders: tiles are turned in a block's memory.
 
 Reading along the innermost dimension of the results would take a line of memory for each element of an operand that
-lies along another one. Such operands are read along their own. Where all rows and columns are whole vectors, each thread
-reads a square of them, and turns it in its registers; else they are kept as a tile in the block's memory, and taken from
-there across, four bytes of a thread at once if elements are smaller.
+lies along another one. Such operands are read along their own. Where all rows and columns are whole vectors, each
+thread reads a square of them, and turns it in its registers; else they are kept as a tile in the block's memory, and
+taken from there across, four bytes of a thread at once if elements are smaller.
 """
 
 from __future__ import annotations

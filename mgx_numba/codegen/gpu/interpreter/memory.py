@@ -11,7 +11,7 @@ from ....errors import MgxError
 from ...launch import TensorLayout, TensorMap
 from ..architecture import WARP
 
-__all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
+__all__ = ["EPOCH", "GENERATION", "Allocation", "KernelFault", "Memory", "Place", "Thread", "block_number"]
 
 _NOBODY = -1
 """Thread number of a byte that none has touched."""
@@ -21,6 +21,8 @@ _WARP_READERS = -3
 """Less the number of a warp: several threads of it have read a byte, and no other."""
 EPOCH = 1 << 20
 """A block's epoch: barriers of a warp between two of the block are fewer."""
+GENERATION = 1 << 20
+"""Epochs of a block between two barriers of its cluster are fewer."""
 _X_BITS, _Y_BITS = 24, 20
 """Bits of a block's number for its first two indices: interpreted grids are small."""
 
@@ -32,12 +34,15 @@ class KernelFault(MgxError):
 @dataclass
 class Thread:
     """Whose turn it is: a thread of a block, and the barriers that its block has passed: ``epoch`` of the block
-    counted in steps of `EPOCH`, plus those of the thread's warp since."""
+    counted in steps of `EPOCH`, plus those of the thread's warp since; a barrier of its cluster begins the next
+    multiple of `GENERATION` epochs. ``kin`` are the number of the first block of the cluster and of the first one
+    behind it."""
 
     block: tuple[int, int, int] = (0, 0, 0)
     index: int = 0
     number: int = 0
     epoch: int = 0
+    kin: tuple[int, int] = (0, 0)
 
 
 class Allocation:
@@ -78,12 +83,7 @@ class Allocation:
             self._writer[:, part] = [[who.number], [block], [who.epoch]]
         else:
             readers = self._reader[:, part]
-            before = readers[2] < who.epoch
-            past = (
-                (readers[1] == block)
-                & before
-                & ((readers[2] // EPOCH < who.epoch // EPOCH) | _of_warp(readers[0], who))
-            )
+            past = _past(readers, who, block)
             fresh = (readers[0] == _NOBODY) | (readers[0] == who.number) | past
             near = (readers[1] == block) & _of_warp(readers[0], who)
             readers[0] = np.where(fresh, who.number, np.where(near, _WARP_READERS - who.number // WARP, _SEVERAL))
@@ -91,8 +91,8 @@ class Allocation:
             readers[2] = who.epoch
 
     def _check(self, last: np.ndarray, who: Thread, block: int, did: str, start: int, write: bool) -> None:
-        past = (last[2] // EPOCH < who.epoch // EPOCH) | ((last[2] < who.epoch) & _of_warp(last[0], who))
-        others = (last[0] != _NOBODY) & ((last[1] != block) | ((last[0] != who.number) & ~past))
+        own = (last[1] == block) & (last[0] == who.number)
+        others = (last[0] != _NOBODY) & ~own & ~_past(last, who, block)
         if others.any():
             at = int(np.argmax(others))
             number = int(last[0, at])
@@ -102,6 +102,14 @@ class Allocation:
                 f"{verb} byte {start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without a "
                 "barrier between"
             )
+
+
+def _past(last: np.ndarray, who: Thread, block: int) -> np.ndarray:
+    """Which accesses, by thread, block and epoch, were before a barrier that both they and a thread have passed."""
+    within = (last[2] // EPOCH < who.epoch // EPOCH) | ((last[2] < who.epoch) & _of_warp(last[0], who))
+    kin = (last[1] >= who.kin[0]) & (last[1] < who.kin[1])
+    steps = EPOCH * GENERATION
+    return ((last[1] == block) & within) | (kin & (last[2] // steps < who.epoch // steps))
 
 
 def _of_warp(numbers: np.ndarray, who: Thread) -> np.ndarray:
@@ -197,5 +205,10 @@ class Place:
         return (self.start + int(index) * self.dtype.itemsize) % size
 
     def _block(self) -> int:
-        x, y, z = self.who.block
-        return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)
+        return block_number(self.who.block)
+
+
+def block_number(block: tuple[int, int, int]) -> int:
+    """A block's number in its grid, as accesses are noted with: neighbours along the first axis follow one another."""
+    x, y, z = block
+    return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)
