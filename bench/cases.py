@@ -13,8 +13,9 @@ import onnx
 
 from bench.light import randomize, rebatch
 from bench.models import MODELS, build, inputs, light_models
+from bench.probe import load_feeds
 
-__all__ = ["BATCHED", "Case", "case_names", "prepare"]
+__all__ = ["BATCHED", "Case", "case_names", "kept", "prepare"]
 
 BATCHED = ("light_resnet50@8", "bert@8")
 
@@ -68,6 +69,20 @@ def prepare(name: str, folder: Path, scale: str = "full") -> Case:
     feeds_path = folder / f"{name}.npz"
     np.savez(feeds_path, np.array(list(feeds), dtype=np.str_), *feeds.values())
     return Case(name, path, feeds, feeds_path, checked)
+
+
+def kept(name: str, folder: Path) -> Case:
+    """A case of full scale whose files are in the folder, or `prepare`'s.
+
+    Raises:
+        ValueError: no such case.
+    """
+    feeds_path = folder / f"{name}.npz"
+    if not feeds_path.exists():  # written last
+        return prepare(name, folder)
+    written, checked = folder / f"{name}.onnx", folder / f"{name}.random.onnx"
+    path = written if written.exists() else Path(light_models()[name])
+    return Case(name, path, load_feeds(feeds_path), feeds_path, checked if checked.exists() else path)
 
 
 def _write(model: onnx.ModelProto, path: Path) -> Path:

@@ -1,11 +1,8 @@
-"""Lower precision against the peers, engines in turn in one process with equal threads.
+"""Products of one row with weights of few bits against the peers, engines in turn in one process with equal threads.
 
-    python -m bench.lowp weights --threads 2          # one row times weights of 4 bits, beside the rate of reading them
-    python -m bench.lowp models --models bert,unet    # whole models in 8 and 16 bits
+    python -m bench.lowp --threads 2                  # beside the rate of reading such weights
 
-The models in 8 bits are QDQ files that ONNX Runtime's quantiser makes of the bench models, the same for every engine;
-besides, ours in float32, by `quantize_int8` and by `quantize_bf16`, and OpenVINO as it comes, which chooses its
-precision. An error is the largest difference to our plain float32 over the largest result.
+Whole models in lower precision are `bench.precisions`.
 """
 
 from __future__ import annotations
@@ -20,8 +17,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import mgx_numba
-from bench.cases import Case, case_names, prepare
 from bench.peers import OURS, Outputs, installed, max_relative_error, open_session
 from bench.timing import interleave
 from mgx_numba.codegen.cpu import host
@@ -104,75 +99,13 @@ def weights(folder: Path, threads: int, budget: float) -> Iterator[str]:
             yield f"{n} x {k}, blocks of {block}: " + "; ".join(parts)
 
 
-class _Batches:
-    """One batch, as ONNX Runtime's quantiser asks for it."""
-
-    def __init__(self, feeds: dict[str, np.ndarray]) -> None:
-        self.left = [feeds]
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return self.left.pop() if self.left else None
-
-
-def qdq_file(case: Case, folder: Path) -> Path:
-    """The model in 8 bits by ONNX Runtime's quantiser, after its pre-processing, which joins normalisations with
-    convolutions: weights by channel in int8, activations in uint8."""
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    ready, path = (folder / f"{case.name}.{kind}.onnx" for kind in ("ready", "qdq"))
-    quant_pre_process(str(case.checked), str(ready), skip_symbolic_shape=True)
-    quantize_static(
-        ready, path, _Batches(case.feeds), quant_format=QuantFormat.QDQ, per_channel=True,
-        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
-    )  # fmt: skip
-    return path
-
-
-def quantized(case: Case, threads: int, kind: str) -> Run:
-    """Ours, of the float32 model."""
-    program = mgx_numba.parse_onnx(str(case.checked))
-    if kind == "int8":
-        mgx_numba.quantize_int8(program, mgx_numba.get_target("cpu"), [case.feeds])
-    else:
-        mgx_numba.quantize_bf16(program)
-    program.compile("cpu", num_threads=threads)
-    return lambda: program.run(case.feeds)
-
-
-def models(names: list[str], folder: Path, threads: int, budget: float) -> Iterator[str]:
-    """A line for each model: milliseconds and error of each engine and precision."""
-    for name in names:
-        case = prepare(name, folder)
-        qdq = qdq_file(case, folder)
-        exact = [np.array(r) for r in open_session(OURS, case.checked, case.feeds, threads, exact=True).run()]
-        runs: dict[str, Run] = {f"{OURS} float32": open_session(OURS, case.checked, case.feeds, threads).run}
-        runs |= {f"{e} int8 file": open_session(e, qdq, case.feeds, threads, own=True).run for e in installed()}
-        runs |= {f"{OURS} {kind}": quantized(case, threads, kind) for kind in ("int8", "bf16")}
-        if installed(("openvino",)):
-            runs["openvino as it comes"] = open_session("openvino", case.checked, case.feeds, threads, own=True).run
-        errors = {key: max_relative_error([np.array(r) for r in run()], exact) for key, run in runs.items()}
-        timings = interleave(runs, budget)
-        parts = [f"{key} {timing.median * 1e3:.2f} ms, error {errors[key]:.1e}" for key, timing in timings.items()]
-        yield f"{name}: " + "; ".join(parts)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("weights", "models"))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--models", default="bert,efficientnet_b0,mobilenet_v2,resnet50,unet,vit", help="names of bench.cases"
-    )
     parser.add_argument("--budget", type=float, default=6.0, help="seconds for each line")
     given = parser.parse_args()
-    names = given.models.split(",")
-    if not set(names) <= set(case_names()):
-        parser.error(f"--models: unknown {', '.join(sorted(set(names) - set(case_names())))}")
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        lines = weights(place, given.threads, given.budget)
-        for line in lines if given.part == "weights" else models(names, place, given.threads, given.budget):
+        for line in weights(Path(folder), given.threads, given.budget):
             print(line, flush=True)
 
 
