@@ -90,7 +90,7 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     yield None, 0, wgmma_solution(placed)
     for tile in TILES:
         for splits in (1, 2, 4, 8):
-            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
+            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % 64:
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 128:
                 continue
@@ -212,7 +212,7 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         label = "chosen"
         if tile:
             spilt = runner.local_bytes(solution)
-            label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks} c{tile.cluster} k{splits}"
+            label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks} k{splits}"
             label += f" spills {spilt}" * bool(spilt)
         if not error < 2e-3:
             print(f"    WRONG {name} {label}: {error}", flush=True)

@@ -44,9 +44,9 @@ def on(request: pytest.FixtureRequest) -> Engine:
     params=[
         (WarpgroupTile(64, 64, 2, 1), 0),
         (WarpgroupTile(128, 128, 2, 1), 2),
-        (WarpgroupTile(64, 128, 2, 1, cluster=2), 2),
+        (WarpgroupTile(192, 64, 2, 1, 32), 2),
     ],
-    ids=["", "rounds", "cluster"],
+    ids=["", "rounds", "high"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""

@@ -59,9 +59,7 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
     cluster_barrier()                    until all threads of all blocks of the cluster are here
-    mbarrier_arrive_at(p, rank)          one arrival at the barrier of another block that lies where p does in one's own
-    tensor_load_cluster(p, map, b, place, BLOCKS)
-                                         as tensor_load, to the same place and barrier of all blocks; BLOCKS are CLUSTER
+    cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
 
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32

@@ -109,7 +109,6 @@ class _FlashText:
     """The text of one problem.
 
     Attributes:
-        late: whether scores are scaled in the exponent: their order is that of the products.
         warps: of a block.
         splits: parts of the keys.
         blocks: of the launch: rows, heads, batches and parts.
@@ -120,7 +119,6 @@ class _FlashText:
         size = ITEMSIZE[problem.dtype]
         self.split = problem.dtype == "float32" and precision == "high"
         self.vector, self.step = VECTOR_BYTES // size, STEP_BYTES // size
-        self.late = problem.mask is None and problem.scale > 0
         self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
         self.warps = min(MOST_WARPS, -(-problem.queries // ROWS))
         self.keys = KEYS
@@ -181,7 +179,6 @@ class _FlashText:
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
             f"scale = cast_float32(mul(bits_float64(scale_bits), {LOG2_E!r}))",
-            "scales = splat(scale, 4)",
             "begin = split * part",
             "end = imin(keys, begin + part)",
         ):
@@ -286,9 +283,8 @@ class _FlashText:
 
     def _weights(self, buffer: CodeBuffer) -> None:
         """Emit what makes weights of scores, in units of log2(e), and rescales what was summed before."""
-        if not self.late:
-            for j in range(self.keys // 8):
-                buffer.line(f"score{j} = mul(score{j}, scale)")
+        for j in range(self.keys // 8):
+            buffer.line(f"score{j} = mul(score{j}, scale)")
         if self.problem.mask is not None:
             self._mask(buffer)
         if self.problem.causal:
@@ -305,8 +301,6 @@ class _FlashText:
                 buffer.line(f"high = max(high, {lane})")
             for mask in (1, 2):
                 buffer.line(f"high = max(high, shuffle_xor(high, {mask}))")
-            if self.late:
-                buffer.line("high = mul(high, scale)")
             buffer.line(f"high = max(high, top{r})")
             buffer.line(f"base{r} = where(high == -INF, const_float32(0, 0), high)")
             buffer.line(f"kept{r} = exp2_quick(sub(top{r}, base{r}))")
@@ -314,11 +308,8 @@ class _FlashText:
         buffer.line("bases = join4(splat(base0, 1), splat(base0, 1), splat(base1, 1), splat(base1, 1))")
         buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
         buffer.line("total = const_float32(0, 4)")
-        if self.late:
-            buffer.line("bases = neg(bases)")
         for j in range(self.keys // 8):
-            power = f"fma(score{j}, scales, bases)" if self.late else f"sub(score{j}, bases)"
-            buffer.line(f"score{j} = exp2_quick({power})")
+            buffer.line(f"score{j} = exp2_quick(sub(score{j}, bases))")
             buffer.line(f"total = add(total, score{j})")
         for r in (0, 1):
             own = f"add(extract(total, {2 * r}), extract(total, {2 * r + 1}))"

@@ -40,14 +40,14 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values
     tensors = (*problem.inputs, *problem.outputs)
-    kernel = gpu_kernel(
-        cluster_name(problem.module, "reduce"), lines, layout.team.threads, len(arguments), problem.origin
-    )
+    team = layout.team
+    name = cluster_name(problem.module, "reduce")
+    kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, cluster=team.blocks)
     empty = any(0 in t.lens for t in problem.outputs)
     return Launch(
         kernel=kernel,
         args=arguments,
-        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads, layout.parts),
+        geometry=gpu_grid(0 if empty else layout.blocks, team.threads, layout.parts),
         flops=scalar_flops(problem.module) * prod(layout.full),
         bytes=sum(t.footprint for t in tensors),
     )
@@ -114,6 +114,8 @@ class _RowsText:
         for level in range(self.levels.count):
             self._level(level)
         self._store_row_results()
+        if team.blocks > 1:
+            buffer.line("cluster_barrier()")  # others may still read what this block has of their sums
         return buffer.lines
 
     def _level(self, level: int) -> None:

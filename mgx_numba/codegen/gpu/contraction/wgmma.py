@@ -141,7 +141,7 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     chosen, values = text.tile, text.arguments.values
     name = f"{kind}_warpgroup_{problem.types.out}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=chosen.cluster),
+        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks),
         args=values,
         geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
         flops=problem.flops,
@@ -186,13 +186,11 @@ class _WarpgroupText(ContractionText):
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
-        self.cluster = cluster = self.tile.cluster
-        down, across = self.down, _ = -(-rows // (self.tile.rows * cluster)), -(-columns // self.tile.columns)
+        down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
         tiles = down * across * planes
-        stride = min(tiles, max(1, multiprocessors() * self.tile.blocks // (self.splits * cluster)))
-        self.blocks = stride * cluster
+        self.blocks = min(tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
         self.arguments.integers(
-            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=stride, planes=planes
+            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=self.blocks, planes=planes
         )
         if self.splits > 1:
             self.arguments.pointer("p_scratch", "scratch", self.accumulator)
@@ -218,7 +216,7 @@ class _WarpgroupText(ContractionText):
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
-        across = self.slice if self.turned else self.tile.columns // self.cluster
+        across = self.slice if self.turned else self.tile.columns
         self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.tile.rows, 1, 1)))
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (self.slice, across, 1, 1)))
 
@@ -231,7 +229,7 @@ class _WarpgroupText(ContractionText):
         self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
         taps, inputs, outputs = full.taps, full.group_in, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        box = (self.slice, 1, self.tile.columns // self.cluster, 1)
+        box = (self.slice, 1, self.tile.columns, 1)
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
@@ -272,18 +270,18 @@ class _WarpgroupText(ContractionText):
             "end = imin(slices, begin + part)",
             "slot = 0",
             "phase = 0",
-            *self._first_tile(),
+            "tile = block_index(0)",
         ):
             buffer.line(line)
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64 * self.cluster})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
-        buffer.line("cluster_barrier()" if self.cluster > 1 else "barrier()")
+        buffer.line("barrier()")
         with buffer.block(f"if thread >= {tile.consumers}:"), buffer.block(f"if thread == {tile.consumers}:"):
             self._begin_ring(buffer)
             with buffer.block("while tile < tiles:"):
@@ -303,15 +301,7 @@ class _WarpgroupText(ContractionText):
                 self._place(buffer)
                 self._tile(buffer)
                 buffer.line("tile = tile + stride")
-        if self.cluster > 1:
-            buffer.line("cluster_barrier()")  # others still arrive at this block's barriers
         return buffer.lines
-
-    def _first_tile(self) -> list[str]:
-        """Statements for the first tile of the block, or of its cluster, and its place there."""
-        if self.cluster == 1:
-            return ["tile = block_index(0)"]
-        return ["rank = cluster_rank()", f"tile = idiv(block_index(0), {self.cluster})"]
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
@@ -321,18 +311,15 @@ class _WarpgroupText(ContractionText):
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
-        below = f" * {self.tile.rows}"
-        if self.cluster > 1:
-            below = f" * {self.tile.rows * self.cluster} + rank * {self.tile.rows}"
         if self.down > NEIGHBOURS:
             buffer.line(f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
             buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
             buffer.line("aside = idiv(inside, high)")
-            buffer.line(f"first_row = (band + inside - aside * high){below}")
+            buffer.line(f"first_row = (band + inside - aside * high) * {self.tile.rows}")
         else:
             buffer.line("aside = idiv(number, down)" if self.down > 1 else "aside = number")
-            buffer.line(f"first_row = (number - aside * down){below}")
+            buffer.line(f"first_row = (number - aside * down) * {self.tile.rows}")
         buffer.line(f"first_column = aside * {self.tile.columns}")
         self.operands.begin(buffer)
 
@@ -374,22 +361,17 @@ class _WarpgroupText(ContractionText):
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
         buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements})")
-        load, to, column = "tensor_load({}, map_w, arrived, place4({}))", "to_w", "first_column"
-        if self.cluster > 1:
-            share = self.tile.columns // self.cluster
-            load = f"tensor_load_cluster({{}}, map_w, arrived, place4({{}}), {self.cluster})"
-            to = buffer.emit(f"offset(to_w, rank * {share * self.slice})")
-            column = buffer.emit(f"first_column + rank * {share}")
         if not isinstance(self._problem, GemmProblem):
-            buffer.line(load.format(to, f"channel, tap, {column}, plane"))
+            buffer.line("tensor_load(to_w, map_w, arrived, place4(channel, tap, first_column, plane))")
             return
         along, place = f"k * {self.slice}", self._batch_places(1)
         if not self.turned:
-            buffer.line(load.format(to, f"{along}, {column}, {place}"))
+            buffer.line(f"tensor_load(to_w, map_w, arrived, place4({along}, first_column, {place}))")
             return
-        for j in range(self.tile.columns // (self.cluster * self.slice)):
-            own = f"offset({to}, {j * self.slice * self.slice})"
-            buffer.line(load.format(own, f"{column} + {j * self.slice}, {along}, {place}"))
+        for j in range(self.tile.columns // self.slice):
+            to = f"offset(to_w, {j * self.slice * self.slice})"
+            at = f"place4(first_column + {j * self.slice}, {along}, {place})"
+            buffer.line(f"tensor_load({to}, map_w, arrived, {at})")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
@@ -453,19 +435,12 @@ class _WarpgroupText(ContractionText):
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
-                self._release(buffer)
+                buffer.line("mbarrier_arrive(offset(empty, last))")
             buffer.line("last = slot")
             self._advance(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
-            self._release(buffer)
-
-    def _release(self, buffer: CodeBuffer) -> None:
-        """Emit that the stage ``last`` may be written again, by all who write to it."""
-        if self.cluster == 1:
             buffer.line("mbarrier_arrive(offset(empty, last))")
-        for rank in range(self.cluster if self.cluster > 1 else 0):
-            buffer.line(f"mbarrier_arrive_at(offset(empty, last), {rank})")
 
     def _tile(self, buffer: CodeBuffer) -> None:
         """Emit what warpgroups do for a tile: sums, and their way out, sixteen rows of the warp at a time."""

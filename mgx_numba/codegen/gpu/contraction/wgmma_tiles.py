@@ -41,7 +41,6 @@ class WarpgroupTile:
         stages: of its ring.
         blocks: those that share a multiprocessor.
         staging: columns of the sums that pass through a block's memory at once.
-        cluster: blocks below one another that bring the columns of the right operand for all of them, a part each.
     """
 
     rows: int
@@ -49,7 +48,6 @@ class WarpgroupTile:
     stages: int
     blocks: int
     staging: int = 64
-    cluster: int = 1
 
     @property
     def pitch(self) -> int:
@@ -70,11 +68,6 @@ class WarpgroupTile:
     def stage_bytes(self) -> int:
         """Bytes of both operands' slices."""
         return (self.rows + self.columns) * SLICE_BYTES
-
-    @property
-    def asked_bytes(self) -> int:
-        """Bytes of both operands' slices that a block asks for; others of its cluster ask for the rest."""
-        return (self.rows + self.columns // self.cluster) * SLICE_BYTES
 
     @property
     def spare_registers(self) -> int:
@@ -99,13 +92,6 @@ class WarpgroupTile:
 
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
-    WarpgroupTile(128, 256, 4, 1, 32, cluster=2),
-    WarpgroupTile(128, 224, 4, 1, 32, cluster=2),
-    WarpgroupTile(128, 192, 4, 1, cluster=2),
-    WarpgroupTile(128, 160, 5, 1, 32, cluster=2),
-    WarpgroupTile(192, 128, 4, 1, cluster=2),
-    WarpgroupTile(128, 128, 5, 1, cluster=2),
-    WarpgroupTile(128, 128, 2, 2, cluster=2),
     WarpgroupTile(128, 256, 4, 1, 32),
     WarpgroupTile(128, 224, 4, 1, 32),
     WarpgroupTile(128, 192, 4, 1),
@@ -123,7 +109,8 @@ TILES = (
     WarpgroupTile(64, 64, 12, 1),
     WarpgroupTile(64, 32, 16, 1, 32),
 )
-"""Those that were fastest for some shape on an H200."""
+"""Those that were fastest for some shape on an H200. Pairs of blocks that bring the columns of one another's tile, too,
+were up to 8% slower there."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
@@ -185,7 +172,7 @@ def weighed_tiles(
         (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
@@ -201,13 +188,12 @@ def _cycles(
     reads: bool,
 ) -> float:
     """Estimated time of a product."""
-    down = -(-rows // (tile.rows * tile.cluster)) * tile.cluster
-    blocks = down * -(-columns // tile.columns) * planes * splits
+    blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * planes * splits
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
     multiplying = tile.rows * tile.columns * SLICE_BYTES / MULTIPLIES
-    slice = max(sharing * max(multiplying, tile.asked_bytes / ARRIVAL), LATENCY / tile.stages)
+    slice = max(sharing * max(multiplying, tile.stage_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)

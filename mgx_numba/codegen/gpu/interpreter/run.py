@@ -22,7 +22,7 @@ from ...launch import Grid
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
 from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products
-from .memory import EPOCH, Allocation, KernelFault, Memory, Place, Thread
+from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
 from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
 
@@ -181,6 +181,8 @@ class _BlockState:
     def begin(self, block: tuple[int, int, int], sync: BlockAsync) -> None:
         """A new block, in a new cluster."""
         self.who.block, self.who.epoch = block, 0
+        first = block_number(block) - self.rank
+        self.who.kin = first, first + len(self.cluster)
         self.shared: dict[int, Allocation] = {}
         self.dynamic = Allocation(np.zeros(self._dynamic_bytes, np.uint8), "the block's dynamic memory", shared=True)
         self.copies.forget()
@@ -193,20 +195,13 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
         state.sync.load(to, number, barrier, place, taps, state.number)
 
-    def load_cluster(to: Place, number: int, barrier: Place, place: np.ndarray, blocks: int) -> None:
-        if blocks != len(state.cluster):
-            raise KernelFault(f"loads a box for {blocks} blocks of a cluster of {len(state.cluster)}")
-        for rank in range(blocks):
-            own, arrived = state.there(to, rank), state.there(barrier, rank)
-            state.sync.load(own, number, arrived, place, (), state.number, given=rank != state.rank)
-
     return {
         "mbarrier_init": lambda p, count: state.sync.init(p, count),
         "mbarrier_fence": lambda: None,
         "mbarrier_arrive": lambda p: state.sync.arrive(p, state.number),
-        "mbarrier_arrive_at": lambda p, rank: state.sync.arrive(state.there(p, rank), state.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
+        "cluster_pointer": state.there,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
         "copy_wait": state.copies.wait,
@@ -215,7 +210,6 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "place4": lambda *parts: np.array(parts, np.int32),
         "tensor_load": load,
         "tensor_load_window": load,
-        "tensor_load_cluster": load_cluster,
         "wgmma_fence": lambda: None,
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
@@ -290,7 +284,7 @@ class _RunningBlock:
 
     def everyone(self) -> dict[int, Any]:
         """Nothing for every thread: to begin with, and after a barrier of the cluster."""
-        self._epoch += 1
+        self._epoch = (self._epoch // GENERATION + 1) * GENERATION
         return dict.fromkeys(range(len(self._steps)))
 
     def advance(self, answers: dict[int, Any]) -> None:

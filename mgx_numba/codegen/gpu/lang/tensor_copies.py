@@ -20,7 +20,7 @@ from .blocks import SHARED_SPACE
 from .mbarriers import shared_address
 from .threads import inline, target
 
-__all__ = ["place4", "tensor_load", "tensor_load_cluster", "tensor_load_window", "tensor_map", "tensor_prefetch"]
+__all__ = ["place4", "tensor_load", "tensor_load_window", "tensor_map", "tensor_prefetch"]
 
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
@@ -30,8 +30,6 @@ DYNAMIC = "dynamic_memory"
 """Name of the memory that a launch gives to each block."""
 LEAST_ALIGNMENT = 16
 """Bytes that the driver places it at a multiple of, whatever more is declared."""
-MOST_BLOCKS = 8
-"""Blocks of a cluster on any device: CUDA C++ programming guide, "Thread Block Clusters"."""
 MOST_DYNAMIC = 226 << 10
 """Bytes of it at most: CUDA C++ programming guide, "Technical specifications per compute capability"; one KiB less."""
 
@@ -92,20 +90,16 @@ def _place4(*parts: types.Type) -> Any:
 
 
 _COPY = (
-    "cp.async.bulk.tensor.4d.shared::cluster.global.{}mbarrier::complete_tx::bytes{} "
-    "[$0], [$1, {{$3, $4, $5, $6}}], [$2]{};"
+    "cp.async.bulk.tensor.4d.shared::cluster.global.{}mbarrier::complete_tx::bytes [$0], [$1, {{$3, $4, $5, $6}}], [$2]"
 )
 
 
-def _load(name: str, window: bool = False, cluster: bool = False) -> Any:
-    text = _COPY.format(
-        "im2col." if window else "tile.", ".multicast::cluster" * cluster, ", {$7, $8}" * window + ", $7" * cluster
-    )
-    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",h" * cluster + ",~{memory}"
+def _load(name: str, window: bool) -> Any:
+    text = _COPY.format("im2col." if window else "tile.") + (", {$7, $8};" if window else ";")
+    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",~{memory}"
 
-    def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *rest: types.Type) -> Any:
+    def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type) -> Any:
         pointer_dtype(name, to)
-        blocks = constant_int(name, "BLOCKS", rest[0], low=2, high=MOST_BLOCKS) if cluster else 0
         if place != _PLACE:
             raise TypingError(f"{name}: a place is what place4 gives, got {place}")
 
@@ -117,23 +111,21 @@ def _load(name: str, window: bool = False, cluster: bool = False) -> Any:
                 builder.ptrtoint(values[1], _I64),
                 shared_address(builder, values[2]),
                 *(builder.extract_element(values[3], _I32(k)) for k in range(4)),
-                *([_I16((1 << blocks) - 1)] if cluster else (builder.trunc(v, _I16) for v in values[4:])),
+                *(builder.trunc(v, _I16) for v in values[4:]),
             ]
             inline(builder, text, constraints, ir.VoidType(), operands, True)
             return context.get_dummy_value()
 
-        further = rest if cluster else [types.int64] * len(rest)
-        return types.void(to, tensor, barrier, place, *further), lower
+        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps)), lower
 
-    return make_intrinsic(name, define, 4 + 2 * window + cluster, literal=cluster)
+    return make_intrinsic(name, define, 6 if window else 4)
 
 
 tensor_map = make_intrinsic("tensor_map", _tensor_map, 2)
 tensor_prefetch = make_intrinsic("tensor_prefetch", _prefetch, 1)
 place4 = make_intrinsic("place4", _place4, 4)
-tensor_load = _load("tensor_load")
-tensor_load_window = _load("tensor_load_window", window=True)
-tensor_load_cluster = _load("tensor_load_cluster", cluster=True)
+tensor_load = _load("tensor_load", False)
+tensor_load_window = _load("tensor_load_window", True)
 
 for _dtype in DTYPES:
     globals()[f"dynamic_{_dtype}"] = _dynamic(_dtype)

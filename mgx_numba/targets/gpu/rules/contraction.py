@@ -208,7 +208,7 @@ def _packed(
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.taps))
+        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
         return low.packed_constant(
             weights, how, lambda: np.ascontiguousarray(pack(filled.weights(weights) if filled else weights))
         )
