@@ -41,7 +41,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 KINDS = ("fp16", "medium", "default")
 PRECISIONS = {"fp16": "highest", "default": "highest"}
 """What PyTorch's ``float32_matmul_precision`` is for kinds that are not one."""
-ROOFS = {"fp16": "float16", "default": "high"}
+ROOFS = {"default": "high"}
 """Which of `PEAKS` a kind is held to, if it is not one."""
 CALLS = 20
 """Calls of a round: enough that the host's work on the first ones is hidden, as in a server under load."""

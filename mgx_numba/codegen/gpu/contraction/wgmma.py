@@ -494,7 +494,7 @@ class _WarpgroupText(ContractionText):
         change places in every second row and every second 32 columns.
         """
         row = f"own_row = area + idiv(lane, 4) * {self.tile.pitch}"
-        if self.width < HALVED:
+        if self.width != HALVED:
             return [row, "mine = own_row + imod(lane, 4) * 2", "mine_far = mine"]
         return [
             row,
