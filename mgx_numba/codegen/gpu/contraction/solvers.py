@@ -21,14 +21,14 @@ from .tensor import TensorText, refusal, tensor_solution
 from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
-__all__ = ["SOLVERS", "Solver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
+__all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
 
 MOST_REFINEMENTS = 12
 """Tiles that tuning measures besides a solver's own choice, those that the cost model has for the best. Each costs
 compiling a kernel, which other problems of the same structure share."""
 
 
-class Solver(Protocol):
+class GpuSolver(Protocol):
     """One way to compute contractions.
 
     Attributes:
@@ -86,20 +86,20 @@ class FewBits:
     columns = True
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return nbits.nbits_refusal(placed) if _in_blocks(placed) else "its weights are in no blocks"
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`: there is one way."""
+        """See `GpuSolver.tilings`: there is one way."""
         return []
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         extent = Extent.of(placed.problem)
         return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.SUMS)) * extent.planes)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return nbits.nbits_solution(placed)
 
 
@@ -110,20 +110,20 @@ class FewRows:
     columns = True
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return few_rows_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`: there is one way."""
+        """See `GpuSolver.tilings`: there is one way."""
         return []
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         extent = Extent.of(placed.problem)
         return reading_seconds(placed, -(-extent.columns // WARPS) * extent.planes)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return few_rows_solution(placed)
 
 
@@ -134,21 +134,21 @@ class Warpgroups:
     columns = True
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return wgmma_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`."""
+        """See `GpuSolver.tilings`."""
         return [WarpgroupTiling(**asdict(tile), splits=splits) for _, tile, splits in wgmma_tiles(placed)]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         found = zip(wgmma_tiles(placed), self.tilings(placed))
         cycles = next(cycles for (cycles, _, _), own in found if tiling in (None, own))
         return not_below_memory(placed, cycles / CLOCK)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -159,7 +159,7 @@ class _OfRing:
     text: type[RingText]
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`."""
+        """See `GpuSolver.tilings`."""
         slices = slices_of(placed)
         return [
             Tiling(tile.rows, tile.columns, splits)
@@ -190,11 +190,11 @@ class TensorCores(_OfRing):
     8 bits half as long."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return refusal(placed)
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
         times = ITEMSIZE[placed.problem.types.a] / 2
         if placed.problem.types.a == "float32" and placed.precision == "high":
@@ -202,7 +202,7 @@ class TensorCores(_OfRing):
         return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return tensor_solution(placed, *self.tile(placed, tiling))
 
 
@@ -215,16 +215,16 @@ class MultiplyAdds(_OfRing):
     """Of the 128 that a multiprocessor of an H200 could do."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return fma_refusal(placed)
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return fma_solution(placed, *self.tile(placed, tiling))
 
 
@@ -237,26 +237,26 @@ class Tiles:
     """Of the 128 that a multiprocessor of an H200 could do; float64 takes twice as long."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`: none."""
+        """See `GpuSolver.refusal`: none."""
         return ""
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`."""
+        """See `GpuSolver.tilings`."""
         return [SquareTiling(side) for side in tiled.SIDES]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         side = tiling.side if tiling is not None else tiled.chosen_side(placed)
         itemsize = ITEMSIZE[placed.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
         return tiles_seconds(placed, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return tiled.tiled_solution(placed, tiling.side if tiling is not None else 0)
 
 
-SOLVERS: tuple[Solver, ...] = (FewBits(), FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
+SOLVERS: tuple[GpuSolver, ...] = (FewBits(), FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
 """All of them; of those that should take as long the first one is taken."""
 
 
@@ -266,7 +266,7 @@ def _in_blocks(placed: PlacedRequest) -> bool:
     return isinstance(problem, GemmProblem) and problem.blocks is not None
 
 
-def _refusal(solver: Solver, placed: PlacedRequest) -> str:
+def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
     """Why a solver does not compute a contraction; only `FewBits` reads weights in blocks."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"

@@ -17,6 +17,7 @@ from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 __all__ = ["rounded_int8", "rounded_uint8"]
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
+"""The least and the largest number of a dtype."""
 _MAGIC = 1.5 * 2**23
 """Its bits end in zeros."""
 
