@@ -38,7 +38,7 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
-from mgx_numba.targets.tuning import Bench
+from mgx_numba.targets.tuning import CandidateBench
 
 __all__ = ["main", "measure", "regret"]
 
@@ -154,15 +154,15 @@ def _compile_for_gpu(recorder: Recorder) -> None:
     compile_candidates(engine(), recorder)  # type: ignore[arg-type]
 
 
-def _bench(request: Any) -> Bench:
+def _bench(request: Any) -> CandidateBench:
     if isinstance(request, Request):
-        from mgx_numba.targets.cpu.measuring import Bench as OfCpu
+        from mgx_numba.targets.cpu.measuring import Bench
 
-        return OfCpu(request)
+        return Bench(request)
     from mgx_numba.runtime.gpu.choice import engine
-    from mgx_numba.targets.gpu.measuring import Bench as OfGpu
+    from mgx_numba.targets.gpu.measuring import DeviceBench
 
-    return OfGpu(engine(), request)
+    return DeviceBench(engine(), request)
 
 
 def _measure(own: Backend, request: Asked, counts: Counter[str]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
+def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
     samples: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
     for _ in range(rounds):
         for candidate, seconds in samples.items():

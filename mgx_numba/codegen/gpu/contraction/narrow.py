@@ -20,7 +20,8 @@ from .placed import VECTOR_BYTES
 __all__ = ["FilledImages", "filled_images"]
 
 MOST_FILLED, MOST_OTHERS = {1: 8}, 4
-"""How often as many channels there may be with those of zeros, by bytes of an element, and of other sizes: tensor cores are as much faster than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3,
+"""How often as many channels there may be with those of zeros, by bytes of an element, and of elements of other sizes:
+tensor cores are as much faster than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3,
 of 8 bits up to 16/3. No figures kept of more."""
 
 
