@@ -36,9 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(ENVIRONMENT, folder)
     patch.delenv(PROBLEM_CACHE, raising=False)
     patch.setattr(batch, "_affinity", lambda: range(1))
-    if (
-        sys.dont_write_bytecode
-    ):  # beside the source, but hundreds of processes that tests start need not compile it again
+    if sys.dont_write_bytecode:  # beside the source; yet what tests start need not compile it each time
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", str(Path(folder, "bytecode")))
 

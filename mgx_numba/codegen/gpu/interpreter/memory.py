@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ....errors import MgxError
 from ...launch import TensorLayout, TensorMap
 from ..architecture import WARP
 
-__all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
+__all__ = ["EPOCH", "GENERATION", "Allocation", "KernelFault", "Memory", "Place", "Thread", "block_number"]
 
 _NOBODY = -1
 """Thread number of a byte that none has touched."""
@@ -21,6 +22,8 @@ _WARP_READERS = -3
 """Less the number of a warp: several threads of it have read a byte, and no other."""
 EPOCH = 1 << 20
 """A block's epoch: barriers of a warp between two of the block are fewer."""
+GENERATION = 1 << 20
+"""Epochs of a block between two barriers of its cluster are fewer."""
 _X_BITS, _Y_BITS = 24, 20
 """Bits of a block's number for its first two indices: interpreted grids are small."""
 
@@ -32,16 +35,25 @@ class KernelFault(MgxError):
 @dataclass
 class Thread:
     """Whose turn it is: a thread of a block, and the barriers that its block has passed: ``epoch`` of the block
-    counted in steps of `EPOCH`, plus those of the thread's warp since."""
+    counted in steps of `EPOCH`, plus those of the thread's warp since; a barrier of its cluster begins the next
+    multiple of `GENERATION` epochs. ``kin`` are the number of the first block of the cluster and of the first one
+    behind it."""
 
     block: tuple[int, int, int] = (0, 0, 0)
     index: int = 0
     number: int = 0
     epoch: int = 0
+    kin: tuple[int, int] = (0, 0)
 
 
-_Access = tuple[slice, int, int, int]
-"""Bytes of an allocation, and the thread, the block and the epoch that touch them."""
+class _Access(NamedTuple):
+    """Bytes of an allocation, and the thread, the block, the epoch and the cluster (`Thread.kin`) that touch them."""
+
+    part: slice
+    number: int
+    block: int
+    epoch: int
+    kin: tuple[int, int]
 
 
 class Allocation:
@@ -78,50 +90,49 @@ class Allocation:
                 self.written[part] = True
             elif not self.written[part].all():
                 raise KernelFault(f"reads bytes {start} to {start + size} of {self.name}, which nobody has written")
-        access = part, who.number, block, who.epoch
+        access = _Access(part, who.number, block, who.epoch, who.kin)
         if self._is_written:
             self._check(self._writer, access, "wrote", write)
         if not write:
             self._reads.append(access)  # who has read is asked when somebody writes, which of most memory nobody does
             return
         if self._reads:
-            self._note_reads(who.epoch)
+            self._note_reads(access)
         if self._is_read:
             self._check(self._reader, access, "read", write)
         self._writer[0, part], self._writer[1, part], self._writer[2, part] = who.number, block, who.epoch
         self._is_written = True
 
-    def _note_reads(self, now: int) -> None:
-        """Bring who has read up to an epoch. What one block alone touches was read in order before its last barrier."""
-        since = now // EPOCH * EPOCH if self.shared else _NOBODY
-        for part, number, block, epoch in self._reads:
-            if epoch < since:
+    def _since(self, access: _Access) -> int:
+        """The epoch before which all that touched this memory had passed a barrier with who does so now."""
+        alone = self.shared and access.kin[1] - access.kin[0] <= 1
+        return access.epoch // EPOCH * EPOCH if alone else _NOBODY
+
+    def _note_reads(self, now: _Access) -> None:
+        """Bring who has read up to an access."""
+        since = self._since(now)
+        for access in self._reads:
+            if access.epoch < since:
                 continue
-            readers = self._reader[:, part]
-            before = readers[2] < epoch
-            past = (
-                (readers[1] == block) & before & ((readers[2] // EPOCH < epoch // EPOCH) | _of_warp(readers[0], number))
-            )
-            fresh = (readers[0] == _NOBODY) | (readers[0] == number) | past
+            number, block = access.number, access.block
+            readers = self._reader[:, access.part]
+            fresh = (readers[0] == _NOBODY) | (readers[0] == number) | _past(readers, access)
             near = (readers[1] == block) & _of_warp(readers[0], number)
             readers[0] = np.where(fresh, number, np.where(near, _WARP_READERS - number // WARP, _SEVERAL))
             readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
-            readers[2] = epoch
+            readers[2] = access.epoch
             self._is_read = True
         self._reads.clear()
 
     def _check(self, touched: np.ndarray, access: _Access, did: str, write: bool) -> None:
-        part, number, block, epoch = access
+        part = access.part
         last = touched[:, part]
-        if (last[0] == _NOBODY).all():
+        if (last[0] == _NOBODY).all() or (last[2] < self._since(access)).all():
             return
-        if self.shared and (last[2] < epoch // EPOCH * EPOCH).all():
-            return  # before the last barrier of the only block
-        others = (last[0] != _NOBODY) & ((last[0] != number) | (last[1] != block))
+        others = (last[0] != _NOBODY) & ((last[0] != access.number) | (last[1] != access.block))
         if not others.any():
             return
-        past = (last[2] // EPOCH < epoch // EPOCH) | ((last[2] < epoch) & _of_warp(last[0], number))
-        others &= (last[1] != block) | ~past
+        others &= ~_past(last, access)
         if others.any():
             at = int(np.argmax(others))
             number = int(last[0, at])
@@ -131,6 +142,18 @@ class Allocation:
                 f"{verb} byte {part.start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without "
                 "a barrier between"
             )
+
+
+def _past(last: np.ndarray, access: _Access) -> np.ndarray:
+    """Which accesses, by thread, block and epoch, were before a barrier that both they and a thread have passed."""
+    own = (last[2] < access.epoch) & _of_warp(last[0], access.number)
+    within = (last[2] // EPOCH < access.epoch // EPOCH) | own
+    past = (last[1] == access.block) & within
+    first, end = access.kin
+    if end - first > 1:
+        steps = EPOCH * GENERATION
+        past |= (last[1] >= first) & (last[1] < end) & (last[2] // steps < access.epoch // steps)
+    return past
 
 
 def _of_warp(numbers: np.ndarray, number: int) -> np.ndarray:
@@ -226,5 +249,10 @@ class Place:
         return (self.start + int(index) * self.dtype.itemsize) % size
 
     def _block(self) -> int:
-        x, y, z = self.who.block
-        return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)
+        return block_number(self.who.block)
+
+
+def block_number(block: tuple[int, int, int]) -> int:
+    """A block's number in its grid, as accesses are noted with: neighbours along the first axis follow one another."""
+    x, y, z = block
+    return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)

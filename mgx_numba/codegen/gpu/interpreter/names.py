@@ -109,6 +109,10 @@ def _exp2(x: Any) -> Any:
         return np.exp2(np.asarray(x, np.float32))
 
 
+def _rounded(dtype: np.dtype, x: np.ndarray, zero: int) -> np.ndarray:
+    return _cast(dtype, np.rint(x) + np.float32(zero))
+
+
 def _splat(x: Any, lanes: int) -> np.ndarray:
     x = np.asarray(x)
     return x if x.ndim else np.full(lanes, x)
@@ -128,6 +132,8 @@ def elementwise_names() -> dict[str, Any]:
         names[f"const_{dtype}"] = functools.partial(_constant, numpy_dtype(dtype))
         names[f"cast_{dtype}"] = functools.partial(_cast, numpy_dtype(dtype))
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
+    for dtype in ("int8", "uint8"):
+        names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
     for dtype in _INTEGERS:
         names[f"iota_{dtype}"] = functools.partial(np.arange, dtype=numpy_dtype(dtype))
     for name, combine in (("add", "add"), ("mul", "mul"), ("max", "max"), ("min", "min"), ("or", "logical_or"),

@@ -51,7 +51,7 @@ def lowered(source: KernelSource, arch: Architecture) -> str:
 
     function, names = read_text(source, vocabulary_names())
     try:
-        shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1))
+        shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1), names.get("CLUSTER", 1))
         with _lock, _machine(arch) as machine:
             return frontend.lower(function, names, source.symbol, shape, arch, str(machine.target_data))
     except frontend.Refused as error:

@@ -35,11 +35,13 @@ _I64 = ir.IntType(64)
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What a kernel's text says of its blocks: int64 words of arguments, threads, blocks on a multiprocessor."""
+    """What a kernel's text says of its blocks: int64 words of arguments, threads, blocks on a multiprocessor, and of a
+    cluster."""
 
     slots: int
     threads: int
     blocks: int = 1
+    cluster: int = 1
 
 
 class _Entry(ir.Function):
@@ -58,6 +60,8 @@ class _Entry(ir.Function):
                 f"{place})"
                 f' "nvvm.maxntid"="{threads}"'
                 f' "nvvm.minctasm"="{shape.blocks}"'
+                + f' "nvvm.cluster_dim"="{shape.cluster},1,1"'
+                * (shape.cluster > 1)
             )
         else:
             self._head = (
