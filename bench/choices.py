@@ -38,7 +38,7 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
-from mgx_numba.targets.tuning import Bench
+from mgx_numba.targets.tuning import CandidateBench
 
 __all__ = ["main", "measure", "regret"]
 
@@ -113,11 +113,12 @@ def measure(
             if target == "gpu":
                 _compile_for_gpu(recorder)
             for request, count in recorder.requests.items():
+                replaced = recorder.replaced.get(request, "") if isinstance(request, Request) else ""
                 if isinstance(request, Request):
-                    request = dataclasses.replace(request, replaced=recorder.replaced.get(request, ""))
+                    request = dataclasses.replace(request, replaced=replaced)
                 known, counts = found.get(request.key(), (request, Counter()))
                 counts[name] += count
-                found[request.key()] = (request if getattr(request, "replaced", "") else known, counts)
+                found[request.key()] = (request if replaced else known, counts)
             for path in Path(folder).iterdir():
                 path.unlink()
     records = []
@@ -154,13 +155,13 @@ def _compile_for_gpu(recorder: Recorder) -> None:
     compile_candidates(engine(), recorder)  # type: ignore[arg-type]
 
 
-def _bench(request: Any) -> Bench:
+def _bench(request: Any) -> CandidateBench:
     if isinstance(request, Request):
         from mgx_numba.targets.cpu.measuring import Bench as OfCpu
 
         return OfCpu(request)
     from mgx_numba.runtime.gpu.choice import engine
-    from mgx_numba.targets.gpu.measuring import Bench as OfGpu
+    from mgx_numba.targets.gpu.measuring import DeviceBench as OfGpu
 
     return OfGpu(engine(), request)
 
@@ -211,7 +212,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
+def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
     samples: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
     for _ in range(rounds):
         for candidate, seconds in samples.items():

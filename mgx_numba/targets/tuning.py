@@ -13,10 +13,10 @@ from ..codegen.tuning.tuner import Outcome, race
 from ..environment import environment_number
 from ..errors import UnsupportedError
 
-__all__ = ["Bench", "tune"]
+__all__ = ["CandidateBench", "tune"]
 
 
-class Bench(Protocol):
+class CandidateBench(Protocol):
     """Memory and programs for the candidates of one problem."""
 
     def sample(self, candidate: Candidate) -> float:
@@ -27,7 +27,7 @@ class Bench(Protocol):
         """
 
 
-def tune(tuning: Tuning, bench_of: Callable[[Any], Bench]) -> int:
+def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench]) -> int:
     """Measure what is pending, those that take longest first, and give each winner to ``tuning``; returns how many.
 
     ``bench_of`` makes the bench of a request, or raises `UnsupportedError` for one that is not measured.
@@ -64,7 +64,7 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], Bench]) -> int:
 def _tune_one(
     request: Asked,
     tuning: Tuning,
-    bench_of: Callable[[Any], Bench],
+    bench_of: Callable[[Any], CandidateBench],
     deadline: float | None,
     done: int,
     remaining: int,

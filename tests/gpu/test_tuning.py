@@ -29,12 +29,12 @@ from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.driver.main import main
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
-from mgx_numba.targets.gpu.measuring import Bench
+from mgx_numba.targets.gpu.measuring import DeviceBench
 from mgx_numba.targets.gpu.target import GpuTarget
 
 from .device_data import place
 
-Times = Callable[[Bench, Candidate], float]
+Times = Callable[[DeviceBench, Candidate], float]
 
 
 def types(dtype: str) -> ElementTypes:
@@ -58,16 +58,16 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def measured(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Bench, Candidate]]]:
+def measured(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[DeviceBench, Candidate]]]:
     """The interpreter as a device with a name; the smallest tile is the fastest. What is measured is noted."""
-    noted: list[tuple[Bench, Candidate]] = []
+    noted: list[tuple[DeviceBench, Candidate]] = []
 
-    def sample(self: Bench, candidate: Candidate) -> float:
+    def sample(self: DeviceBench, candidate: Candidate) -> float:
         noted.append((self, candidate))
         c = candidate.configuration
         return 1e-6 * (c.get("rows", 500) * c.get("columns", 500) * c.get("splits", 1) + c.get("stages", 0))
 
-    monkeypatch.setattr(Bench, "sample", sample)
+    monkeypatch.setattr(DeviceBench, "sample", sample)
     with interpreted():
         engine().name = "a device for tests"
         yield noted
@@ -170,7 +170,7 @@ def test_problems_differ_from_those_of_the_cpu_and_by_all_that_kernels_depend_on
 
 
 def test_what_is_measured_decides_is_kept_and_is_not_measured_again(
-    measured: list[tuple[Bench, Candidate]], tmp_path: Path
+    measured: list[tuple[DeviceBench, Candidate]], tmp_path: Path
 ) -> None:
     net = network()
     net.compile(mgx.get_target("gpu"), exhaustive_tune=True)
@@ -194,7 +194,7 @@ def test_what_is_measured_decides_is_kept_and_is_not_measured_again(
     agrees(loaded)
 
 
-def test_a_record_of_another_device_is_a_hint(measured: list[tuple[Bench, Candidate]], tmp_path: Path) -> None:
+def test_a_record_of_another_device_is_a_hint(measured: list[tuple[DeviceBench, Candidate]], tmp_path: Path) -> None:
     net = network()
     net.compile(mgx.get_target("gpu"), exhaustive_tune=True, problem_cache=tmp_path / "records.json")
     there = [
@@ -208,7 +208,7 @@ def test_a_record_of_another_device_is_a_hint(measured: list[tuple[Bench, Candid
     assert chosen(again) == chosen(net)
 
 
-def test_a_budget_of_nothing_measures_nothing(measured: list[tuple[Bench, Candidate]]) -> None:
+def test_a_budget_of_nothing_measures_nothing(measured: list[tuple[DeviceBench, Candidate]]) -> None:
     net = network()
     with pytest.warns(RuntimeWarning, match="budget is spent: 2 of 2 problems are not measured"):
         net.compile(mgx.get_target("gpu"), exhaustive_tune=True, tune_budget=0)
@@ -249,14 +249,14 @@ def test_a_bench_runs_every_solver(
         monkeypatch.setattr("mgx_numba.targets.gpu.measuring.FEWEST_RUNS", 1)
         monkeypatch.setattr("mgx_numba.targets.gpu.measuring.MOST_RUNS", 1)
     with place(where):
-        bench = Bench(engine(), request_)
+        bench = DeviceBench(engine(), request_)
         for candidate in candidates(request_):
             seconds = bench.sample(candidate)
             assert seconds == 1.0 if where == "interpreter" else 1e-7 < seconds < 1e-2
 
 
 def test_the_driver_tunes_and_explains(
-    measured: list[tuple[Bench, Candidate]],
+    measured: list[tuple[DeviceBench, Candidate]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -277,7 +277,7 @@ def test_the_driver_tunes_and_explains(
     assert not measured
 
 
-def test_dynamic_programs_are_not_measured(measured: list[tuple[Bench, Candidate]]) -> None:
+def test_dynamic_programs_are_not_measured(measured: list[tuple[DeviceBench, Candidate]]) -> None:
     net = mgx.program()
     m = net.get_main_module()
     dims = [mgx.shape.dynamic_dimension(1, 4), mgx.shape.dynamic_dimension(8, 8)]

@@ -22,7 +22,7 @@ from ...runtime.gpu.transfers import to_device
 from ...runtime.memory import numpy_dtype
 from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step
 
-__all__ = ["Bench", "compile_candidates"]
+__all__ = ["DeviceBench", "compile_candidates"]
 
 SAMPLE_SECONDS = 1e-3
 """Of a sample: a hundred times what an event's time is off by."""
@@ -43,7 +43,7 @@ _ALIGNMENT = 256
 
 def compile_candidates(engine: Engine, tuning: Tuning) -> None:
     """Compile what measuring will need, in workers: many kernels at once, for at most `COMPILING` of the budget. The
-    rest, and what cannot be compiled, is for `Bench.sample`."""
+    rest, and what cannot be compiled, is for `DeviceBench.sample`."""
     end = None if tuning.budget is None else time.monotonic() + COMPILING * tuning.budget
     kernels: dict[KernelSource, None] = {}
     for request, _ in tuning.pending():
@@ -58,8 +58,8 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
             engine.load(batch)
 
 
-class Bench:
-    """Memory and programs for the candidates of one problem, see `targets.tuning.Bench`."""
+class DeviceBench:
+    """Memory and programs for the candidates of one problem, see `targets.tuning.CandidateBench`."""
 
     def __init__(self, engine: Engine, placed: PlacedRequest) -> None:
         """Raises `UnsupportedError` for operands that are not measured."""
@@ -79,7 +79,7 @@ class Bench:
         self._runs: dict[Candidate, int] = {}
 
     def sample(self, candidate: Candidate) -> float:
-        """See `targets.tuning.Bench`: seconds of the device, for one of some runs that it does in a row.
+        """See `targets.tuning.CandidateBench`: seconds of the device, for one of some runs that it does in a row.
 
         Raises:
             DeviceError: there is not enough memory, or the kernel fails.

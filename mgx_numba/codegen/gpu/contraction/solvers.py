@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -20,14 +21,14 @@ from .tensor import TensorText, refusal, tensor_solution
 from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
-__all__ = ["SOLVERS", "Solver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
+__all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
 
 MOST_REFINEMENTS = 12
 """Tiles that tuning measures besides a solver's own choice, those that the cost model has for the best. Each costs
 compiling a kernel, which other problems of the same structure share."""
 
 
-class Solver(Protocol):
+class GpuSolver(Protocol):
     """One way to compute contractions.
 
     Attributes:
@@ -71,6 +72,11 @@ class WarpgroupTiling(WarpgroupTile):
     splits: int = 1
 
 
+@functools.lru_cache(maxsize=1024)
+def _warpgroup_tiling(tile: WarpgroupTile, splits: int) -> WarpgroupTiling:
+    return WarpgroupTiling(**asdict(tile), splits=splits)
+
+
 @dataclass(frozen=True)
 class SquareTiling:
     """Rows and columns of a block's tile, which are as many."""
@@ -85,20 +91,20 @@ class FewRows:
     columns = True
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return few_rows_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`: there is one way."""
+        """See `GpuSolver.tilings`: there is one way."""
         return []
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         extent = Extent.of(placed.problem)
         return reading_seconds(placed, -(-extent.columns // WARPS) * extent.planes)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return few_rows_solution(placed)
 
 
@@ -109,21 +115,20 @@ class Warpgroups:
     columns = True
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return wgmma_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`."""
-        return [WarpgroupTiling(**asdict(tile), splits=splits) for _, tile, splits in wgmma_tiles(placed)]
+        """See `GpuSolver.tilings`."""
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
-        found = zip(wgmma_tiles(placed), self.tilings(placed))
-        cycles = next(cycles for (cycles, _, _), own in found if tiling in (None, own))
-        return not_below_memory(placed, cycles / CLOCK)
+        """See `GpuSolver.estimate`."""
+        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
+        return not_below_memory(placed, next(found) / CLOCK)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -134,7 +139,7 @@ class _OfRing:
     text: type[RingText]
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`."""
+        """See `GpuSolver.tilings`."""
         slices = slices_of(placed)
         return [
             Tiling(tile.rows, tile.columns, splits)
@@ -164,18 +169,18 @@ class TensorCores(_OfRing):
     """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return refusal(placed)
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
         wide = ITEMSIZE[placed.problem.types.single] == 4
         times = 1 if not wide else 6 if placed.precision == "high" else 2
         return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return tensor_solution(placed, *self.tile(placed, tiling))
 
 
@@ -188,16 +193,16 @@ class MultiplyAdds(_OfRing):
     """Of the 128 that a multiprocessor of an H200 could do."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`."""
+        """See `GpuSolver.refusal`."""
         return fma_refusal(placed)
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return fma_solution(placed, *self.tile(placed, tiling))
 
 
@@ -210,26 +215,26 @@ class Tiles:
     """Of the 128 that a multiprocessor of an H200 could do; float64 takes twice as long."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `Solver.refusal`: none."""
+        """See `GpuSolver.refusal`: none."""
         return ""
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `Solver.tilings`."""
+        """See `GpuSolver.tilings`."""
         return [SquareTiling(side) for side in tiled.SIDES]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `Solver.estimate`."""
+        """See `GpuSolver.estimate`."""
         side = tiling.side if tiling is not None else tiled.chosen_side(placed)
         itemsize = ITEMSIZE[placed.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
         return tiles_seconds(placed, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `Solver.plan`."""
+        """See `GpuSolver.plan`."""
         return tiled.tiled_solution(placed, tiling.side if tiling is not None else 0)
 
 
-SOLVERS: tuple[Solver, ...] = (FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
+SOLVERS: tuple[GpuSolver, ...] = (FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
 """All of them; of those that should take as long the first one is taken."""
 
 
