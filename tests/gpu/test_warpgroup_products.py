@@ -231,10 +231,10 @@ def test_chosen_tiles_use_a_large_device() -> None:
 
 def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
     """As the last convolution of ResNet-50's first blocks, of 64 to 256 channels, for 32 images."""
-    alone, _ = wgmma_tiles.chosen_tile(32 * 56 * 56, 256, 1, 1, 1.0)
-    beside, _ = wgmma_tiles.chosen_tile(32 * 56 * 56, 256, 1, 1, 1.0, reads=True)
+    alone, _ = wgmma_tiles.chosen_tile(32 * 56 * 56, 256, 1, 1)
+    beside, _ = wgmma_tiles.chosen_tile(32 * 56 * 56, 256, 1, 1, reads=True)
     assert alone.reads_at_once < beside.reads_at_once == wgmma_tiles.AHEAD
-    long = [wgmma_tiles.chosen_tile(4096, 4096, 64, 1, 1.0, reads=reads) for reads in (False, True)]
+    long = [wgmma_tiles.chosen_tile(4096, 4096, 64, 1, reads=reads) for reads in (False, True)]
     assert long[0] == long[1]
     for tile in wgmma_tiles.TILES:  # what fits: sums, the vectors and what else a thread holds
         assert tile.spare_registers > 0 and tile.reads_at_once in (1, 2, wgmma_tiles.AT_ONCE, wgmma_tiles.AHEAD)

@@ -75,7 +75,7 @@ class RingTile:
 
 def slices_of(placed: PlacedRequest) -> int:
     """Slices of each sum."""
-    return -(-Extent.of(placed.problem).depth // (WORDS * 4 // ITEMSIZE[placed.problem.types.single]))
+    return -(-Extent.of(placed.problem).depth // (WORDS * 4 // ITEMSIZE[placed.problem.types.a]))
 
 
 def ring_refusal(placed: PlacedRequest) -> str:

@@ -156,7 +156,7 @@ class _OfRing:
 
     def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
         """A block's, of so many multiplications a cycle."""
-        itemsize = ITEMSIZE[placed.problem.types.single]
+        itemsize = ITEMSIZE[placed.problem.types.a]
         return BlockWork(tile.rows, tile.columns, WORDS * 4 // itemsize, MOST_STAGES, itemsize, products)
 
 
@@ -175,7 +175,7 @@ class TensorCores(_OfRing):
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
-        wide = ITEMSIZE[placed.problem.types.single] == 4
+        wide = ITEMSIZE[placed.problem.types.a] == 4
         times = 1 if not wide else 6 if placed.precision == "high" else 2
         return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
 

@@ -31,8 +31,7 @@ __all__ = ["wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
-RATES = {"float16": 1.0, "bfloat16": 1.0, "float32": 1.0}
-"""Bytes of the sum that are multiplied a cycle, as a part of those of 16-bit numbers; of float32 in TF32."""
+TYPES = ("float16", "bfloat16", "float32")
 TURNED_BYTES = 2
 """Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2
@@ -53,7 +52,7 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
         return "the architecture is not known"
     if arch.name != TARGET:
         return f"{arch.name} has no products of warpgroups"
-    if problem.types.uniform not in RATES:
+    if problem.types.uniform not in TYPES:
         return f"warpgroups have no products of {problem.types}"
     if problem.types.uniform == "float32" and placed.precision != "medium":
         return "warpgroups multiply float32 in TF32"
@@ -140,11 +139,11 @@ def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int]
     return weighed_tiles(*_tile_question(placed), multiprocessors())
 
 
-def _tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, float, int, bool]:
+def _tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, int, bool]:
     """What `chosen_tile` is asked."""
     problem = placed.request.problem
     extent = Extent.of(problem)
-    slice = SLICE_BYTES // ITEMSIZE[problem.types.single]
+    slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
         turned = problem.b_strides[len(problem.batch)] != 1
         slices = -(-problem.k // slice)
@@ -152,8 +151,7 @@ def _tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, float, in
         turned = False
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    rate = RATES[problem.types.single]
-    return extent.rows, extent.columns, slices, extent.planes, rate, 64 if turned else 8, reads
+    return extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads
 
 
 class _WarpgroupText(ContractionText):
@@ -165,7 +163,7 @@ class _WarpgroupText(ContractionText):
         self.dtype = problem.types.single
         self.slice = SLICE_BYTES // ITEMSIZE[self.dtype]
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
-        rows, columns, slices, planes, _, widths, self.reads = question = _tile_question(placed)
+        rows, columns, slices, planes, widths, self.reads = question = _tile_question(placed)
         self.turned = widths != 8
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
         part = -(-slices // splits)

@@ -116,8 +116,9 @@ LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
 # In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in
 # the mean to the fastest ones, at most 23%.
-MULTIPLIES = 1400
-"""Products of 16-bit numbers a cycle, of the 2048 that there could be."""
+MULTIPLIES = 2800
+"""Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
+numbers were measured."""
 ARRIVAL = 40
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 LATENCY = 2100
@@ -146,29 +147,28 @@ def multiprocessors() -> int:
 
 
 def chosen_tile(
-    rows: int, columns: int, slices: int, planes: int, rate: float, widths: int = 8, reads: bool = False
+    rows: int, columns: int, slices: int, planes: int, widths: int = 8, reads: bool = False
 ) -> tuple[WarpgroupTile, int]:
     """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
-    _, tile, splits = weighed_tiles(rows, columns, slices, planes, rate, widths, reads, multiprocessors())[0]
+    _, tile, splits = weighed_tiles(rows, columns, slices, planes, widths, reads, multiprocessors())[0]
     return tile, splits
 
 
 @functools.lru_cache(maxsize=1024)
 def weighed_tiles(
-    rows: int, columns: int, slices: int, planes: int, rate: float, widths: int, reads: bool, cores: int
+    rows: int, columns: int, slices: int, planes: int, widths: int, reads: bool, cores: int
 ) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     """The tiles that a product can have, and parts of its sums, the fastest ones first: estimated cycles, tile, parts.
 
     Args:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
-        rate: bytes of the sum that are multiplied a cycle, as a part of those of 16-bit numbers.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
         cores: multiprocessors of the device.
     """
     candidates = [
-        (_cycles(tile, splits, rows, columns, slices, planes, rate, cores, reads), tile, splits)
+        (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
         if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
@@ -183,7 +183,6 @@ def _cycles(
     columns: int,
     slices: int,
     planes: int,
-    rate: float,
     cores: int,
     reads: bool,
 ) -> float:
@@ -192,7 +191,7 @@ def _cycles(
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / 2 / (MULTIPLIES * rate)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / MULTIPLIES
     slice = max(sharing * max(multiplying, tile.stage_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:
