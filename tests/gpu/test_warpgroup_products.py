@@ -222,11 +222,11 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
 
 def test_chosen_tiles_use_a_large_device() -> None:
     choose = wgmma_tiles.chosen_tile
-    tile, splits = choose(4096, 4096, 64, 1, 1.0)
+    tile, splits = choose(4096, 4096, 64, 1)
     assert tile.rows * tile.columns >= 128 * 128 and splits == 1
-    tile, splits = choose(1, 768, 48, 1, 1.0)
+    tile, splits = choose(1, 768, 48, 1)
     assert tile.rows == 64 and splits > 1
-    assert all(choose(n, 96, 12, 1, 1.0, 64)[0].columns % 64 == 0 for n in (1, 100, 10000))
+    assert all(choose(n, 96, 12, 1, 64)[0].columns % 64 == 0 for n in (1, 100, 10000))
 
 
 def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
