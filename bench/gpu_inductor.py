@@ -5,18 +5,22 @@
 ``fp16``: `quantize_fp16` here, ``module.half()`` there; the others are float32 of that ``float32_matmul_precision``.
 Both run as device graphs whose inputs are on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time
 is the median over rounds of `CALLS` calls in a row, by the device's clock. Results are held to PyTorch's in float32.
+Each network of each kind has a process of its own: all are prepared at once, and timed one after the other when
+nothing else runs. What ``--max-autotune`` times while it prepares is prepared alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 KINDS = ("fp16", "medium", "highest")
 CALLS = 20
 """Calls of a round: enough that the host's work on the first ones is hidden, as in a server under load."""
-ROUNDS = 15
+ROUNDS = 9
 SHOWN = 14
 """Groups of kernels that are printed."""
 
@@ -164,57 +168,91 @@ def table(steps: list[dict[str, Any]], kind: str, rate: float) -> list[str]:
     return lines
 
 
-def compare(torch: Any, name: str, kinds: list[str], mode: str | None, rate: float) -> list[dict[str, Any]]:
-    """One network in all kinds; without a mode ours alone."""
+class Job:
+    """A network of a kind in a process of its own, which prepares it, and times it when it is told to."""
+
+    def __init__(self, name: str, kind: str, mode: str | None, rate: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name, self.kind = name, kind
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(name, kind, mode, rate, theirs))
+        self._process.start()
+        theirs.close()
+
+    def ready(self) -> bool:
+        """Wait until it is prepared; False if that failed."""
+        return self._answer() is not None
+
+    def timed(self) -> dict[str, Any] | None:
+        """Its figures; None if there are none."""
+        self._pipe.send(True)
+        found = self._answer()
+        self._process.join()
+        return found
+
+    def _answer(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            print(f"{self.name} {self.kind}: FAILED", flush=True)
+            return None
+
+
+def _work(name: str, kind: str, mode: str | None, rate: float, pipe: Connection) -> None:
+    """What a `Job`'s process does."""
+    import torch
+
+    torch.cuda.init()
+    steps = compare(torch, name, kind, mode, rate)
+    next(steps)
+    pipe.send(True)
+    pipe.recv()
+    pipe.send(next(steps))
+
+
+def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> Iterator[dict[str, Any]]:
+    """Prepare a network, give nothing, then time it and give its figures; without a mode ours alone."""
     from bench.torch_models import NETWORKS
 
-    found = []
-    for kind in kinds:
-        torch.manual_seed(0)
-        module, inputs = NETWORKS[name]()
-        module, inputs = module.cuda(), tuple(x.cuda() for x in inputs)
-        half = kind == "fp16"
-        with torch.inference_mode():
-            torch.set_float32_matmul_precision("highest")
-            torch.backends.cudnn.allow_tf32 = False
-            wanted = module(*inputs)
-        wanted = [r.cpu().numpy() for r in (wanted if isinstance(wanted, tuple) else (wanted,))]
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            exported(torch, module, inputs, half, path)
-            given = [x.half() if half and x.is_floating_point() else x for x in inputs]
-            ours = Ours(torch, path, kind, given)
-        error = max(
-            float(np.abs(r.astype(np.float32) - w).max() / max(np.abs(w).max(), 1e-30))
-            for r, w in zip(ours.results, wanted)
-        )
-        start = time.perf_counter()
-        other = theirs(torch, module, inputs, kind, mode) if mode else lambda: float("nan")
-        compiling = time.perf_counter() - start
-        rounds = [(ours.seconds(), other()) for _ in range(ROUNDS)]
-        own, peer = (float(np.median(t)) for t in zip(*rounds))
-        steps = ours.steps()
-        alone = sum(s["seconds"] for s in steps)
-        print(
-            f"{name:14} {kind:8} ours {1e3 * own:7.3f} ms, inductor {1e3 * peer:7.3f} ({peer / own:.2f}), {len(steps)}"
-            f" kernels, alone {1e3 * alone:.3f} ms, error {error:.1e}, compiled in {ours.compiling:.1f} and"
-            f" {compiling:.1f} s, on the host: {'; '.join(ours.hosted) or 'nothing'}",
-            flush=True,
-        )
-        print("\n".join(table(steps, kind, rate)), flush=True)
-        row = {"name": name, "kind": kind, "ms": 1e3 * own, "inductor_ms": 1e3 * peer, "error": error, "steps": steps}
-        found.append({**row, "compile_s": ours.compiling, "hosted": ours.hosted})
-        del ours, other, module
-        gc.collect()
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
-    return found
+    torch.manual_seed(0)
+    module, inputs = NETWORKS[name]()
+    module, inputs = module.cuda(), tuple(x.cuda() for x in inputs)
+    half = kind == "fp16"
+    with torch.inference_mode():
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        wanted = module(*inputs)
+    wanted = [r.cpu().numpy() for r in (wanted if isinstance(wanted, tuple) else (wanted,))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        exported(torch, module, inputs, half, path)
+        given = [x.half() if half and x.is_floating_point() else x for x in inputs]
+        ours = Ours(torch, path, kind, given)
+    error = max(
+        float(np.abs(r.astype(np.float32) - w).max() / max(np.abs(w).max(), 1e-30))
+        for r, w in zip(ours.results, wanted)
+    )
+    start = time.perf_counter()
+    other = theirs(torch, module, inputs, kind, mode) if mode else lambda: float("nan")
+    compiling = time.perf_counter() - start
+    yield {}
+    rounds = [(ours.seconds(), other()) for _ in range(ROUNDS)]
+    own, peer = (float(np.median(t)) for t in zip(*rounds))
+    steps = ours.steps()
+    alone = sum(s["seconds"] for s in steps)
+    print(
+        f"{name:14} {kind:8} ours {1e3 * own:7.3f} ms, inductor {1e3 * peer:7.3f} ({peer / own:.2f}), {len(steps)}"
+        f" kernels, alone {1e3 * alone:.3f} ms, error {error:.1e}, compiled in {ours.compiling:.1f} and"
+        f" {compiling:.1f} s, on the host: {'; '.join(ours.hosted) or 'nothing'}",
+        flush=True,
+    )
+    print("\n".join(table(steps, kind, rate)), flush=True)
+    row = {"name": name, "kind": kind, "ms": 1e3 * own, "inductor_ms": 1e3 * peer, "error": error, "steps": steps}
+    yield {**row, "compile_s": ours.compiling, "hosted": ours.hosted}
 
 
 def main() -> int:
     """Run what is asked for."""
-    import torch
-
     from bench.torch_models import NETWORKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -225,18 +263,24 @@ def main() -> int:
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     mode = None if given.alone else "max-autotune" if given.max_autotune else "reduce-overhead"
-    torch.cuda.init()
+    kinds = given.kinds.split(",")
+    asked = [(name, kind) for name in given.models.split(",") for kind in kinds]
+    share = str(max(2, (os.cpu_count() or 1) // len(asked)))
+    for variable in ("MIGRAPHX_GPU_COMPILE_PARALLEL", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ.setdefault(variable, share)
     rate = copy_rate()
-    found = [
-        row for name in given.models.split(",") for row in compare(torch, name, given.kinds.split(","), mode, rate)
-    ]
-    for kind in given.kinds.split(","):
+    found: list[dict[str, Any]] = []
+    for group in [[a] for a in asked] if given.max_autotune else [asked]:
+        jobs = [Job(name, kind, mode, rate) for name, kind in group]
+        prepared = [job for job in jobs if job.ready()]
+        found += [row for job in prepared if (row := job.timed())]
+    for kind in kinds:
         parts = [row["inductor_ms"] / row["ms"] for row in found if row["kind"] == kind]
         if mode and parts:
             print(f"{kind}: geometric mean {geometric_mean(parts):.2f}, least {min(parts):.2f}")
     if given.json:
         Path(given.json).write_text(json.dumps(found))
-    return 0
+    return int(len(found) < len(asked))
 
 
 if __name__ == "__main__":

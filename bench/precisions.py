@@ -5,8 +5,8 @@
 
 Kinds of runs: ``float32`` of every engine; ``bf16``, which is `quantize_bf16` and OpenVINO as it comes (it chooses its
 precision); ``int8``, our `quantize_int8`; ``file``, every engine on the QDQ file that ONNX Runtime's quantiser makes.
-An error is the largest difference to ONNX Runtime's float32 over the largest result. What an engine cannot load or
-run is noted, and the others are measured.
+An error is the largest difference to ONNX Runtime's float32 over the largest result. What an engine cannot load or run
+is noted, and the others are measured.
 """
 
 from __future__ import annotations

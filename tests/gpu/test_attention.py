@@ -18,16 +18,19 @@ from mgx_numba.targets.gpu.program import GpuProgram
 from ..cpu.agreement import reference
 from .programs import compiled, interpreter
 
-F16, BF16, BOOL = Type.half_type, Type.bf16_type, Type.bool_type
-ALLOWED = {F16: 2e-3, BF16: 2e-2}
-"""Errors relative to the largest result: those of rounding weights and results."""
+F16, BF16, F32, BOOL = Type.half_type, Type.bf16_type, Type.float_type, Type.bool_type
+ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 1e-5}
+"""Errors relative to the largest result: those of rounding weights and results; float32 is multiplied in parts."""
+IN_TF32 = 4e-3
+"""The same of float32 that is multiplied in TF32 once: ten bits of the scores, and of the weights."""
 
 Mask = tuple[Type, tuple[int, ...]] | None
 
 
 def attention(
-    type: Type, lens: tuple[int, ...], on: Engine, mask: Mask = None, spoil: bool = False, **attributes: object
-) -> GpuProgram:
+    type: Type, lens: tuple[int, ...], on: Engine, mask: Mask = None, spoil: bool = False, precision: str = "high",
+    **attributes: object,
+) -> GpuProgram:  # fmt: skip
     """Run and compare; ``lens`` are batch, heads, key heads, queries, keys, features of keys and of values."""
     batch, heads, shared, queries, keys, depth, width = lens
     program, rng = Program(), np.random.default_rng(sum(lens))
@@ -46,11 +49,13 @@ def attention(
         if spoil:
             inputs["mask"][..., 2, :] = False if mask[0] is BOOL else -np.inf
     m.add_return([m.add_instruction("attention", operands, scale=0.3, **attributes)])
-    made = compiled(program, on, fast_math=True)
+    made = compiled(program, on, fast_math=True, float32_matmul_precision=precision)
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     assert np.array_equal(np.isnan(got), np.isnan(wanted))
     far = np.nanmax(np.abs(got.astype(np.float64) - wanted.astype(np.float64)))
-    assert far <= ALLOWED[type] * np.nanmax(np.abs(wanted.astype(np.float64))), far
+    assert far <= (IN_TF32 if precision == "medium" else ALLOWED[type]) * np.nanmax(
+        np.abs(wanted.astype(np.float64))
+    ), far
     assert made.executable is not None
     assert not made.host_reasons()
     return made
@@ -66,6 +71,9 @@ def attention(
         (BF16, (1, 2, 1, 17, 40, 32, 32), (BF16, (1, 2, 17, 40))),
         (F16, (4, 1, 1, 5, 16, 16, 16), (F16, (2, 1, 5, 16))),
         (F16, (1, 1, 1, 17, 40, 136, 152), (BOOL, (1, 1, 17, 1))),
+        (F32, (1, 2, 1, 20, 70, 12, 24), None),
+        (F32, (2, 1, 1, 9, 33, 32, 16), (F32, (2, 1, 9, 33))),
+        (F32, (1, 1, 1, 5, 24, 68, 72), (BOOL, (1, 1, 1, 24))),
     ],
 )
 @pytest.mark.parametrize("causal", [False, True])
@@ -111,15 +119,38 @@ def test_heads_in_place_of_projections(on: Engine) -> None:
     assert [step.label for step in made.executable.plan.steps] == ["gpu::attention_float16_kernel"]
 
 
-def test_float32_keeps_its_products_and_softmax(on: Engine) -> None:
+@pytest.mark.parametrize("queries", [3, 20])
+def test_float32_as_one_product_in_tf32(queries: int, on: Engine) -> None:
+    attention(F32, (1, 2, 2, queries, 130, 16, 24), on, precision="medium")
+
+
+def test_keys_of_many_features_are_fewer_at_once(on: Engine) -> None:
+    made = attention(F32, (1, 1, 1, 3, 20, 132, 256), on)
+    assert made.executable is not None
+    least = min(a.shared_bytes for a in ARCHITECTURES.values() if a.nvidia and a.capability >= (8, 0))
+    assert all(step.geometry.shared_bytes <= least for step in made.executable.plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("precision", "features", "reason"),
+    [
+        ("highest", 16, "multiply float32 in TF32"),
+        ("high", 6, "6 and 6 features are no whole vectors"),
+        ("high", 16, ""),
+    ],
+)
+def test_float32_that_no_kernel_takes_keeps_its_products(
+    precision: str, features: int, reason: str, on: Engine
+) -> None:
     program = Program()
     m: Module = program.main
-    q, k, v = (m.add_parameter(name, Shape(Type.float_type, (1, 2, 8, 16))) for name in "qkv")
+    q, k, v = (m.add_parameter(name, Shape(Type.float_type, (1, 2, 8, features))) for name in "qkv")
     scores = m.add_instruction("dot", [q, m.add_instruction("transpose", [k], permutation=(0, 1, 3, 2))])
     m.add_return([m.add_instruction("dot", [m.add_instruction("softmax", [scores], axis=3), v])])
-    made = compiled(program, on)
+    made = compiled(program, on, float32_matmul_precision=precision)
     assert not made.host_reasons()
-    assert any("no kernel computes attention of float_type" in r.reason for r in made.rewrite_log().refusals())
+    said = [r.reason for r in made.rewrite_log().refusals() if "no kernel computes attention" in r.reason]
+    assert all(reason in text for text in said) and bool(said) == bool(reason)
 
 
 @pytest.mark.parametrize("name", ["sm_80", "sm_89", "sm_90a", "sm_120a"])

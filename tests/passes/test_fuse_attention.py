@@ -422,7 +422,7 @@ def test_a_softmax_in_float32_between_products_in_16_bits(type: Type, form: str)
         weights = g.op("where", g.op("isnan", weights), g.scalar(0, weights), weights)
     result = g.op("dot", g.op("convert", weights, target_type=type), v)
     program = g.ret(g.op("convert", result, target_type=Type.float_type))
-    options = Options(fast_math=True, attention_types=(type,))
+    options = Options(fast_math=True)
     rounding = 2e-3 if type is Type.half_type else 2e-2
     after = check(program, FuseAttention(), options=options, rtol=4 * rounding, atol=2 * rounding)
     attention = find(after, "attention")
@@ -439,3 +439,18 @@ def test_weights_in_double_are_not_rounded_on_the_way() -> None:
     run_passes(program, [FuseAttention()], STRICT, validate=True)
     assert "attention" not in names(program)
     assert any("weights of double_type are rounded to float_type" in r.reason for r in program.log.refusals())
+
+
+def test_what_no_kernel_computes_stays_as_it_is() -> None:
+    g = Graph()
+    q, kt, v = operands(g)
+    program = g.ret(g.op("dot", g.op("softmax", g.op("dot", q, kt), axis=3), v))
+    asked = []
+
+    def refuse(type: Type, depth: int, width: int) -> str:
+        asked.append((type, depth, width))
+        return "too odd"
+
+    run_passes(program, [FuseAttention()], Options(attention_refusal=refuse), validate=True)
+    assert asked == [(Type.float_type, q.shape.lens[-1], v.shape.lens[-1])] and "attention" not in names(program)
+    assert any("attention of float_type: too odd" in r.reason for r in program.log.refusals())

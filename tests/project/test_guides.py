@@ -9,6 +9,7 @@ import pytest
 
 from mgx_numba.targets.registry import missing
 from tests.guide_programs.programs import mended
+from tests.guide_programs.python_text import restored
 from tests.guides import blocks, main, unknown_names
 from tests.library.support import needs_compiler
 
@@ -95,7 +96,7 @@ def test_table_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture) -> None
     (tmp_path / "guide.md").write_text(MARKDOWN)
     failed = main([str(tmp_path), "--out", str(tmp_path.parent / "table")])
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[1:]]
-    gpu = "works (cpu for gpu)" if missing("gpu") else "works"
+    gpu = "works (cpu for gpu)" if missing("gpu") else "works (gpu)"
     expected = ["works", "FAILS", gpu, "works", "FAILS", "FAILS", "FAILS", "-"]
     assert [row[4] for row in rows] == expected and failed == 4
     reasons = [row[5] for row in rows if row[4] == "FAILS"]
@@ -122,7 +123,12 @@ def test_cpp_of_a_guide_is_compiled_and_run(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "guide.md").write_text(CPP)
     assert main([str(tmp_path)]) == 2
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert [row[4] for row in rows] == ["works", "works (cpu for gpu)" if missing("gpu") else "works", "FAILS", "FAILS"]
+    assert [row[4] for row in rows] == [
+        "works",
+        "works (cpu for gpu)" if missing("gpu") else "works (gpu)",
+        "FAILS",
+        "FAILS",
+    ]
     assert rows[0][5] == "a function for what follows; misprints mended: 1"
     assert "block ended with 1" in rows[2][5] and "to_nowhere" in rows[3][5]
 
@@ -132,3 +138,30 @@ def test_misprints_of_cpp_are_mended() -> None:
     text, count = mended(broken + "shape::float type\n")
     assert count == 3 and "shape::float_type" in text
     assert re.sub(r"//[^\n]*", "", text).split() == "int n = 3; int m = 4; shape::float_type".split()
+
+
+BROKEN_PYTHON = """
+def scaled(values, by):
+    found = [v * by for v in values]# 顺序为
+端, 多少
+for i in range(len(found)):
+    if i != 0:
+    found[i] -=
+    found[0]
+return found
+if __name__ == '__main__': # 主
+table = {
+    "x": scaled([1, 2, 3], 2)
+}# 结果
+多
+for key in table:
+    table[key] = table.get_no thing(key) if False else table[key]
+answer = table["x"]
+"""
+
+
+def test_lines_of_python_are_mended() -> None:
+    text, count = restored(BROKEN_PYTHON)
+    names: dict = {"__name__": "__main__"}
+    exec(compile(text, "<guide>", "exec"), names)
+    assert names["answer"] == [2, 2, 4] and "get_nothing(" in text and count >= 10

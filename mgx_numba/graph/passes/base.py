@@ -53,13 +53,14 @@ class Options:
         fast_math: identities may be used that hold for finite numbers only, and changes of rounding beyond
             reassociating constants.
         capabilities: what the target can do; passes that must know it do nothing without.
-        attention_types: element types of which a kernel computes attention.
+        attention_refusal: why no kernel computes attention of an element type with so many features of keys and of
+            values, empty if one does; without, kernels compute all.
         epilogue_types: element types of contractions after which a kernel does pointwise work.
     """
 
     fast_math: bool = False
     capabilities: Capabilities | None = None
-    attention_types: tuple[Type, ...] = tuple(t for t in Type if t.is_floating)
+    attention_refusal: Callable[[Type, int, int], str] | None = None
     epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
 
 

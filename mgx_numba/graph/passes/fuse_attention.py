@@ -305,8 +305,7 @@ def _check(m: Match) -> str | None:
         return "the weights are used elsewhere too"
     if "rounded" in m.bound and not (m.rounded.shape.type in STORAGE and top.shape.type is Type.float_type):
         return f"weights of {top.shape.type.name} are rounded to {m.rounded.shape.type.name}"
-    type = m.ins.shape.type
-    return None if type in m.options.attention_types else f"no kernel computes attention of {type.name}"
+    return None
 
 
 @rule("find_attention", op("dot", WEIGHTS, some("v")), _check)
@@ -317,6 +316,10 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
         return scores
     if scores.dot.shape.lens[-2:] != m.softmax.shape.lens[-2:]:
         return "the softmax has other rows than the scores"
+    features = scores.dot.inputs[0].shape.lens[-1], m.ins.shape.lens[-1]
+    reason = m.options.attention_refusal(m.ins.shape.type, *features) if m.options.attention_refusal else ""
+    if reason:
+        return f"no kernel computes attention of {m.ins.shape.type.name}: {reason}"
     if len(set(scores.lens)) > 1 and 0 in scores.dot.shape.lens:
         return "scores without elements are reshaped"
     target = _target(scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from ...codegen.gpu.cluster.layout import row_layout
 from ...codegen.problems.cluster import Tensor
@@ -12,7 +13,7 @@ from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ..options import TargetOptions
-from .rules.attention import ATTENTION
+from .rules.attention import features_refusal
 from .rules.contraction import FLOATS
 
 __all__ = ["pass_options"]
@@ -34,7 +35,7 @@ def pass_options(options: TargetOptions) -> Options:
     """What passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
-        attention_types=ATTENTION,
+        attention_refusal=partial(features_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(
             threads=ENOUGH_BLOCKS,

@@ -1,4 +1,4 @@
-"""Attention as one kernel on tensor cores: Dao, "FlashAttention-2", 2023. Float16 and bfloat16, sums in float32.
+"""Attention as one kernel on tensor cores: Dao, "FlashAttention-2", 2023. Sums in float32; float32 multiplied in TF32.
 
 A warp has sixteen queries, whose products with tiles of keys stay in its registers: they are scaled, masked, made
 weights by a running maximum, and multiplied with the tile of values as they are, since sums lie among lanes as left
@@ -16,27 +16,33 @@ from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
+from ..contraction.tensor import split_words
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from .parts import join_parts
 
 __all__ = ["attention_refusal", "attention_solution"]
 
-TYPES = ("float16", "bfloat16")
-VECTOR = 8
-"""Elements of the widest copy."""
-PAD = 8
-"""Elements between rows of a tile besides their own: the eight rows of a matrix then lie in different banks."""
+TYPES = ("float16", "bfloat16", "float32")
+VECTOR_BYTES = 16
+"""Bytes of the widest copy."""
+PAD_BYTES = 16
+"""Bytes between rows of a tile besides their own: the eight rows of a matrix then lie in different banks, and so do the
+words of every second row."""
+STEP_BYTES = 32
+"""Bytes of each row that an instruction multiplies."""
 ROWS = 16
 """Queries of a warp: those of an instruction."""
+SUMS = 8
+"""Features of values that an instruction makes sums of."""
 MOST_WARPS = 4
 """Warps of a block: one for each scheduler of a multiprocessor."""
 MOST_FEATURES = 256
 """Features of which a warp's sums fit its registers."""
 KEYS = 64
-"""Keys of a tile; half of them with more features than `WIDE`. No figures kept."""
-WIDE = 128
-"""Features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
+"""Keys of a tile; fewer with more features than `WIDE_BYTES`. No figures kept."""
+WIDE_BYTES = 256
+"""Bytes of features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
 LEAST_CAPABILITY = (8, 0)
 """Compute capability from which on there are the products of bfloat16, and cp.async."""
 SPLIT_BLOCKS = 264
@@ -52,36 +58,39 @@ LEAST_ADDED = -1e38
 then have a maximum."""
 
 
-def attention_refusal(problem: AttentionProblem) -> str:
+def attention_refusal(problem: AttentionProblem, precision: str) -> str:
     """Why there is no kernel; empty if there is one.
 
-    Operands must begin at multiples of 16 bytes.
+    Operands must begin at multiples of 16 bytes. ``precision`` is of products of float32, as `PlacedRequest` has it.
     """
     if problem.dtype not in TYPES:
         return f"tensor cores have no attention of {problem.dtype}"
+    if problem.dtype == "float32" and precision == "highest":
+        return "tensor cores multiply float32 in TF32"
     try:
         arch = selected_architecture()
     except DeviceError:
         arch = None  # the interpreter
     if arch is not None and arch.capability < LEAST_CAPABILITY:
         return f"{arch.name} has no tensor cores of this kind"
-    if problem.depth % VECTOR or problem.width % VECTOR:
+    vector = VECTOR_BYTES // ITEMSIZE[problem.dtype]
+    if problem.depth % vector or problem.width % SUMS:
         return f"{problem.depth} and {problem.width} features are no whole vectors"
     if max(problem.depth, problem.width) > MOST_FEATURES:
         return f"more than {MOST_FEATURES} features"
     if not problem.features_contiguous:
         return "features do not follow one another"
-    if any(s % VECTOR for own in (problem.k_strides, problem.v_strides, problem.q_strides) for s in own[:3]):
+    if any(s % vector for own in (problem.k_strides, problem.v_strides, problem.q_strides) for s in own[:3]):
         return "positions are no whole vectors apart"
     return ""
 
 
-def attention_solution(problem: AttentionProblem, origin: str = "", pairs: bool = False) -> Solution:
+def attention_solution(problem: AttentionProblem, precision: str, origin: str = "", pairs: bool = False) -> Solution:
     """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``.
 
     ``pairs``: the result begins at a multiple of two elements.
     """
-    text = _FlashText(problem.with_grouped_rows(), pairs)
+    text = _FlashText(problem.with_grouped_rows(), precision, pairs)
     lines, values = text.lines(), text.arguments.values
     threads = 32 * text.warps
     masked = "" if problem.mask is None else f"_{problem.mask.dtype}_mask"
@@ -105,11 +114,16 @@ class _FlashText:
         blocks: of the launch: rows, heads, batches and parts.
     """
 
-    def __init__(self, problem: AttentionProblem, pairs: bool) -> None:
+    def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
         self.problem = problem
+        size = ITEMSIZE[problem.dtype]
+        self.split = problem.dtype == "float32" and precision == "high"
+        self.vector, self.step = VECTOR_BYTES // size, STEP_BYTES // size
         self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
         self.warps = min(MOST_WARPS, -(-problem.queries // ROWS))
-        self.keys = KEYS if max(problem.depth, problem.width) <= WIDE else KEYS // 2
+        self.keys = KEYS
+        while max(problem.depth, problem.width) * size * self.keys > WIDE_BYTES * KEYS:
+            self.keys //= 2
         down = -(-problem.queries // (ROWS * self.warps))
         blocks = down * problem.heads * problem.batch
         tiles = -(-problem.keys // self.keys)
@@ -118,10 +132,10 @@ class _FlashText:
         part = -(-tiles // wanted)
         self.splits = -(-tiles // part)
         self.blocks = (down, problem.heads, problem.batch * self.splits)
-        self.depth, self.width = (-(-n // 16) * 16 for n in (problem.depth, problem.width))
-        self.key_pitch, self.value_pitch = self.depth + PAD, self.width + PAD
+        self.depth, self.width = -(-problem.depth // self.step) * self.step, -(-problem.width // 16) * 16
+        self.key_pitch, self.value_pitch = (n + PAD_BYTES // size for n in (self.depth, self.width))
         self.key_slot, self.value_slot = self.keys * self.key_pitch, self.keys * self.value_pitch
-        self.shared_bytes = 2 * ITEMSIZE[problem.dtype] * (self.key_slot + self.value_slot)
+        self.shared_bytes = 2 * size * (self.key_slot + self.value_slot)
         self.arguments = arguments = Arguments()
         for name in ("q", "k", "v", "out"):
             arguments.pointer(f"p_{name}", name, problem.dtype)
@@ -199,12 +213,12 @@ class _FlashText:
         for r in (0, 1):
             buffer.line(f"q{r} = words_of(offset(q, imin(row{r}, queries - 1) * q_s))")
         whole = self.depth == self.problem.depth
-        for step in range(self.depth // 16):
+        for step in range(self.depth // self.step):
             words = []
             for on in (0, 1):
                 for r in (0, 1):
                     at = f"{8 * step + 4 * on} + word"
-                    if whole or not (on and step == self.depth // 16 - 1):
+                    if whole or not (on and step == self.depth // self.step - 1):
                         words.append(buffer.emit(f"load(q{r}, {at}, 1)"))
                     else:
                         words.append(buffer.emit("const_int32(0, 1)"))
@@ -217,17 +231,17 @@ class _FlashText:
             ("k", self.key_pitch, self.depth, "depth"),
             ("v", self.value_pitch, self.width, "width"),
         ):
-            vectors = features // VECTOR
+            vectors = features // self.vector
             slots = self.key_slot if name == "k" else self.value_slot
             with buffer.block(f"for turn in range({-(-self.keys * vectors // threads)}):"):
                 buffer.line(f"item = turn * {threads} + thread")
                 buffer.line(f"line = idiv(item, {vectors})")
-                buffer.line(f"along = (item - line * {vectors}) * {VECTOR}")
+                buffer.line(f"along = (item - line * {vectors}) * {self.vector}")
                 buffer.line(f"key = {start} + line")
                 inside = f"(key < end) & (along < {length})"
                 copy = (
                     f"copy_async(tile_{name}, {slot} * {slots} + line * {pitch} + along, {name}, "
-                    f"imin(key, keys - 1) * {name}_s + imin(along, {length} - {VECTOR}), {inside})"
+                    f"imin(key, keys - 1) * {name}_s + imin(along, {length} - {self.vector}), {inside})"
                 )
                 if self.keys * vectors % threads:
                     with buffer.block(f"if line < {self.keys}:"):
@@ -239,20 +253,27 @@ class _FlashText:
     def _scores(self, buffer: CodeBuffer) -> None:
         """Emit the products of the queries with a tile of keys, eight keys each."""
         buffer.line(f"key_row = slot * {self.key_slot} + (imod(lane, 8) + idiv(lane, 16) * 8) * {self.key_pitch}")
-        buffer.line("key_place = key_row + imod(idiv(lane, 8), 2) * 8")
+        buffer.line(f"key_place = key_row + imod(idiv(lane, 8), 2) * {self.vector}")
         for pair in range(self.keys // 16):
             for half in (0, 1):
                 buffer.line(f"score{2 * pair + half} = const_float32(0, 4)")
-            for step in range(self.depth // 16):
-                place = f"key_place + {16 * pair * self.key_pitch + 16 * step}"
-                self._multiply(buffer, "score", pair, f"own{step}", f"ldmatrix4(tile_k, {place})")
+            for step in range(self.depth // self.step):
+                place = f"key_place + {16 * pair * self.key_pitch + self.step * step}"
+                self._left(buffer, f"own{step}")
+                self._multiply(buffer, "score", pair, f"ldmatrix4(tile_k, {place})")
 
-    def _multiply(self, buffer: CodeBuffer, sums: str, pair: int, left: str, right: str) -> None:
+    def _left(self, buffer: CodeBuffer, words: str) -> None:
+        """Emit the left operand of the products that follow."""
+        split_words(buffer, "left", words, 4, self.split)
+
+    def _multiply(self, buffer: CodeBuffer, sums: str, pair: int, right: str) -> None:
         """Emit the products with a pair of right-hand matrices, added to the sums of their numbers."""
         buffer.line(f"theirs = {right}")
         for half, part in enumerate(("low2", "high2")):
-            j = 2 * pair + half
-            buffer.line(f"{sums}{j} = mma_{self.problem.dtype}({sums}{j}, {left}, {part}(theirs))")
+            split_words(buffer, "right", f"{part}(theirs)", 2, self.split)
+            own = f"{sums}{2 * pair + half}"
+            for a, b in [("leftl", "right"), ("left", "rightl"), ("left", "right")][0 if self.split else 2 :]:
+                buffer.line(f"{own} = mma_{self.problem.dtype}({own}, {a}, {b})")
 
     def _mask_rows(self, buffer: CodeBuffer) -> None:
         if self.problem.mask is not None:
@@ -331,15 +352,34 @@ class _FlashText:
 
     def _mix(self, buffer: CodeBuffer) -> None:
         """Emit the products of the weights with a tile of values."""
+        dtype = self.problem.dtype
+        if dtype == "float32":
+            self._mix_words(buffer)
+            return
         buffer.line(f"value_row = slot * {self.value_slot} + imod(lane, 16) * {self.value_pitch}")
         buffer.line("value_place = value_row + idiv(lane, 16) * 8")
-        dtype = self.problem.dtype
         for step in range(self.keys // 16):
             words = [f"pack_words(cast_{dtype}(score{2 * step + j}))" for j in (0, 1)]
-            buffer.line(f"weights = join2({', '.join(words)})")
+            self._left(buffer, f"join2({', '.join(words)})")
             for pair in range(self.width // 16):
                 place = f"value_place + {16 * step * self.value_pitch + 16 * pair}"
-                self._multiply(buffer, "acc", pair, "weights", f"ldmatrix4_turned(tile_v, {place})")
+                self._multiply(buffer, "acc", pair, f"ldmatrix4_turned(tile_v, {place})")
+
+    def _mix_words(self, buffer: CodeBuffer) -> None:
+        """The same of float32: the sum over eight keys goes first over the even ones, which are the sums that a lane
+        has where a left operand's first words are."""
+        buffer.line("words_v = words_of(tile_v)")
+        buffer.line(f"value_place = slot * {self.value_slot} + word * {2 * self.value_pitch} + row_in")
+        for step in range(self.keys // 8):
+            own = buffer.emit(f"bits_int32(score{step})")
+            self._left(buffer, f"join4({', '.join(f'splat(extract({own}, {k}), 1)' for k in (0, 2, 1, 3))})")
+            for pair in range(self.width // 16):
+                words = [
+                    f"load(words_v, value_place + {(8 * step + odd) * self.value_pitch + 16 * pair + 8 * half}, 1)"
+                    for half in (0, 1)
+                    for odd in (0, 1)
+                ]
+                self._multiply(buffer, "acc", pair, f"join4({', '.join(words)})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
         """Emit the division by the weights' sums, and the stores; of a part of the keys, sums as they are."""

@@ -10,7 +10,7 @@ from ...printer import CodeBuffer
 from .placed import PlacedRequest
 from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
 
-__all__ = ["refusal", "tensor_solution"]
+__all__ = ["refusal", "split_words", "tensor_solution"]
 
 TYPES = ("float16", "bfloat16", "float32")
 MASK = -(1 << 13)
@@ -84,7 +84,7 @@ class _TensorText(RingText):
         split = self.dtype == "float32" and self.placed.precision == "high"
         first = 2 * step * self.lanes
         for i in range(rows):
-            self._split(buffer, f"a{i}", f"ldmatrix4(ring_a, slice_a + {16 * i * self.pitch + first})", split)
+            split_words(buffer, f"a{i}", f"ldmatrix4(ring_a, slice_a + {16 * i * self.pitch + first})", 4, split)
         for j in range(0, columns, 2):
             if self.along:
                 four = buffer.emit(f"ldmatrix4(ring_b, slice_b + {8 * j * self.pitch + first})")
@@ -98,23 +98,12 @@ class _TensorText(RingText):
                 ]
                 four = buffer.emit(f"join4({', '.join(words)})")
             for pair, half in enumerate(("low2", "high2")):
-                self._split(buffer, f"b{j + pair}", f"{half}({four})", split)
+                split_words(buffer, f"b{j + pair}", f"{half}({four})", 2, split)
         for i in range(rows):
             for j in range(columns):
                 pairs = [(f"a{i}l", f"b{j}"), (f"a{i}", f"b{j}l")] if split else []
                 for a, b in [*pairs, (f"a{i}", f"b{j}")]:
                     buffer.line(f"acc{i}_{j} = mma_{self.dtype}(acc{i}_{j}, {a}, {b})")
-
-    @staticmethod
-    def _split(buffer: CodeBuffer, name: str, words: str, split: bool) -> None:
-        """Emit words; of float32 what TF32 keeps of each, and in ``<name>l`` what it leaves."""
-        if not split:
-            buffer.line(f"{name} = {words}")
-            return
-        lanes = 4 if name.startswith("a") else 2
-        buffer.line(f"{name}w = {words}")
-        buffer.line(f"{name} = bitwise_and({name}w, const_int32({MASK}, {lanes}))")
-        buffer.line(f"{name}l = bits_int32(sub(bits_float32({name}w), bits_float32({name})))")
 
     def _finish(self, buffer: CodeBuffer) -> None:
         """Sixteen rows of the warp at a time."""
@@ -129,3 +118,14 @@ class _TensorText(RingText):
             buffer.line("warp_barrier()")
             row, column = f"first_row + warp_row + {16 * i} + below", "first_column + warp_column + side"
             self._store_staged(buffer, f"area + below * {pitch} + side", 16 * per_row // 32, per_row, row, column)
+
+
+def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:
+    """Emit words of an operand; with ``split``, of float32, what TF32 keeps of each, and in ``<name>l`` what it
+    leaves."""
+    if not split:
+        buffer.line(f"{name} = {words}")
+        return
+    buffer.line(f"{name}w = {words}")
+    buffer.line(f"{name} = bitwise_and({name}w, const_int32({MASK}, {lanes}))")
+    buffer.line(f"{name}l = bits_int32(sub(bits_float32({name}w), bits_float32({name})))")

@@ -431,8 +431,7 @@ class _WarpgroupText(ContractionText):
             for p in pieces
         ]
         if turns <= AT_ONCE:
-            early = self.reads and self.splits == 1 and tile.reads_at_once == AHEAD
-            ahead = AHEAD // turns if early else 0
+            ahead = self._parts_ahead(turns)
             parts = [
                 _Part(p * tile.staging, 0, [f"first_line + {turn * apart}" for turn in range(turns)]) for p in pieces
             ]
@@ -456,6 +455,16 @@ class _WarpgroupText(ContractionText):
                     part = _Part(p * tile.staging + along, along, [f"first_line + {line}" for line in lines])
                     self._load_part(buffer, part)
                     self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
+
+    def _parts_ahead(self, turns: int) -> int:
+        """Parts of so many vectors whose operands a lane asks for while it finishes another one; the first ones it asks
+        for before the sums are there. Vectors that are one for each column are the same in all rows of a part."""
+        at_once = self.tile.reads_at_once
+        if self.splits > 1:
+            return 0
+        if not self.reads:
+            return 1
+        return at_once // turns - int(at_once < AHEAD)
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""

@@ -81,8 +81,7 @@ class WarpgroupTile:
         there."""
         if self.spare_registers >= AHEAD_REGISTERS:
             return AHEAD
-        most = AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
-        return min(most, self.staging // 16)
+        return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     @property
     def shared_bytes(self) -> int:
@@ -93,7 +92,11 @@ class WarpgroupTile:
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
     WarpgroupTile(128, 256, 4, 1, 32),
+    WarpgroupTile(128, 224, 4, 1, 32),
     WarpgroupTile(128, 192, 4, 1),
+    WarpgroupTile(128, 160, 5, 1, 32),
+    WarpgroupTile(192, 128, 4, 1),
+    WarpgroupTile(192, 64, 5, 1),
     WarpgroupTile(128, 128, 5, 1),
     WarpgroupTile(64, 256, 4, 1),
     WarpgroupTile(128, 128, 2, 2),

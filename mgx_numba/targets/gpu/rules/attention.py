@@ -16,8 +16,20 @@ from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-ATTENTION = (Type.half_type, Type.bf16_type)
+ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
 """Element types of attention that has a kernel."""
+
+
+def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
+    """Why no kernel computes attention of an element type with so many features of keys and of values; empty if one
+    does where positions are whole vectors apart. ``precision`` is of products of float32."""
+    if type not in ATTENTION:
+        return "no kernel takes the type"
+    if not depth or not width:
+        return "there are no features"
+    keys, values = row_major_strides((1, 1, 1, depth)), row_major_strides((1, 1, 1, width))
+    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.numpy.name)
+    return attention_refusal(problem, precision)
 
 
 @lowering("attention", accepts=accepts_attention)
@@ -26,9 +38,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     op, type = ins.op, ins.shape.type
     assert isinstance(op, Attention)
     if type not in ATTENTION or any(0 in i.shape.lens for i in ins.inputs):
-        low.host(
-            ins, f"kernels take 16-bit floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}"
-        )
+        shapes = "; ".join(str(i.shape) for i in ins.inputs)
+        low.host(ins, f"kernels take float32 and 16-bit floats, and some elements, not {shapes}")
         return
     q, k, v = (_in_vectors(low, ins, view) for view in low.inputs(ins)[:3])
     out = attention_output(low, ins)
@@ -37,7 +48,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=out.strides,
         dtype=type.numpy.name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math, nan_rows=op.nan_rows,
     )  # fmt: skip
-    reason = attention_refusal(problem)
+    reason = attention_refusal(problem, low.options.precision)
     if reason:
         low.host(ins, reason)
         return
@@ -48,7 +59,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
         problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
         operands["mask"] = mask
-    solution = attention_solution(problem, low.origin(ins), out.byte_offset % (2 * type.size) == 0)
+    pairs = out.byte_offset % (2 * type.size) == 0
+    solution = attention_solution(problem, low.options.precision, low.origin(ins), pairs)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:

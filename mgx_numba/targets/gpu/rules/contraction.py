@@ -10,6 +10,7 @@ import numpy as np
 
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
+from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
@@ -18,10 +19,9 @@ from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.element_types import ITEMSIZE
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
-from ....codegen.tuning.request import Request
+from ....codegen.tuning.request import Request, least_bytes
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
@@ -34,9 +34,6 @@ from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
-MOST_FILLED = 4
-"""How often as much is multiplied at most where channels are filled up: tensor cores are as much faster than what
-gathers single elements, and more. For images of 3 channels it is 8/3. No figures kept of more."""
 
 
 @lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
@@ -60,8 +57,12 @@ def _check(body: ScalarBody) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
-    if isinstance(problem, ConvProblem) and weights is not None and _is_narrow(low, problem):
-        problem, operands["x"] = _in_whole_vectors(low, ins, problem, operands["x"])
+    filled = filled_images(problem) if isinstance(problem, ConvProblem) and weights is not None else None
+    if filled is not None and not _takes_vectors(low, filled.problem):
+        filled = None
+    if filled is not None:
+        problem = filled.problem
+        operands["x"] = _filled_up(low, ins, filled, operands["x"])
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     if isinstance(problem, GemmProblem) and weights is not None:
         operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
@@ -74,48 +75,29 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(
-            low, ins, problem, not (refusal(placed) and fma_refusal(placed)), operands["w"], weights
-        )
+        columns = not (refusal(placed) and fma_refusal(placed))
+        operands["w"] = _packed(low, ins, problem, columns, operands["w"], weights, filled)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
+        if filled is not None and launch.flops:
+            launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
 
 
-def _is_narrow(low: Lowering, problem: ConvProblem) -> bool:
-    """Whether operands of a convolution can come in vectors if its few channels are filled up to whole ones."""
-    filled = _filled(problem)
-    if filled is problem or problem.groups > 1 or problem.transposed or problem.prologue is not None:
-        return False
-    if filled.in_channels > MOST_FILLED * problem.in_channels:
-        return False
-    placed = PlacedRequest(Request(filled, Epilogue(), (), 1, False), precision=low.options.precision)
+def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
+    """Whether a convolution has kernels whose operands come in vectors."""
+    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
     return not (refusal(placed) and fma_refusal(placed))
 
 
-def _filled(problem: ConvProblem) -> ConvProblem:
-    """The problem itself if its channels are whole vectors, else the one that they are filled up for."""
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
-    channels = -(-problem.in_channels // lanes) * lanes
-    whole = problem.in_channels == channels
-    return problem if whole else replace(problem, in_channels=channels, x_strides=())
-
-
-def _in_whole_vectors(low: Lowering, ins: Instruction, problem: ConvProblem, x: View) -> tuple[ConvProblem, View]:
-    """A convolution and its input with zeros in channels besides its own, up to whole vectors."""
-    filled = _filled(problem)
-    lens = (x.lens[0], filled.in_channels, *x.lens[2:])
-    wide = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    low.launch(filled_channels_launch(x.tensor, wide.tensor, low.origin(ins)), {"x": x, "out": wide}, ins)
-    return filled, wide
-
-
-def _pack(problem: ConvProblem, columns: bool, weights: np.ndarray) -> np.ndarray:
-    """Weights in the order that kernels read, zeros for channels that they do not have."""
-    missing = problem.weight_lens[1] - weights.shape[1]
-    whole = np.pad(weights, [(0, missing if axis == 1 else 0) for axis in range(weights.ndim)]) if missing else weights
-    return (pack_columns if columns else pack_weights)(problem, whole)
+def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
+    """The images that a convolution reads in the place of its input."""
+    lens = filled.lens
+    out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
+    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, low.origin(ins))
+    low.launch(launch, {"x": x, "out": out}, ins)
+    return out
 
 
 def _columns(weights: np.ndarray) -> np.ndarray:
@@ -137,13 +119,21 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
 
 
 def _packed(
-    low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View, weights: np.ndarray | None
+    low: Lowering,
+    ins: Instruction,
+    problem: ConvProblem,
+    columns: bool,
+    view: View,
+    weights: np.ndarray | None,
+    filled: FilledImages | None,
 ) -> View:
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
-    pack = partial(_pack, problem, columns)
-    how = (columns, problem.groups, problem.taps, problem.transposed, problem.in_channels)
+    pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        return low.packed_constant(weights, how, lambda: np.ascontiguousarray(pack(weights)))
+        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.taps))
+        return low.packed_constant(
+            weights, how, lambda: np.ascontiguousarray(pack(filled.weights(weights) if filled else weights))
+        )
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
     packed = view.aliased(pack)
