@@ -59,8 +59,8 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types: they have one float, and products of 8 bits."""
-    if out in FLOATS and a is b is out:
+    """Why kernels do not have the types: they have one float or int32, and products of 8 bits."""
+    if out in (*FLOATS, Type.int32_type) and a is b is out:
         return None
     names = (t.numpy.name for t in (a, b, out, out))
     if product_of(ElementTypes(*names)) is not None:
