@@ -82,6 +82,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
+    elif isinstance(problem, ConvProblem) and problem.prologue is None:
+        x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
+        problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
@@ -221,4 +224,4 @@ def _packed(
     return low.materialized(packed, row_major_strides(lens), ins)
 
 
-_HERE = Contractions(_refused, _check, _launch)
+_HERE = Contractions(_refused, _check, _launch, any_order=True)
