@@ -72,7 +72,7 @@ class Allocation:
         shape = (3, self.data.size)
         self._writer = np.full(shape, _NOBODY, np.int64)  # thread, block, epoch
         self._reader = np.full(shape, _NOBODY, np.int64)
-        self._is_written = False
+        self._is_written = self._is_read = False
         self._reads: list[_Access] = []
 
     def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
@@ -98,7 +98,8 @@ class Allocation:
             return
         if self._reads:
             self._note_reads(access)
-        self._check(self._reader, access, "read", write)
+        if self._is_read:
+            self._check(self._reader, access, "read", write)
         self._writer[0, part], self._writer[1, part], self._writer[2, part] = who.number, block, who.epoch
         self._is_written = True
 
@@ -120,12 +121,13 @@ class Allocation:
             readers[0] = np.where(fresh, number, np.where(near, _WARP_READERS - number // WARP, _SEVERAL))
             readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
             readers[2] = access.epoch
+            self._is_read = True
         self._reads.clear()
 
     def _check(self, touched: np.ndarray, access: _Access, did: str, write: bool) -> None:
         part = access.part
         last = touched[:, part]
-        if (last[2] < self._since(access)).all():
+        if (last[0] == _NOBODY).all() or (last[2] < self._since(access)).all():
             return
         others = (last[0] != _NOBODY) & ((last[0] != access.number) | (last[1] != access.block))
         if not others.any():

@@ -134,9 +134,9 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
                 sync = BlockAsync(count * geometry.threads[0], memory)
                 for state in cluster:
                     state.begin((x + state.rank, y, z), sync)
-                _run_together(
-                    [_RunningBlock(source.name, lines, filename, k, args, s) for k, s in zip(kernels, cluster)], sync
-                )
+                blocks = [_RunningBlock(source.name, lines, filename, k, args, s) for k, s in zip(kernels, cluster)]
+                with np.errstate(all="ignore"):  # once for all names: it takes as long as a vector's sum
+                    _run_together(blocks, sync)
 
 
 class _BlockState:
