@@ -102,7 +102,7 @@ class FewBits:
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         extent = Extent.of(placed.problem)
-        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.SUMS)) * extent.planes)
+        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.OWN)) * extent.planes)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
