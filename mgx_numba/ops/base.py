@@ -68,7 +68,8 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive. Those with ``true_ranks`` get tensors without axes
+    hold axes, so that normalisation can make negative ones positive; ``UNLESS_SET`` those that MIGraphX does not have,
+    which are told only where they are not as by default. Those with ``true_ranks`` get tensors without axes
     as arrays of shape (), others get them as (1,). ``custom`` operators are a user's (`custom.py`).
     """
 
@@ -80,6 +81,7 @@ class Operator:
     true_ranks: ClassVar[bool] = False
     custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ()
     _kinds: ClassVar[dict[str, str]]
 
     @property
@@ -132,11 +134,12 @@ class Operator:
 
     def attributes(self) -> dict[str, Any]:
         """Attribute names and values, in declaration order."""
-        return {name: getattr(self, name) for name in self.attribute_kinds()}
+        values = {f: getattr(self, f.name) for f in fields(self)}
+        return {f.name: v for f, v in values.items() if f.name not in self.UNLESS_SET or v != f.default}
 
     @classmethod
     def attribute_kinds(cls) -> dict[str, str]:
-        """Attribute names in declaration order, with their kinds as annotations name them."""
+        """Names of all attributes in declaration order, with their kinds as annotations name them."""
         found: dict[str, str] | None = cls.__dict__.get("_kinds")
         if found is None:
             found = cls._kinds = {f.name: str(f.type) for f in fields(cls)}

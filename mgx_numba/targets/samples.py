@@ -36,7 +36,9 @@ MOST_ELEMENTS = 1 << 24
 """Of an input."""
 
 
-def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool = False) -> Iterator[Lens]:
+def sample_lengths(
+    program: Program, refused: Sequence[Lens] = (), telling: bool = False, together: Sequence[int] = ()
+) -> Iterator[Lens]:
     """Lengths of the dynamic inputs, the most telling ones first: optimal ones, some that tell dimensions apart, then
     all dimensions together and one by one in turn. Dimensions of one symbol are equal.
 
@@ -44,6 +46,7 @@ def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool
         program: whose inputs they are.
         refused: gets those that do not fit the program as soon as that shows; others are tried in their place.
         telling: stop after those that tell dimensions apart.
+        together: lengths that all dimensions shall have together, in the place of all others.
     """
     given = program.parameter_shapes()
     shapes = {name: s for name, s in given.items() if s.is_dynamic and s.element is None}
@@ -56,7 +59,9 @@ def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool
                 max(d.min, known.min), max(d.min, known.min, min(d.max, known.max)), d.optimals | known.optimals
             )
     seen: set[tuple[int, ...]] = set()
-    for lengths in _assignments({key: d for key, d in ranges.items() if not d.is_fixed}, refused, telling):
+    open_ = {key: d for key, d in ranges.items() if not d.is_fixed}
+    given_lengths = ({key: _in(d, length) for key, d in open_.items()} for length in together)
+    for lengths in given_lengths if together else _assignments(open_, refused, telling):
         if tuple(lengths.values()) in seen:
             continue
         seen.add(tuple(lengths.values()))

@@ -23,7 +23,8 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
 from mgx_numba.runtime.plan import HostStep
-from mgx_numba.targets.cpu import kernel_lists, lower
+from mgx_numba.targets import kernel_lists
+from mgx_numba.targets.cpu import lower
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.samples import is_optimal, sample_lengths

@@ -61,6 +61,11 @@ class Epilogue:
         return self.dtype or accumulator
 
     @property
+    def saturates(self) -> bool:
+        """Whether results stay below 1 however large the sums are."""
+        return self.body is not None and self.body.last in ("tanh", "sigmoid")
+
+    @property
     def moving(self) -> tuple[str, ...]:
         """Names of the operands that have an element for each of the result."""
         return tuple(f"e{k}" for k, operand in enumerate(self.operands) if operand.access == "full")

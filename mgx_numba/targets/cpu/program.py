@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
 from ...errors import MgxError
@@ -21,7 +22,9 @@ from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import HostStep, Plan
+from .. import kernel_lists
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -29,7 +32,6 @@ from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
 from ..samples import Lens, is_optimal, sample_lengths
 from ..stages import split
 from ..tracing import is_watched
-from . import kernel_lists
 from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
@@ -153,7 +155,7 @@ class CpuProgram(LoweredProgram):
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
-            _tune(options.tuning)
+            _measure(options.tuning)
         plan, whole = lower_and_release(optimized, options, program, shared, compiled_only)
         if options.tuning is not None:
             options.tuning.tell()
@@ -208,7 +210,8 @@ class DynamicProgram(LoweredProgram):
     def _compile_kernels(self, progress: Callable[[int, int, str], None] | None) -> None:
         """Compile what lengths within the ranges may need."""
         source, options = self._source, self._options
-        known = kernel_lists.find(source, options)
+        threads = resolve_num_threads(options.num_threads or None)
+        known = kernel_lists.find(source, options, BACKEND, threads)
         plans = self._sample_plans(source, ENOUGH, telling=known is not None)  # passes are traced in any case
         usual = next(plans, None)
         if usual is not None:
@@ -221,7 +224,7 @@ class DynamicProgram(LoweredProgram):
             for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
             self._compiled = {**{kernel: kernel for kernel in self._spare}, **self._compiled}
-            kernel_lists.keep(source, options, self._compiled.values())
+            kernel_lists.keep(source, options, BACKEND, threads, self._compiled.values())
         else:  # it runs on few lengths only, such as a network whose last layer wants so many pixels
             self._compiled_only = False
             names = ", ".join(name for name, shape in source.parameter_shapes().items() if shape.is_dynamic)
@@ -360,7 +363,8 @@ def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callabl
     return lambda: optimize(without_tuples(again())[0], options)
 
 
-def _tune(tuning: Tuning) -> int:
-    from .tuning import tune  # late: a compilation that measures nothing needs none of it
+def _measure(tuning: Tuning) -> None:
+    from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+    from .measuring import Bench
 
-    return tune(tuning)
+    tune(tuning, Bench)

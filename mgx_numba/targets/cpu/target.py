@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,11 +66,11 @@ class CpuTarget:
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, optimized, options.store)
 
-    def limits(self, num_threads: int = 0) -> Limits:
+    def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
         """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""
         from ...runtime.cpu.limits import measure_limits
 
-        return measure_limits(num_threads)
+        return measure_limits(num_threads, units)
 
 
 TARGET = CpuTarget()

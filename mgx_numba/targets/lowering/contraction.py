@@ -20,6 +20,7 @@ from ...codegen.problems.fused_contraction import (
     weights_parameter,
 )
 from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...codegen.tuning.request import Asked, Candidate
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -27,8 +28,8 @@ from .buffers import View
 from .lowering import Lowering
 
 __all__ = [
-    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
-    "lower_contraction",
+    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction", "chosen_solver",
+    "lower_contraction", "note_solver",
 ]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
@@ -81,6 +82,25 @@ def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
     if core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
+
+
+def chosen_solver(low: Lowering, request: Asked) -> Candidate:
+    """What a tuning record says, else the cost model.
+
+    Raises:
+        UnsupportedError: no solver applies.
+    """
+    tuning = low.options.tuning
+    if tuning is not None and low.shared is None:
+        return tuning.choose(request)
+    ask = low.backend.choose if tuning is None else tuning.choose if low.ready is None else tuning.consult
+    return low.solutions.of(("choose", request), lambda: ask(request))
+
+
+def note_solver(low: Lowering, ins: Instruction, request: Asked, taken: Candidate) -> None:
+    """Tell tuning by which solver an instruction is computed, for who asks later; not of plans that are many."""
+    if low.options.tuning is not None and low.shared is None:
+        low.options.tuning.place(request, low.text(ins), taken)
 
 
 def _core(ins: Instruction) -> Instruction:

@@ -65,7 +65,7 @@ def _key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable
     own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math)
     if isinstance(problem, PointwiseProblem):
         return own
-    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold)
+    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold, problem.general)
 
 
 def _text(module: Module) -> Hashable:

@@ -36,7 +36,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
         dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math,
-        nan_rows=op.nan_rows,
+        nan_rows=op.nan_rows, bfloat16_products=op.bfloat16_products or low.options.precision == "medium",
     )  # fmt: skip
     if len(ins.inputs) == 4:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
