@@ -62,7 +62,7 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     """Why kernels do not have the types: they have one float or int32, and products of 8 bits."""
     if out in (*FLOATS, Type.int32_type) and a is b is out:
         return None
-    names = (t.numpy.name for t in (a, b, out, out))
+    names = (t.dtype_name for t in (a, b, out, out))
     if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
