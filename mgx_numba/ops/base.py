@@ -6,6 +6,7 @@ its shape rule and its meaning in NumPy. A pointwise operator states its meaning
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -144,6 +145,10 @@ class Operator:
         return 0
 
     def __str__(self) -> str:
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         attributes = self.attributes()
         if not attributes:
             return self.name
@@ -360,9 +365,7 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
         if any(len(d) != len(dims[0]) for d in dims):
             raise op.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
         merged = [_meet(op, axis, column) for axis, column in enumerate(zip(*dims))]
-        shape = Shape(inputs[0].type, ())
-        shape.dyn_dims = tuple(merged)
-        return shape
+        return Shape.ranged(inputs[0].type, merged)
     first = inputs[0]
     if any(s.lens != first.lens for s in inputs[1:]):
         raise op.fail(f"inputs have different lengths: {'; '.join(map(str, inputs))}")

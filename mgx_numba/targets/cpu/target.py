@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
 from ...interrupts import whole_module
-from ...runtime.cpu.threads import default_num_threads
+from ...runtime.cpu.threads import default_num_threads, resolve_num_threads
 from ..passes import PASSES
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class CpuTarget:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
-        return compile_program(program, options, progress)
+        # Counted once: plans for new lengths are made in a run, and the system's files are slow to read.
+        threads = resolve_num_threads(options.num_threads or None)
+        return compile_program(program, replace(options, num_threads=threads), progress)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""

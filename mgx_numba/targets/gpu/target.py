@@ -11,6 +11,7 @@ from ...interrupts import whole_module
 from .passes import PASSES
 
 if TYPE_CHECKING:
+    from ...graph.passes import Options
     from ...graph.program import Program
     from ...runtime.limits import Limits
     from ..base import Compiled, KeptPlan, Progress
@@ -25,7 +26,7 @@ class GpuTarget:
     name = "gpu"
     backend = "gpu"
     passes = PASSES
-    tunes = False
+    tunes = True
     device_options: frozenset[str] = frozenset(("device_id", "float32_matmul_precision", "offload_copy"))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
@@ -38,6 +39,13 @@ class GpuTarget:
         from .program import GpuProgram
 
         return GpuProgram(program, options, progress)
+
+    def pass_options(self, options: TargetOptions) -> Options:
+        """See `Target.pass_options`."""
+        whole_module("mgx_numba.targets.gpu.capabilities")
+        from .capabilities import pass_options
+
+        return pass_options(options)
 
     def machine(self) -> Mapping[str, str] | None:
         """Architecture and versions, and the first device's model; None without a device."""
