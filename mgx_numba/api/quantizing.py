@@ -37,7 +37,7 @@ SAMPLES = 4
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
 
-_SIMPLIFY = ("normalize_ops", "optimize_module")
+_SIMPLIFY = ("normalize_ops", "rewrite_gelu", "optimize_module")
 
 
 def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) -> None:

@@ -161,7 +161,7 @@ def _shape_with(shape: Shape, values: Iterator[int]) -> Shape:
         return Shape.tuple([_shape_with(s, values) for s in shape.sub_shapes])
     if shape.dyn_dims:
         ranges = [DynamicDimension(next(values), next(values), d.optimals, d.symbol) for d in shape.dyn_dims]
-        return Shape._without_lens(shape.type, tuple(ranges), ())
+        return Shape.ranged(shape.type, ranges)
     if not shape.ranked:
         return shape
     rank = len(shape.lens)

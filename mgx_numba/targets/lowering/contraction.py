@@ -20,6 +20,7 @@ from ...codegen.problems.fused_contraction import (
     weights_parameter,
 )
 from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...codegen.tuning.request import Asked, Candidate
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -27,8 +28,8 @@ from .buffers import View
 from .lowering import Lowering
 
 __all__ = [
-    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
-    "lower_contraction",
+    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction", "chosen_solver",
+    "lower_contraction", "note_solver",
 ]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
@@ -83,6 +84,25 @@ def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
 
 
+def chosen_solver(low: Lowering, request: Asked) -> Candidate:
+    """What a tuning record says, else the cost model.
+
+    Raises:
+        UnsupportedError: no solver applies.
+    """
+    tuning = low.options.tuning
+    if tuning is not None and low.shared is None:
+        return tuning.choose(request)
+    ask = low.backend.choose if tuning is None else tuning.choose if low.ready is None else tuning.consult
+    return low.solutions.of(("choose", request), lambda: ask(request))
+
+
+def note_solver(low: Lowering, ins: Instruction, request: Asked, taken: Candidate) -> None:
+    """Tell tuning by which solver an instruction is computed, for who asks later; not of plans that are many."""
+    if low.options.tuning is not None and low.shared is None:
+        low.options.tuning.place(request, low.text(ins), taken)
+
+
 def _core(ins: Instruction) -> Instruction:
     """The contraction itself, which a ``fused_contraction`` has inside."""
     if ins.name != "fused_contraction":
@@ -119,7 +139,7 @@ def _types(core: Instruction) -> tuple[Type, Type, Type]:
 
 
 def _element_types(core: Instruction) -> ElementTypes:
-    a, b, out = (type.numpy.name for type in _types(core))
+    a, b, out = (type.dtype_name for type in _types(core))
     return ElementTypes(a, b, out, out)
 
 

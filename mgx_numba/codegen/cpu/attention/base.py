@@ -48,7 +48,7 @@ class AttentionKernel:
         self._declare()
         setup = [*self._locals(), *self.setup()]
         task = [*self._decode(), *self.body(), *self._finish()]
-        text = kernel_text([*self.arguments.bind(), *setup, *for_tasks(task)])
+        text = kernel_text([*self.arguments.bind(), *setup, *self.in_state(for_tasks(task))])
         name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
         return Launch(
             cpu_kernel(name, text, self.origin),
@@ -65,6 +65,10 @@ class AttentionKernel:
     def body(self) -> list[str]:
         """Statements of one task."""
         raise NotImplementedError
+
+    def in_state(self, statements: list[str]) -> list[str]:
+        """Statements of all tasks, in the state that the kernel's tiles need."""
+        return statements
 
     def mask_name(self) -> str:
         """The mask's part of the kernel's name."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["BUFFER_BYTES", "QUERIES", "Blocks", "cut_few", "cut_many", "record_size"]
+__all__ = ["BUFFER_BYTES", "QUERIES", "Blocks", "cut_few", "cut_many", "cut_tiles", "record_size"]
 
 BUFFER_BYTES = 32768
 """Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
@@ -53,6 +53,19 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     most = room // group // tile.rows * tile.rows
     keys = _even(-(-problem.keys // splits), most, tile.rows)
     return Blocks(queries, group, keys, min(problem.depth, room // queries), width, splits)
+
+
+def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
+    """Blocks for a tile that reads whole matrices: a group is its rows, keys are whole panels of it."""
+    room = BUFFER_BYTES // problem.itemsize
+    width = -(-problem.width // tile.columns) * tile.columns
+    queries = _even(problem.queries, min(QUERIES, room // width // tile.rows * tile.rows), tile.rows)
+    splits = _splits(problem, problem.batch * problem.heads * -(-problem.queries // queries), threads)
+    longest = max(width, 2 * tile.depth(problem.depth))
+    most = min(room // tile.rows, 2 * room // longest) // tile.columns * tile.columns
+    return Blocks(
+        queries, tile.rows, _even(-(-problem.keys // splits), most, tile.columns), problem.depth, width, splits
+    )
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:

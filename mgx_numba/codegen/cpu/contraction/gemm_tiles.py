@@ -20,7 +20,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
 from .blocking import NEAR_PANELS
-from .conv import ConvPointwise
+from .conv import ConvPointwise, pixel_product
 from .gemm import LEFT, GemmPacked, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
@@ -172,4 +172,4 @@ class ConvPointwiseTiles(ConvPointwise):
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:
-        return super().declines(problem) or self._gemm.declines(self._product(problem))
+        return super().declines(problem) or self._gemm.declines(pixel_product(problem))

@@ -8,6 +8,7 @@ are few tiles, several blocks add parts of each sum, and a second launch adds th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,12 +21,14 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
-from .operands import RowPlace
+from .operands import Extent, RowPlace
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
-__all__ = ["WORDS", "RingText", "RingTile", "pack_columns", "ring_refusal", "ring_solution"]
+__all__ = [
+    "LEAST_SLICES", "WORDS", "RingText", "RingTile", "pack_columns", "ring_refusal", "ring_solution", "slices_of",
+]  # fmt: skip
 
 WORDS = 32
 """Words (32 bits) of the sum that a slice has of each row and column: as long to multiply as the next slice is on its
@@ -70,16 +73,21 @@ class RingTile:
         return 32 * self.down * self.across
 
 
-def ring_refusal(placed: PlacedRequest) -> str:
-    """Why operands cannot come to a ring; empty if they can."""
+def slices_of(placed: PlacedRequest) -> int:
+    """Slices of each sum."""
+    return -(-Extent.of(placed.problem).depth // (WORDS * 4 // ITEMSIZE[placed.problem.types.a]))
+
+
+def ring_refusal(placed: PlacedRequest, capability: tuple[int, int] = LEAST_CAPABILITY) -> str:
+    """Why operands cannot come to a ring; empty if they can. ``capability`` is the least that what multiplies needs."""
     problem = placed.request.problem
     try:
         arch = selected_architecture()
     except DeviceError:
         arch = None  # the interpreter
-    if arch is not None and arch.capability < LEAST_CAPABILITY:
+    if arch is not None and arch.capability < capability:
         return f"{arch.name} has no copies beside other work, and no tensor cores of this kind"
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
         rank = len(problem.batch)
         left, right = problem.a_strides, problem.b_strides
@@ -87,6 +95,8 @@ def ring_refusal(placed: PlacedRequest) -> str:
             return "the left operand's rows are no whole vectors"
         along = right[rank] == 1 and not any(s % lanes for s in (*right[:rank], right[-1]))
         across = right[-1] == 1 and problem.n % lanes == 0 and not any(s % lanes for s in right[:-1])
+        if across and not along and ITEMSIZE[problem.types.b] == 1:
+            return f"columns of {problem.types.b} cannot be turned"
         return "" if along or across else "the right operand has no whole vectors"
     if problem.group_in % lanes or any(s % lanes for s in problem.x_strides):
         return "the channels of a group are no whole vectors"
@@ -136,46 +146,51 @@ class RingText(ContractionText):
         split_tile: that of sums in parts.
     """
 
-    tiles: tuple[RingTile, ...]
-    split_tile: RingTile
+    tiles: ClassVar[tuple[RingTile, ...]]
+    split_tile: ClassVar[RingTile]
 
-    def __init__(self, placed: PlacedRequest) -> None:
+    def __init__(self, placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> None:
+        """``tile`` and ``splits``, in how many parts each sum is computed, are chosen if they are not given."""
         super().__init__(placed)
         problem = self.request.problem
-        self.dtype = problem.types.single
-        self.lanes = VECTOR_BYTES // ITEMSIZE[self.dtype]
-        self.depth = WORDS * 4 // ITEMSIZE[self.dtype]
-        self.pitch = PITCH * 4 // ITEMSIZE[self.dtype]
-        planes = self.operands.planes
-        slices = -(-self.operands.depth // self.depth)
-        fitting = [t for t in self.tiles if t.columns < 2 * self.operands.columns] or [self.tiles[-1]]
-        many = [t for t in fitting if self._tiles(t.rows, t.columns) * planes >= ENOUGH_BLOCKS]
-        self.splits = 1
-        self.tile = many[0] if many else fitting[-1]
-        small = self.tile.rows < self.split_tile.rows
-        if (not many and slices >= 2 * LEAST_SLICES) or (small and slices >= MANY_SLICES):
-            self.tile = self.split_tile
-            blocks = self._tiles(self.tile.rows, self.tile.columns) * planes
-            self.splits = max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
+        self.size = size = ITEMSIZE[problem.types.a]
+        self.lanes = VECTOR_BYTES // size
+        self.depth = WORDS * 4 // size
+        self.pitch = PITCH * 4 // size
+        planes, slices = self.operands.planes, slices_of(placed)
+        self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
         part = -(-slices // self.splits)
         self.splits = -(-slices // part)
         self.arguments.integer("part", part * self.depth)
         if self.splits > 1:
-            self.arguments.pointer("p_scratch", "scratch", "float32")
+            self.arguments.pointer("p_scratch", "scratch", self.accumulator)
             self.arguments.integer("planes", planes)
         self.along = not isinstance(problem, GemmProblem) or problem.b_strides[len(problem.batch)] == 1
         self.width = placed.lanes(self.operands.columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
-        size = ITEMSIZE[self.dtype]
         rows, columns = self.tile.rows, self.tile.columns
         self.turned_pitch = columns + TURNED_PAD // size
         self.left_slot = rows * self.pitch
         self.right_slot = columns * self.pitch if self.along else self.depth * self.turned_pitch
         stage = size * (self.left_slot + self.right_slot)
         self.stages = max(2, min(MOST_STAGES, _shared_bytes() // stage))
-        self.shared_bytes = max(self.stages * stage, 4 * self._staged())
+        self.shared_bytes = max(self.stages * stage, ITEMSIZE[self.accumulator] * self._staged())
+
+    @classmethod
+    def chosen(cls, placed: PlacedRequest) -> tuple[RingTile, int]:
+        """The tile of a contraction, and in how many parts each sum is computed."""
+        extent, slices = Extent.of(placed.problem), slices_of(placed)
+        fitting = [t for t in cls.tiles if t.columns < 2 * extent.columns] or [cls.tiles[-1]]
+        many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH_BLOCKS]
+        tile = many[0] if many else fitting[-1]
+        small = tile.rows < cls.split_tile.rows
+        if (many or slices < 2 * LEAST_SLICES) and not (small and slices >= MANY_SLICES):
+            return tile, 1
+        tile = cls.split_tile
+        blocks = extent.tiles(tile.rows, tile.columns)
+        return tile, max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
 
     def _staged(self) -> int:
-        """Float32 numbers that pass through the block's memory when sums are finished."""
+        """Sums that pass through the block's memory when sums are finished."""
         raise NotImplementedError
 
     def _start(self, buffer: CodeBuffer) -> None:
@@ -192,12 +207,12 @@ class RingText(ContractionText):
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
-        buffer, tile, size = CodeBuffer(), self.tile, ITEMSIZE[self.dtype]
+        buffer, tile, types = CodeBuffer(), self.tile, self.request.problem.types
         self._begin(buffer, tile.rows, tile.columns)
         for line in (
-            f"ring_a = dynamic_{self.dtype}(0)",
-            f"ring_b = dynamic_{self.dtype}({size * self.stages * self.left_slot})",
-            "staged = dynamic_float32(0)",
+            f"ring_a = dynamic_{types.a}(0)",
+            f"ring_b = dynamic_{types.b}({self.size * self.stages * self.left_slot})",
+            f"staged = dynamic_{self.accumulator}(0)",
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
         ):
@@ -260,7 +275,7 @@ class RingText(ContractionText):
                 if self.request.problem.prologue is None:
                     buffer.line(f"copy_async(ring_a, {to}, r_x, {offset}, {condition})")
                     continue
-                buffer.line(f"given = const_{self.dtype}(0, {self.lanes})")
+                buffer.line(f"given = const_{self.request.problem.types.a}(0, {self.lanes})")
                 with buffer.block(f"if {condition}:"):
                     loaded = f"load_aligned(r_x, {offset}, {self.lanes})"
                     buffer.line(f"given = {self._prologue(buffer, loaded, channel, place.image)}")

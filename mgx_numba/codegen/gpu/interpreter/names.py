@@ -41,6 +41,8 @@ def _dtype(value: Any) -> np.dtype:
 
 def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     """Operands of one dtype: that of the vectors, else of the scalars that are not what Python's literals are."""
+    if len({getattr(v, "dtype", None) for v in operands}) == 1 and isinstance(operands[0], (np.ndarray, np.generic)):
+        return tuple(map(np.asarray, operands))
     vectors = {v.dtype for v in operands if isinstance(v, np.ndarray) and v.ndim}
     if len(vectors) > 1:
         raise KernelFault(f"operands of the dtypes {sorted(map(str, vectors))}")
@@ -101,6 +103,10 @@ def _exp2(x: Any) -> Any:
         return np.exp2(np.asarray(x, np.float32))
 
 
+def _rounded(dtype: np.dtype, x: np.ndarray, zero: int) -> np.ndarray:
+    return _cast(dtype, np.rint(x) + np.float32(zero))
+
+
 def _splat(x: Any, lanes: int) -> np.ndarray:
     x = np.asarray(x)
     return x if x.ndim else np.full(lanes, x)
@@ -120,6 +126,8 @@ def elementwise_names() -> dict[str, Any]:
         names[f"const_{dtype}"] = functools.partial(_constant, numpy_dtype(dtype))
         names[f"cast_{dtype}"] = functools.partial(_cast, numpy_dtype(dtype))
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
+    for dtype in ("int8", "uint8"):
+        names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
     for dtype in _INTEGERS:
         names[f"iota_{dtype}"] = functools.partial(np.arange, dtype=numpy_dtype(dtype))
     for name, combine in (("add", "add"), ("mul", "mul"), ("max", "max"), ("min", "min"), ("or", "logical_or"),

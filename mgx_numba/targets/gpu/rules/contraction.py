@@ -11,40 +11,59 @@ import numpy as np
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
+from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
+from ....codegen.gpu.data.unpacking import unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
+from ....codegen.gpu.products import product_of
+from ....codegen.launch import Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
-from ....codegen.tuning.request import Request, least_bytes
+from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ...lowering import contraction
 from ...lowering.buffers import View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
+from ...lowering.contraction import (
+    BLOCK_PRODUCTS,
+    CONVOLUTIONS,
+    PRODUCTS,
+    Contraction,
+    Contractions,
+    accepts_contraction,
+)
 from ...lowering.lowering import Lowering
 from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
 
+MOST_SLOWER = 3
+"""Times the estimate of the best candidate that one with a compiled kernel may take in its place: compiling another
+takes as long as some ten thousand runs of a small product. No figures kept."""
 
-@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """One launch, with the pointwise operations around the contraction compiled in."""
     contraction.lower_contraction(low, ins, _HERE)
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types, which are one float."""
+    """Why kernels do not have the types: they have one float, and products of 8 bits."""
     if out in FLOATS and a is b is out:
+        return None
+    names = (t.numpy.name for t in (a, b, out, out))
+    if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
@@ -64,6 +83,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    if isinstance(problem, GemmProblem) and what.blocks is not None:
+        problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
         problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
@@ -72,17 +93,73 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
-    solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
+    chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        columns = not (refusal(placed) and fma_refusal(placed))
-        operands["w"] = _packed(low, ins, problem, columns, operands["w"], weights, filled)
+        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights, filled)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         if filled is not None and launch.flops:
             launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
+    contraction.note_solver(low, ins, placed, chosen)
+
+
+def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
+    """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
+    kernels may, unless that is much slower."""
+    chosen = contraction.chosen_solver(low, placed)
+    first = _planned(low, placed, chosen)
+    if low.usable(first.launches):
+        return chosen, first
+    solvers = low.backend.candidates(placed)
+    others = [*solvers, *(c for s in solvers for c in low.backend.refinements(placed, s))]
+    seconds = {c: c.solver.estimate(placed, c.blocking) for c in others}
+    longest = MOST_SLOWER * chosen.solver.estimate(placed, chosen.blocking)
+    for candidate in sorted(others, key=seconds.__getitem__):
+        if seconds[candidate] > longest:
+            break
+        other = _planned(low, placed, candidate)
+        if low.usable(other.launches):
+            return candidate, other
+    return chosen, first
+
+
+def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solution:
+    """A solver's launches."""
+    return low.solutions.of(
+        (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
+    )
+
+
+def _with_blocks(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    what: Contraction,
+    places: tuple[tuple[int, ...], ...],
+    operands: dict[str, View],
+) -> GemmProblem:
+    """A product with weights in blocks, whose operands are put among the others; of more than a few rows that with what
+    a launch makes of them."""
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+    points = blocks.zero_points
+    if points is not None:
+        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    operands["x"] = _aligned(low, ins, operands["x"])
+    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    if not nbits_refusal(PlacedRequest(request)):
+        return problem
+    count = form.blocks(problem.k)
+    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
+    launch = unpacked_weights_launch(form, problem.n, count, problem.types.b, low.origin(ins))
+    low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
+    operands["w"] = whole
+    return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
 def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
@@ -104,7 +181,8 @@ def _columns(weights: np.ndarray) -> np.ndarray:
     """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
     once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
     kept = np.ascontiguousarray(once.swapaxes(-1, -2))
-    return np.broadcast_to(kept, (*weights.shape[:-2], *kept.shape[-2:]))
+    lens = (*weights.shape[:-2], *kept.shape[-2:])
+    return kept if kept.shape == lens else np.broadcast_to(kept, lens)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
@@ -130,7 +208,7 @@ def _packed(
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.taps))
+        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
         return low.packed_constant(
             weights, how, lambda: np.ascontiguousarray(pack(filled.weights(weights) if filled else weights))
         )
