@@ -113,11 +113,12 @@ def measure(
             if target == "gpu":
                 _compile_for_gpu(recorder)
             for request, count in recorder.requests.items():
+                replaced = recorder.replaced.get(request, "") if isinstance(request, Request) else ""
                 if isinstance(request, Request):
-                    request = dataclasses.replace(request, replaced=recorder.replaced.get(request, ""))
+                    request = dataclasses.replace(request, replaced=replaced)
                 known, counts = found.get(request.key(), (request, Counter()))
                 counts[name] += count
-                found[request.key()] = (request if getattr(request, "replaced", "") else known, counts)
+                found[request.key()] = (request if replaced else known, counts)
             for path in Path(folder).iterdir():
                 path.unlink()
     records = []

@@ -327,6 +327,8 @@ class Shape:
         """The same lengths and strides with another element type."""
         if self.sub_shapes or self.element is not None:
             raise ShapeError(f"a shape of {self.type.name} has no element type to change: {self}")
+        if type is self.type and not self.is_dynamic:
+            return self
         if self.dyn_dims:
             return Shape.dynamic(type, self.dyn_dims)
         return Shape(type, self.lens, self.strides) if self.ranked else Shape.unranked(type)

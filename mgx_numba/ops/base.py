@@ -82,6 +82,7 @@ class Operator:
     custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
     UNLESS_SET: ClassVar[tuple[str, ...]] = ()
+    _kinds: ClassVar[dict[str, str]]
 
     @property
     def rule_name(self) -> str:
@@ -135,6 +136,14 @@ class Operator:
         """Attribute names and values, in declaration order."""
         values = {f: getattr(self, f.name) for f in fields(self)}
         return {f.name: v for f, v in values.items() if f.name not in self.UNLESS_SET or v != f.default}
+
+    @classmethod
+    def attribute_kinds(cls) -> dict[str, str]:
+        """Names of all attributes in declaration order, with their kinds as annotations name them."""
+        found: dict[str, str] | None = cls.__dict__.get("_kinds")
+        if found is None:
+            found = cls._kinds = {f.name: str(f.type) for f in fields(cls)}
+        return found
 
     def with_attributes(self, **changes: Any) -> Operator:
         """The same operator with some attributes changed."""
@@ -249,13 +258,13 @@ def make_op(name: str, **attributes: Any) -> Operator:
         OperatorError: unknown operator or attribute, or a value of the wrong kind; known attributes are listed.
     """
     cls = operator_class(name)
-    known = {f.name: f for f in fields(cls)}
+    known = cls.attribute_kinds()
     values = {}
     for key, value in attributes.items():
         if key not in known:
             listed = ", ".join(known) or "none"
             raise OperatorError(f"{name} has no attribute {key!r}; it has: {listed}")
-        values[key] = _convert(name, key, str(known[key].type), value)
+        values[key] = _convert(name, key, known[key], value)
     try:
         return cls(**values)
     except TypeError as error:

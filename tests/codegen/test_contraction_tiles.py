@@ -290,6 +290,7 @@ def test_what_is_refused() -> None:
     for why, options in (("transposed", {"transposed": True}), ("cropped", {"pads_begin": (-1, 0)})):
         assert why in (CONV.refusal(ConvProblem(1, 8, 8, (9, 9), (3, 3), fast_math=True, **options)) or "")
     assert "three spatial" in (CONV.refusal(ConvProblem(1, 8, 8, (4, 4, 4), (3, 3, 3), fast_math=True)) or "")
+    assert "product of matrices" in (CONV.refusal(ConvProblem(1, 8, 8, (4, 4), (1, 1), fast_math=True)) or "")
     grouped = ConvProblem(1, 6, 6, (5, 5), (3, 3), groups=2, types=UNSIGNED)
     assert "whole words" in (CONV.refusal(grouped) or "")
 
@@ -300,6 +301,13 @@ def test_large_problems_take_them_and_weights_take_no_more_room() -> None:
     assert GEMM.pack_weights(problem, np.ones((768, 768), np.float32)).nbytes == 4 * 768 * 768
     assert select(ConvProblem(1, 256, 256, (14, 14), (1, 1), fast_math=True)).name == "conv_1x1_tiles"
     assert select(dataclasses.replace(problem, fast_math=False)).name != "gemm_tiles"
+
+
+def test_products_of_few_terms_are_left_to_vectors_that_keep_their_sums() -> None:
+    for lens, name in (((32, 16, (112, 112)), "conv_1x1"), ((64, 256, (56, 56)), "conv_1x1_tiles")):
+        assert select(ConvProblem(1, *lens, (1, 1), fast_math=True), 2).name == name
+        narrow = ConvProblem(1, *lens, (1, 1), types=BFLOAT16, fast_math=True)
+        assert select(narrow, 2).name == "conv_1x1_tiles"  # vectors of bfloat16 do not keep them either
 
 
 def test_the_system_is_asked_once_and_a_refusal_is_told(

@@ -35,7 +35,8 @@ def convolved(
     program, rng = Program(), np.random.default_rng(sum(lens))
     m: Module = program.main
     x = m.add_parameter("x", Shape(type, lens))
-    weights = m.add_literal(rng.standard_normal((16, lens[1], *kernel)).astype(type.numpy))
+    inputs_of_one = lens[1] // int(attributes.get("group", 1))  # type: ignore[call-overload]
+    weights = m.add_literal(rng.standard_normal((16, inputs_of_one, *kernel)).astype(type.numpy))
     y = m.add_instruction("convolution", [x, weights], **attributes)
     m.add_return([m.add_instruction("relu", [y])])
     inputs = {"x": rng.standard_normal(lens).astype(type.numpy)}
@@ -68,8 +69,18 @@ def test_values(
     type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object], how: str, on: Engine
 ) -> None:
     labels = convolved(type, lens, kernel, on, **attributes)
-    assert "gpu::filled_channels_kernel" in labels
+    assert labels[0] == "gpu::filled_channels_kernel"  # it takes images in any order
     assert any(f"convolution_{how}_" in label for label in labels), labels
+
+
+@pytest.mark.parametrize(
+    ("lens", "attributes"), [((2, 2, 7, 9), {"group": 2}), ((2, 1, 7, 9), {}), ((1, 2, 7, 9), {"dilation": (2, 2)})]
+)
+def test_images_that_are_not_filled_are_brought_into_order(
+    lens: tuple[int, ...], attributes: dict[str, object], on: Engine
+) -> None:
+    labels = convolved(F16, lens, (3, 3), on, **attributes)
+    assert ("gpu::filled_channels_kernel" in labels) == ("dilation" in attributes)
 
 
 def test_infinities_and_nan_reach_what_reads_them(on: Engine) -> None:

@@ -19,7 +19,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
-from mgx_numba.targets.gpu.ranges import RangePlans
+from mgx_numba.targets.gpu.ranges import LengthRanges
 from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
@@ -71,10 +71,10 @@ def test_the_list_of_kernels_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     case = MODELS["shuffle_net"]()
     first = dynamic(case, interpreter()).kernels()
 
-    def never(self: RangePlans) -> None:
+    def never(self: LengthRanges) -> None:
         raise AssertionError("lengths are tried again")
 
-    monkeypatch.setattr(RangePlans, "_sample", never)
+    monkeypatch.setattr(LengthRanges, "_sample", never)
     assert dynamic(case, interpreter()).kernels() == first
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...environment import environment_flag
 from ...errors import MgxError
@@ -27,7 +27,9 @@ from .source import (
     given_layer,
     keep_in_file,
 )
-from .tuner import Outcome
+
+if TYPE_CHECKING:
+    from .tuner import Outcome
 
 __all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
 

@@ -59,7 +59,7 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
 
 
 class DeviceBench:
-    """Memory and programs for the candidates of one problem, see `targets.tuning.DeviceBench`."""
+    """Memory and programs for the candidates of one problem, see `targets.tuning.CandidateBench`."""
 
     def __init__(self, engine: Engine, placed: PlacedRequest) -> None:
         """Raises `UnsupportedError` for operands that are not measured."""
@@ -79,7 +79,7 @@ class DeviceBench:
         self._runs: dict[Candidate, int] = {}
 
     def sample(self, candidate: Candidate) -> float:
-        """See `targets.tuning.DeviceBench`: seconds of the device, for one of some runs that it does in a row.
+        """See `targets.tuning.CandidateBench`: seconds of the device, for one of some runs that it does in a row.
 
         Raises:
             DeviceError: there is not enough memory, or the kernel fails.

@@ -27,7 +27,7 @@ from ..base import KeptPlan, Observation, Observer, Stage, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from .ranges import WORKERS, RangePlans, optimized
+from .ranges import WORKERS, LengthRanges, optimized
 from .rules import RULES
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Progress = Callable[[int, int, str], None]
 class GpuProgram:
     """See `Compiled`; a program with dynamic inputs gets a plan for each set of lengths it meets."""
 
-    _ranges: RangePlans | None
+    _ranges: LengthRanges | None
     _trees: list[Tree] | None
     _plan: Plan | None
 
@@ -58,7 +58,7 @@ class GpuProgram:
         """
         self._begin(options, on or engine(options.device_id))
         if is_dynamic(program):
-            self._ranges = RangePlans(program, options, self._engine, progress)
+            self._ranges = LengthRanges(program, options, self._engine, progress)
             self.program = self._ranges.source
             return
         program, self._trees = without_tuples(program)
@@ -72,7 +72,7 @@ class GpuProgram:
 
     @classmethod
     def _of_ranges(
-        cls, ranges: RangePlans, key: Sequence[tuple[int, ...]], options: TargetOptions, on: Engine
+        cls, ranges: LengthRanges, key: Sequence[tuple[int, ...]], options: TargetOptions, on: Engine
     ) -> GpuProgram:
         """The program for a set of lengths of its inputs."""
         made = cls.__new__(cls)

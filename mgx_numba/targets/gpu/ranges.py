@@ -29,7 +29,7 @@ from .capabilities import pass_options
 from .passes import PASSES
 from .rules import RULES
 
-__all__ = ["WORKERS", "RangePlans", "optimized"]
+__all__ = ["WORKERS", "LengthRanges", "optimized"]
 
 WORKERS = 1
 """Memory colouring has no shares to keep apart: all of a device works on one step at a time."""
@@ -42,7 +42,7 @@ all of them the general kernels are made."""
 Progress = Callable[[int, int, str], None]
 
 
-class RangePlans:
+class LengthRanges:
     """See the module. May be used from any thread.
 
     Attributes:

@@ -14,7 +14,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
+from .blocks import BUFFER_BYTES, MOST_QUERIES, Blocks, record_size
 
 __all__ = ["AttentionKernel", "inverse", "join_launch"]
 
@@ -127,7 +127,7 @@ class AttentionKernel:
         return [
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
-            *(f"{name} = local_{self.dtype}({QUERIES})" for name in ("top", "total", "factor")),
+            *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 

@@ -17,7 +17,7 @@ from .blocking import cut
 from .conv import pixel_product, tap_matrices, uneven_pixels
 from .gemm import read_parts
 from .gemm_int8 import left_words
-from .gemm_tiles import form_seconds, part_rows, refused_tiles, tile_of
+from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows
@@ -118,6 +118,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
         formed = form_seconds(problem.batch * problem.in_pixels * problem.in_channels, threads)
+        formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * taps * panels * columns * k, moved + 4 * math.prod(lens), threads)
 
 

@@ -87,9 +87,8 @@ class MatrixWriter(TileWriter):
         self._begin(part)
         row, stride = (self.ir.mul(self.slot[name], constant(_BYTES)) for name in ("x_row", "acc_row"))
 
-        def one_panel(panel: ir.Value, state: Values) -> Values:
+        def one_panel(_: ir.Value, state: Values) -> Values:
             w, acc = state
-            self._touch(panel)
             places = [self._sums_place(acc, r, c) for r in range(self.down) for c in range(self.across)]
             old = self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))
             with self.ir.if_else(old) as (more, first):
@@ -120,13 +119,6 @@ class MatrixWriter(TileWriter):
         self.loop("panel", self.begin, self.end, 1, [w, acc], one_panel)
         self._finish(part)
         self.ir.ret_void()
-
-    def _touch_panel(self, place: ir.Value, row: ir.Value, write: bool) -> None:
-        def one_row(_: ir.Value, state: Values) -> Values:
-            self._prefetch_columns(state[0], write)
-            return [self.at(state[0], row)]
-
-        self.loop("touched", constant(0), self.slot["exist"], 1, [place], one_row)
 
     def _step(self, x: ir.Value, w: ir.Value, row: ir.Value) -> None:
         """The products of one step of k. Of parts: high by low, then high by high, then low by high, so that of four
@@ -165,7 +157,9 @@ class MatrixWriter(TileWriter):
         if not _AHEAD:
             return
         for k in range(TILE_STEP):
-            self.prefetch_line(self.at(w, constant(place + k * _PANEL_LINE // _BYTES)), write=False)
+            hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, near, data
+            line = self.at(w, constant(place + k * _PANEL_LINE // _BYTES))
+            self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
 
     def _begin(self, part: ir.Value) -> None:
         """Set what rows there are, if they are not all."""

@@ -149,25 +149,6 @@ class TileWriter(VectorWriter):
 
     def _touch(self, panel: ir.Value) -> None:
         """Ask early for the memory that the epilogue of this panel will use."""
-        column = self.ir.mul(panel, self.slot["acc_panel"])
-        for count, name in enumerate(("written", "read"), 1):
-            with self.ir.if_then(self.ir.icmp_signed(">=", self.slot["touched"], constant(count))):
-                self._touch_panel(self.at(self.slot[name], column), self.slot[f"{name}_row"], name == "written")
-
-    def _touch_panel(self, place: ir.Value, row: ir.Value, write: bool) -> None:
-        """Ask for the panel's columns of all rows from ``place`` on."""
-        for _ in range(self.rows):
-            self._prefetch_columns(place, write)
-            place = self.at(place, row)
-
-    def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
-        for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.align):
-            self.prefetch_line(self.at(pointer, constant(start)), write)
-
-    def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
-        """Ask for one cache line."""
-        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # near, data
-        self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
         """Sums with all products of one panel added."""
@@ -293,3 +274,21 @@ class ProductWriter(TileWriter):
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
         ahead = self.at(ahead, self.slot["elsewhere"])
         self._prefetch_columns(ahead, write=False)
+
+    def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
+        for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.align):
+            self.prefetch_line(self.at(pointer, constant(start)), write)
+
+    def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
+        """Ask for one cache line."""
+        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # near, data
+        self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+
+    def _touch(self, panel: ir.Value) -> None:
+        column = self.ir.mul(panel, self.slot["acc_panel"])
+        for count, name in enumerate(("written", "read"), 1):
+            with self.ir.if_then(self.ir.icmp_signed(">=", self.slot["touched"], constant(count))):
+                place = self.at(self.slot[name], column)
+                for _ in range(self.rows):
+                    self._prefetch_columns(place, write=name == "written")
+                    place = self.at(place, self.slot[f"{name}_row"])

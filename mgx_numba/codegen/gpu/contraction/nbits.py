@@ -24,13 +24,16 @@ __all__ = ["codes_of_vector", "nbits_refusal", "nbits_solution", "pack_codes"]
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
 """Rows up to which a code's multiply-adds take less time than bringing it: three and one more for each row."""
-SUMS = 4
-"""Columns of a warp times rows: what rows have at a position is converted once for all columns."""
+OWN = 2
+"""Columns of a warp: what rows have at a position is converted once for all of them. With 4 a thread had 255 registers,
+so that 8 warps shared a multiprocessor of an H200, and weights came at half of a copy's rate."""
+BLOCKS, BLOCKS_OF_ROWS = 4, 2
+"""Blocks that share a multiprocessor, with one row and with several: their threads then have 128 and 255 registers."""
 WARPS = 4
 """Warps of a block: one for each scheduler of a multiprocessor."""
 AHEAD = 2
-"""Vectors of each column that a lane has on their way: with 4 columns and 8 warps 32 KiB of a multiprocessor, its share
-of the bandwidth times the latency of memory."""
+"""Vectors of each column that a lane has on their way: with 2 columns and 16 warps 32 KiB of a multiprocessor, its
+share of the bandwidth times the latency of memory."""
 LANES = 4
 """Words of a vector, and sums of a lane side by side."""
 MANTISSA = 23  # bits, by IEEE 754
@@ -84,7 +87,9 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
     request, problem, form = placed.request, text.problem, text.form
     lines, values = text.lines(), text.arguments.values
     work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
-    kernel = gpu_kernel(f"gemm_{form.bits}bits_{problem.types.out}{work}_kernel", lines, WARP * WARPS, len(values))
+    name = f"gemm_{form.bits}bits_{problem.types.out}{work}_kernel"
+    blocks = BLOCKS if problem.m == 1 else BLOCKS_OF_ROWS
+    kernel = gpu_kernel(name, lines, WARP * WARPS, len(values), blocks=blocks)
     grid = gpu_grid(-(-problem.n // (WARPS * text.own)), WARP * WARPS, text.operands.planes)
     block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
@@ -106,7 +111,7 @@ class _BlocksText(ContractionText):
         assert isinstance(problem, GemmProblem) and problem.blocks is not None
         self.problem, self.form = problem, problem.blocks
         self.count = codes_of_vector(self.form)
-        self.own = max(1, SUMS // problem.m)
+        self.own = OWN
         turns = -(-problem.k // (WARP * self.count))
         self.ahead = min(AHEAD, turns)
         self.exact = problem.k % (WARP * self.count * self.ahead) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -72,6 +73,11 @@ class WarpgroupTiling(WarpgroupTile):
     splits: int = 1
 
 
+@functools.lru_cache(maxsize=1024)
+def _warpgroup_tiling(tile: WarpgroupTile, splits: int) -> WarpgroupTiling:
+    return WarpgroupTiling(**asdict(tile), splits=splits)
+
+
 @dataclass(frozen=True)
 class SquareTiling:
     """Rows and columns of a block's tile, which are as many."""
@@ -96,7 +102,7 @@ class FewBits:
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         extent = Extent.of(placed.problem)
-        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.SUMS)) * extent.planes)
+        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.OWN)) * extent.planes)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
@@ -139,13 +145,12 @@ class Warpgroups:
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        return [WarpgroupTiling(**asdict(tile), splits=splits) for _, tile, splits in wgmma_tiles(placed)]
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        found = zip(wgmma_tiles(placed), self.tilings(placed))
-        cycles = next(cycles for (cycles, _, _), own in found if tiling in (None, own))
-        return not_below_memory(placed, cycles / CLOCK)
+        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
+        return not_below_memory(placed, next(found) / CLOCK)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""

@@ -530,7 +530,7 @@ class _WarpgroupText(ContractionText):
             return 0
         if not self.reads:
             return int(self.tile.spare_registers >= EARLY_REGISTERS)
-        return at_once // turns - int(at_once < AHEAD)
+        return max(0, at_once // turns - int(at_once < AHEAD))
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""

@@ -28,7 +28,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
     if not depth or not width:
         return "there are no features"
     keys, values = row_major_strides((1, 1, 1, depth)), row_major_strides((1, 1, 1, width))
-    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.numpy.name)
+    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.dtype_name)
     return attention_refusal(problem, precision)
 
 

@@ -59,10 +59,10 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types: they have one float, and products of 8 bits."""
-    if out in FLOATS and a is b is out:
+    """Why kernels do not have the types: they have one float or int32, and products of 8 bits."""
+    if out in (*FLOATS, Type.int32_type) and a is b is out:
         return None
-    names = (t.numpy.name for t in (a, b, out, out))
+    names = (t.dtype_name for t in (a, b, out, out))
     if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
@@ -82,6 +82,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
+    elif isinstance(problem, ConvProblem) and problem.prologue is None:
+        x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
+        problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
@@ -221,4 +224,4 @@ def _packed(
     return low.materialized(packed, row_major_strides(lens), ins)
 
 
-_HERE = Contractions(_refused, _check, _launch)
+_HERE = Contractions(_refused, _check, _launch, any_order=True)

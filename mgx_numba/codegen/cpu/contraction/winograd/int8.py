@@ -30,7 +30,7 @@ class ConvWinogradInt8(ConvWinograd):
 
     @property
     def name(self) -> str:
-        return super().name + "_int8"
+        return self.form.name + "_int8" + ("_stored" if self.form.stored else "")
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return integer_types_refused(problem.types)
