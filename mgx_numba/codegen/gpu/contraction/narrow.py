@@ -19,11 +19,10 @@ from .placed import VECTOR_BYTES
 
 __all__ = ["FilledImages", "filled_images"]
 
-MOST_FILLED = {1: 8}
-"""How often as many channels there may be with those of zeros, by bytes of an element, and of others `MOST_OTHERS`:
-tensor cores are as much faster than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3,
-of 8 bits up to 16/3. No figures kept of more."""
-MOST_OTHERS = 4
+MOST_FILLED = {1: 8, 2: 4, 4: 4}
+"""How often as many channels there may be with those of zeros, by bytes of an element: tensor cores are as much faster
+than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3, of 8 bits up to 16/3. No figures
+kept of more."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def filled_images(problem: ConvProblem) -> FilledImages | None:
     pads = (problem.pads_begin[-1], problem.pads_end[-1])
     straight = problem.dilation[-1] == 1 and min(pads) >= 0
     found = _in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)
-    return found if found.channels <= MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels else None
+    return found if found.channels <= MOST_FILLED.get(size, 1) * problem.in_channels else None
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
