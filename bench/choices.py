@@ -1,6 +1,7 @@
 """How good the cost model's choices are: every contraction of the bench models, each in every way that tuning tries.
 
     python -m bench.choices [--models a,b] [--threads 2] [--json bench/data/choices.json]
+    python -m bench.choices --target gpu [--fp16] --models resnet50,bert
     python -m bench.choices --read bench/data/choices.json [--ship mgx_numba/codegen/tuning/shipped]
 
 The regret of a set of problems is the time of the chosen candidates over that of the best ones, each problem counted as
@@ -26,17 +27,18 @@ from typing import Any
 from bench.cases import case_names, prepare
 from bench.environment import describe
 from bench.table import show
-from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
-from mgx_numba.codegen.cpu.contraction.select import select
-from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
+from mgx_numba import quantize_fp16
+from mgx_numba.api.program import program as public_program
+from mgx_numba.codegen.backend import Backend, backend
 from mgx_numba.codegen.tuning.files import best, read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord
-from mgx_numba.codegen.tuning.request import Candidate, Request
+from mgx_numba.codegen.tuning.request import Asked, Candidate, Request
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.targets.cpu.measuring import Bench
+from mgx_numba.graph.program import Program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
+from mgx_numba.targets.tuning import CandidateBench
 
 __all__ = ["main", "measure", "regret"]
 
@@ -52,20 +54,26 @@ class Recorder:
     """Stands in for tuning: takes the cost model's choices and notes what was asked for, and how often."""
 
     exhaustive = False
+    budget = None
 
-    def __init__(self) -> None:
-        self.requests: Counter[Request] = Counter()
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.requests: Counter[Asked] = Counter()
         self.replaced: dict[Request, str] = {}
 
-    def choose(self, request: Request) -> Candidate:
+    def choose(self, request: Asked) -> Candidate:
         self.requests[request] += 1
-        return Candidate(select(request.problem, request.threads))
+        return self.backend.choose(request)
+
+    def pending(self) -> list[tuple[Asked, int]]:
+        """All problems, and how often the model has each."""
+        return list(self.requests.items())
 
     def in_place(self, request: Request, operand: str) -> None:
         """The model's plan has the result in the place of this operand."""
         self.replaced[request] = operand
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
         """Which instruction of the model it is."""
 
     def tell(self) -> None:
@@ -79,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record = json.loads(options.read.read_text())
     else:
         record = {"environment": describe(), "threads": options.threads}
-        record["problems"] = measure(options.models or case_names(), options.threads)
+        record["problems"] = measure(
+            options.models or case_names(), options.threads, target=options.target, half=options.fp16
+        )
     if options.json:
         options.json.write_text(_text(record))
     if options.ship:
@@ -88,20 +98,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(models: Sequence[str], threads: int, scale: str = "full") -> list[dict[str, Any]]:
-    """A record for each distinct contraction of the models: what was chosen, and the seconds of every candidate."""
-    found: dict[Any, tuple[Request, Counter[str]]] = {}
+def measure(
+    models: Sequence[str], threads: int, scale: str = "full", target: str = "cpu", half: bool = False
+) -> list[dict[str, Any]]:
+    """A record for each distinct contraction of the models, in float16 if they shall be ``half``: what was chosen, and
+    the seconds of every candidate."""
+    found: dict[Any, tuple[Asked, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for name in models:
             case = prepare(name, Path(folder), scale)
-            recorder = Recorder()
+            recorder = Recorder(backend(target))
             options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
-            compile_for("cpu", parse_onnx(case.path), options)
+            compile_for(target, _program(case.path, half), options)
+            if target == "gpu":
+                _compile_for_gpu(recorder)
             for request, count in recorder.requests.items():
-                request = dataclasses.replace(request, replaced=recorder.replaced.get(request, ""))
+                replaced = recorder.replaced.get(request, "") if isinstance(request, Request) else ""
+                if isinstance(request, Request):
+                    request = dataclasses.replace(request, replaced=replaced)
                 known, counts = found.get(request.key(), (request, Counter()))
                 counts[name] += count
-                found[request.key()] = (request if request.replaced else known, counts)
+                found[request.key()] = (request if replaced else known, counts)
             for path in Path(folder).iterdir():
                 path.unlink()
     records = []
@@ -109,7 +126,7 @@ def measure(models: Sequence[str], threads: int, scale: str = "full") -> list[di
         if sys.stderr.isatty():
             print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
         try:
-            records.append(_measure(request, counts))
+            records.append(_measure(backend(target), request, counts))
         except MgxError as error:
             print(f" not measured: {error}", file=sys.stderr)
     if sys.stderr.isatty():
@@ -124,13 +141,38 @@ def regret(problems: Sequence[dict[str, Any]]) -> float:
     return chosen / best - 1 if best else 0.0
 
 
-def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
-    bench = Bench(request)
-    solvers = solver_candidates(request)
+def _program(path: Path, half: bool) -> Program:
+    parsed = public_program.wrap(parse_onnx(path))
+    if half:
+        quantize_fp16(parsed)
+    return parsed._portable
+
+
+def _compile_for_gpu(recorder: Recorder) -> None:
+    from mgx_numba.runtime.gpu.choice import engine
+    from mgx_numba.targets.gpu.measuring import compile_candidates
+
+    compile_candidates(engine(), recorder)  # type: ignore[arg-type]
+
+
+def _bench(request: Any) -> CandidateBench:
+    if isinstance(request, Request):
+        from mgx_numba.targets.cpu.measuring import Bench
+
+        return Bench(request)
+    from mgx_numba.runtime.gpu.choice import engine
+    from mgx_numba.targets.gpu.measuring import DeviceBench
+
+    return DeviceBench(engine(), request)
+
+
+def _measure(own: Backend, request: Asked, counts: Counter[str]) -> dict[str, Any]:
+    bench = _bench(request)
+    solvers = own.candidates(request)
     chosen = solvers[0]
     times = _times(bench, solvers, _ROUNDS)
     winner = min(times, key=times.__getitem__)
-    near = [c for s in dict.fromkeys([chosen, winner]) for c in refinements(request, s)]
+    near = [c for s in dict.fromkeys([chosen, winner]) for c in own.refinements(request, s)]
     times |= _times(bench, [*dict.fromkeys([chosen, winner, *near])], _ROUNDS)
     fastest = min(times, key=times.__getitem__)
     final = _times(bench, [chosen, fastest], _FINAL_ROUNDS)
@@ -142,7 +184,7 @@ def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
         "problem": dict(key.fields),
         "models": dict(counts),
         "count": sum(counts.values()),
-        "estimate_seconds": {s.solver.name: s.solver.estimate(request.problem, request.threads) for s in solvers},
+        "estimate_seconds": {e.solver: e.seconds for e in own.estimates(request) if e.seconds is not None},
         "chosen": str(chosen),
         "chosen_seconds": final[chosen],
         "best": str(fastest),
@@ -152,7 +194,7 @@ def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
     if final[chosen] > _CLEAR * final[fastest]:
         date = time.strftime(_DATE, time.gmtime())
         name, configuration = fastest.solver.name, fastest.configuration
-        record = TuningRecord(key, device_fingerprint(), name, configuration, final[fastest], date=date)
+        record = TuningRecord(key, own.fingerprint(), name, configuration, final[fastest], date=date)
         found["best_record"] = record.to_json()
     return found
 
@@ -170,7 +212,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
+def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
     samples: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
     for _ in range(rounds):
         for candidate, seconds in samples.items():
@@ -240,6 +282,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="python -m bench.choices", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=lambda text: text.split(","), help="cases, such as bert,light_resnet50@8")
+    parser.add_argument("--target", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--fp16", action="store_true", help="the models in float16")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--json", type=Path, help="write everything that was measured")
     parser.add_argument("--read", type=Path, help="show what was measured before")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .launch import Solution
     from .store import Store
     from .tuning.record import DeviceFingerprint, TuningRecord
-    from .tuning.request import Candidate, Estimate, Request
+    from .tuning.request import Asked, Candidate, Estimate
 
 __all__ = ["Backend", "Progress", "backend", "register"]
 
@@ -38,6 +38,10 @@ class Backend(Protocol):
     def fingerprint(self) -> DeviceFingerprint:
         """What measured times depend on besides the problem."""
 
+    def unit(self, kernels: Sequence[KernelSource]) -> str:
+        """What multiplies in a kernel and those that it calls, for readers: ``AMX int8``. Empty where that is the
+        arithmetic that `Limits` names, or nobody knows."""
+
     def plan(self, problem: Any) -> Solution:
         """The launches that compute one of `codegen.problems`, with operands by the names that the problem gives.
 
@@ -45,17 +49,26 @@ class Backend(Protocol):
             UnsupportedError: this back end has no kernel for it; the message says why.
         """
 
-    def choose(self, request: Request) -> Candidate:
+    def general(self, problem: Any) -> Any | None:
+        """A problem of the same result whose kernels serve more lengths; None if there is none."""
+
+    def choose(self, request: Asked) -> Candidate:
         """The solver that the cost model has for a contraction.
 
         Raises:
             UnsupportedError: no solver applies; the message has every solver's reason.
         """
 
-    def estimates(self, request: Request) -> list[Estimate]:
+    def estimates(self, request: Asked) -> list[Estimate]:
         """What the cost model says of every solver, those that apply first, the quickest of them first."""
 
-    def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
+    def candidates(self, request: Asked) -> list[Candidate]:
+        """Every solver that applies, with its own blocking, the quickest by the cost model first."""
+
+    def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
+        """Other blockings of a candidate's solver that may be quicker, a few."""
+
+    def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
         """What a tuning record says, or None if its solver does not exist or does not apply here."""
 
     def objects(

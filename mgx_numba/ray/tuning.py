@@ -14,12 +14,13 @@ from ..codegen.tuning.files import best, merge_records, records_from
 from ..codegen.tuning.session import Tuning
 from ..codegen.tuning.source import Sources
 from ..errors import OptionError
-from ..targets.cpu.tuning import tune as measure
+from ..targets.cpu.measuring import Bench
 from ..targets.registry import DEFAULT, target
+from ..targets.tuning import tune as measure
 
 if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
-    from ..codegen.tuning.request import Request
+    from ..codegen.tuning.request import Asked
 
 __all__ = ["tune"]
 
@@ -62,7 +63,7 @@ def tune(
     if num_threads < 1:
         raise OptionError(f"num_threads is {num_threads}, expected at least 1")
     caches = [os.fspath(path)] if os.path.exists(path) and os.path.getsize(path) else []
-    requests: dict[str, Request] = {}
+    requests: dict[str, Asked] = {}
     for model in models:
         tuning = _tuning(model, {**options, "num_threads": num_threads, "problem_cache": caches})
         requests.update({request.key().key: request for request, _ in tuning.pending()})
@@ -96,10 +97,10 @@ def _tuning(model: program | str | os.PathLike[str], options: dict[str, Any]) ->
     return tuning
 
 
-def _measured(request: Request, budget: float | None) -> list[dict[str, Any]]:
+def _measured(request: Asked, budget: float | None) -> list[dict[str, Any]]:
     """The record of one problem on the machine that this runs on; none if nothing could be measured."""
     found: list[TuningRecord] = []
     tuning = Tuning(backend(target(DEFAULT).backend), Sources([]), found.extend, exhaustive=True, budget=budget)
     tuning.choose(request)
-    measure(tuning)
+    measure(tuning, Bench)
     return [record.to_json() for record in found]

@@ -9,7 +9,7 @@ from math import prod
 from ..core.shape import DynamicDimension
 from ..graph.program import Program
 
-__all__ = ["Lens", "sample_lengths"]
+__all__ = ["Lens", "is_optimal", "sample_lengths"]
 
 Lens = dict[str, tuple[int, ...]]
 
@@ -36,7 +36,9 @@ MOST_ELEMENTS = 1 << 24
 """Of an input."""
 
 
-def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool = False) -> Iterator[Lens]:
+def sample_lengths(
+    program: Program, refused: Sequence[Lens] = (), telling: bool = False, together: Sequence[int] = ()
+) -> Iterator[Lens]:
     """Lengths of the dynamic inputs, the most telling ones first: optimal ones, some that tell dimensions apart, then
     all dimensions together and one by one in turn. Dimensions of one symbol are equal.
 
@@ -44,6 +46,7 @@ def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool
         program: whose inputs they are.
         refused: gets those that do not fit the program as soon as that shows; others are tried in their place.
         telling: stop after those that tell dimensions apart.
+        together: lengths that all dimensions shall have together, in the place of all others.
     """
     given = program.parameter_shapes()
     shapes = {name: s for name, s in given.items() if s.is_dynamic and s.element is None}
@@ -56,13 +59,22 @@ def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool
                 max(d.min, known.min), max(d.min, known.min, min(d.max, known.max)), d.optimals | known.optimals
             )
     seen: set[tuple[int, ...]] = set()
-    for lengths in _assignments({key: d for key, d in ranges.items() if not d.is_fixed}, refused, telling):
+    open_ = {key: d for key, d in ranges.items() if not d.is_fixed}
+    given_lengths = ({key: _in(d, length) for key, d in open_.items()} for length in together)
+    for lengths in given_lengths if together else _assignments(open_, refused, telling):
         if tuple(lengths.values()) in seen:
             continue
         seen.add(tuple(lengths.values()))
         lens = {n: tuple(lengths.get(key, ranges[key].min) for key in keys[n]) for n in shapes}
         if all(prod(n) <= MOST_ELEMENTS for n in lens.values()):
             yield lens
+
+
+def is_optimal(program: Program, lens: Lens) -> bool:
+    """Whether dynamic dimensions have optimal lengths in these, all that have any."""
+    shapes = program.parameter_shapes()
+    asked = [(n, d.optimals) for name, own in lens.items() for n, d in zip(own, shapes[name].dims) if d.optimals]
+    return bool(asked) and all(n in optimals for n, optimals in asked)
 
 
 def _assignments(

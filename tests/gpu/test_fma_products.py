@@ -7,7 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import fma
+from mgx_numba.codegen.gpu.contraction import fma, solvers
 from mgx_numba.codegen.gpu.contraction.fma import RingTile
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
@@ -55,8 +55,9 @@ def test_products(rows: int, columns: int, depth: int, turned: bool, result: Typ
 
 def test_a_large_tile(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
     large = RingTile(128, 128, 2, 4)
-    monkeypatch.setattr(fma._FmaText, "tiles", (large,))
-    monkeypatch.setattr(fma._FmaText, "split_tile", large)
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.MultiplyAdds(),))
+    monkeypatch.setattr(fma.FmaText, "tiles", (large,))
+    monkeypatch.setattr(fma.FmaText, "split_tile", large)
     agree(*product(20, 40, 36, False, F32), on)
 
 

@@ -18,7 +18,7 @@ from .toolchain.loader import load, loadable
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Candidate, Estimate, Request
+    from ..tuning.request import Asked, Candidate, Estimate, Request
 
 __all__ = ["BACKEND", "CpuBackend"]
 
@@ -41,30 +41,53 @@ class CpuBackend:
 
         return device_fingerprint()
 
+    def unit(self, kernels: Sequence[KernelSource]) -> str:
+        """See `Backend.unit`."""
+        from .units import unit_of
+
+        return unit_of(kernels)
+
     def plan(self, problem: Any) -> Solution:
         """See `Backend.plan`."""
         from .planning import plan
 
         return plan(problem)
 
-    def choose(self, request: Request) -> Candidate:
+    def general(self, problem: Any) -> Any | None:
+        """See `Backend.general`: lengths are arguments of all kernels but contractions', which have solvers for any."""
+        return None
+
+    def choose(self, request: Asked) -> Candidate:
         """See `Backend.choose`."""
         from ..tuning.request import Candidate
         from .contraction.select import select
 
-        return Candidate(select(request.problem, request.threads))
+        own = _own(request)
+        return Candidate(select(own.problem, own.threads))
 
-    def estimates(self, request: Request) -> list[Estimate]:
+    def estimates(self, request: Asked) -> list[Estimate]:
         """See `Backend.estimates`."""
         from .contraction.configurations import estimates
 
-        return estimates(request)
+        return estimates(_own(request))
 
-    def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
+    def candidates(self, request: Asked) -> list[Candidate]:
+        """See `Backend.candidates`."""
+        from .contraction.configurations import solver_candidates
+
+        return solver_candidates(_own(request))
+
+    def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
+        """See `Backend.refinements`."""
+        from .contraction.configurations import refinements
+
+        return refinements(_own(request), winner)
+
+    def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
         """See `Backend.candidate_of`."""
         from .contraction.configurations import candidate_of
 
-        return candidate_of(request, record)
+        return candidate_of(_own(request), record)
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -97,6 +120,14 @@ class CpuBackend:
     ) -> list[int]:
         """See `Backend.load`; handles are addresses."""
         return load(sources, progress, store)
+
+
+def _own(request: Asked) -> Request:
+    """A request, which this back end asks nothing besides."""
+    from ..tuning.request import Request
+
+    assert isinstance(request, Request), request
+    return request
 
 
 BACKEND = CpuBackend()

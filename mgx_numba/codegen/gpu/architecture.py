@@ -49,6 +49,11 @@ class Architecture:
         return self.triple.startswith("nvptx")
 
     @property
+    def clusters(self) -> bool:
+        """Whether blocks can reach each other's memory: PTX ISA, "Cluster of Cooperative Thread Arrays"."""
+        return self.nvidia and self.capability >= (9, 0)
+
+    @property
     def overlaps(self) -> bool:
         """Whether its kernels begin with a wait for the launch before, so that their blocks may be there by then: PTX
         ISA, "griddepcontrol"."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...errors import UnsupportedError
 from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store
@@ -17,7 +17,8 @@ from .kernel import NAME
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Candidate, Estimate, Request
+    from ..tuning.request import Asked, Candidate, Estimate
+    from .contraction.placed import PlacedRequest
 
 __all__ = ["BACKEND", "GpuBackend"]
 
@@ -40,23 +41,55 @@ class GpuBackend:
 
         return device_fingerprint()
 
+    def unit(self, kernels: Sequence[KernelSource]) -> str:
+        """See `Backend.unit`."""
+        from .units import unit_of
+
+        return unit_of(kernels)
+
     def plan(self, problem: Any) -> Solution:
         """See `Backend.plan`."""
         from .planning import plan
 
         return plan(problem)
 
-    def choose(self, request: Request) -> Candidate:
+    def general(self, problem: Any) -> Any | None:
+        """See `Backend.general`: the texts of reductions say how much of a row each thread has."""
+        from ..problems.cluster import ReductionProblem
+
+        if not isinstance(problem, ReductionProblem) or problem.general:
+            return None
+        return replace(problem, general=True)
+
+    def choose(self, request: Asked) -> Candidate:
         """See `Backend.choose`."""
-        raise UnsupportedError(f"the back end {NAME} has no solvers to choose from yet")
+        from .contraction.solvers import choose
 
-    def estimates(self, request: Request) -> list[Estimate]:
-        """See `Backend.estimates`: there are no solvers to choose from yet."""
-        return []
+        return choose(_own(request))
 
-    def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
+    def estimates(self, request: Asked) -> list[Estimate]:
+        """See `Backend.estimates`."""
+        from .contraction.solvers import estimates
+
+        return estimates(_own(request))
+
+    def candidates(self, request: Asked) -> list[Candidate]:
+        """See `Backend.candidates`."""
+        from .contraction.solvers import candidates
+
+        return candidates(_own(request))
+
+    def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
+        """See `Backend.refinements`."""
+        from .contraction.solvers import refinements
+
+        return refinements(_own(request), winner)
+
+    def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
         """See `Backend.candidate_of`."""
-        return None
+        from .contraction.solvers import candidate_of
+
+        return candidate_of(_own(request), record)
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -95,6 +128,14 @@ class GpuBackend:
         from .loader import load
 
         return load(sources, progress, store)
+
+
+def _own(request: Asked) -> PlacedRequest:
+    """A request with what this back end asks besides."""
+    from .contraction.placed import PlacedRequest
+
+    assert isinstance(request, PlacedRequest), request
+    return request
 
 
 BACKEND = GpuBackend()

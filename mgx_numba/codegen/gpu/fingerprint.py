@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from ..._version import __version__
+from ...errors import DeviceError
 from ..platform import platform
 from ..tuning.record import DeviceFingerprint
+from .architecture import WARP, chosen
+from .contraction.wgmma_tiles import LARGE_DEVICE
 from .driver.device import device
 
 __all__ = ["device_fingerprint"]
 
 
 def device_fingerprint() -> DeviceFingerprint:
-    """Of the first device: ``cores`` are its multiprocessors, ``vector_bits`` those of a warp of float32."""
-    here, versions = device(), platform()
+    """Of the first device: ``cores`` are its multiprocessors, ``vector_bits`` those of a warp of float32. Without a
+    device that of a large one without a name, for plans that the interpreter runs."""
+    versions = platform()
+    made_by = (("llvmlite", versions.llvmlite), ("mgx_numba", __version__), ("numba", versions.numba))
+    try:
+        here = device()
+    except DeviceError:
+        arch = chosen()
+        names = () if arch is None else (arch.name,)
+        return DeviceFingerprint("", names, LARGE_DEVICE, 32 * (WARP if arch is None else arch.wave), made_by)
+    driver = ("cuda driver", str(here.driver.version))
     return DeviceFingerprint(
-        here.name,
-        (here.architecture.name,),
-        here.multiprocessors,
-        32 * here.architecture.wave,
-        (
-            ("cuda driver", str(here.driver.version)),
-            ("llvmlite", versions.llvmlite),
-            ("mgx_numba", __version__),
-            ("numba", versions.numba),
-        ),
+        here.name, (here.architecture.name,), here.multiprocessors, 32 * here.architecture.wave, (driver, *made_by)
     )

@@ -10,17 +10,11 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..problems.gemm import GemmProblem
 from ..problems.indexing import IndexedCopy
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
-from .contraction.few_rows import few_rows_refusal, few_rows_solution
-from .contraction.fma import fma_refusal, fma_solution
-from .contraction.nbits import nbits_solution
 from .contraction.placed import PlacedRequest
-from .contraction.tensor import refusal, tensor_solution
-from .contraction.tiled import tiled_solution
-from .contraction.wgmma import wgmma_refusal, wgmma_solution
+from .contraction.solvers import choose
 from .data.indexed import indexed_launch
 from .kernel import NAME
 
@@ -51,16 +45,7 @@ def _(problem: IndexedCopy) -> Solution:
 
 @plan.register
 def _(problem: PlacedRequest) -> Solution:
-    contraction = problem.request.problem
-    if isinstance(contraction, GemmProblem) and contraction.blocks is not None:
-        return nbits_solution(problem)
-    if not few_rows_refusal(problem):
-        return few_rows_solution(problem)
-    if not wgmma_refusal(problem):
-        return wgmma_solution(problem)
-    if not refusal(problem):
-        return tensor_solution(problem)
-    return tiled_solution(problem) if fma_refusal(problem) else fma_solution(problem)
+    return choose(problem).solver.plan(problem)  # type: ignore[no-any-return]
 
 
 @plan.register

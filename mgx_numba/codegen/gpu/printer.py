@@ -82,7 +82,7 @@ class ThreadPrinter(VectorPrinter):
 
 def dtype_name(type: Type) -> str:
     """The kernel language's name of an element type."""
-    return type.numpy.name
+    return type.dtype_name
 
 
 def most_lanes(size: int) -> int:

@@ -56,6 +56,11 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
 
+Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
+    cluster_rank()                       number of the thread's block in its cluster
+    cluster_barrier()                    until all threads of all blocks of the cluster are here
+    cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
+
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
@@ -98,6 +103,7 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    clusters,
     faults,
     mbarriers,
     pipelines,
@@ -110,6 +116,7 @@ from .lang import (
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
@@ -123,7 +130,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
+    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
     tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -58,6 +58,7 @@ class ReductionProblem:
             than one only where the results are reductions of what depends on none.
         cut, share: the reduced axes, as one, that parts have ``share`` elements of, if there are several.
         fold: steps that count as columns of their own, with results of their own between those of parts.
+        general: whether the kernel shall serve rows of many lengths, where one of its own would be quicker.
     """
 
     module: Module
@@ -70,6 +71,7 @@ class ReductionProblem:
     cut: tuple[int, ...] = ()
     share: int = 0
     fold: int = 1
+    general: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import MgxError
 from ..problems.convolution import ConvProblem
@@ -15,7 +15,18 @@ from ..problems.epilogue import Epilogue
 from ..problems.gemm import BlockFormat, GemmProblem
 from .record import Problem, TuningRecord
 
-__all__ = ["Candidate", "Estimate", "Request", "format_configuration", "least_bytes", "problem_of"]
+__all__ = ["Asked", "Candidate", "Estimate", "Request", "format_configuration", "least_bytes", "problem_of"]
+
+
+class Asked(Protocol):
+    """What a back end is asked to choose a solver for: a `Request`, or one with more that its solvers must know."""
+
+    @property
+    def problem(self) -> GemmProblem | ConvProblem:
+        """What is computed."""
+
+    def key(self) -> Problem:
+        """The problem under which records are kept."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,12 @@ class Request:
     replaced: str = ""
 
     def key(self) -> Problem:
-        """The problem under which records are kept.
+        """The problem under which records are kept, see `fields`."""
+        operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
+        return Problem.of(operation, self.threads, self.fields())
+
+    def fields(self) -> dict[str, Any]:
+        """What tells the problem from others, but for its operation and threads.
 
         The types are one text, ``dtype``. A prologue or epilogue counts by its name (its operations) and operands:
         constants do not change what is fast.
@@ -94,8 +110,7 @@ class Request:
         if isinstance(self.problem, GemmProblem) and self.problem.blocks:
             form = self.problem.blocks
             fields["blocks"] = [form.bits, form.size, int(form.zero_points)]
-        operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
-        return Problem.of(operation, self.threads, fields)
+        return fields
 
 
 def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:

@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...environment import environment_flag
 from ...errors import MgxError
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
-from .request import Candidate, Estimate, Request
+from .request import Asked, Candidate, Estimate, Request
 from .source import (
     ENVIRONMENT,
     Found,
@@ -27,7 +27,9 @@ from .source import (
     given_layer,
     keep_in_file,
 )
-from .tuner import Outcome
+
+if TYPE_CHECKING:
+    from .tuner import Outcome
 
 __all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
 
@@ -85,8 +87,8 @@ class Tuning:
         self.measurements = 0
         self._sources = sources
         self._keep = keep
-        self._keys: dict[Request, Problem] = {}
-        self._requests: dict[Problem, tuple[Request, int]] = {}
+        self._keys: dict[Asked, Problem] = {}
+        self._requests: dict[Problem, tuple[Asked, int]] = {}
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
         self._unusable: dict[Problem, str] = {}
@@ -98,7 +100,7 @@ class Tuning:
         """This machine's."""
         return self.backend.fingerprint()
 
-    def choose(self, request: Request) -> Candidate:
+    def choose(self, request: Asked) -> Candidate:
         """The solver and blocking of the first record found, else what the cost model says.
 
         Raises:
@@ -118,13 +120,13 @@ class Tuning:
             self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
-    def consult(self, request: Request) -> Candidate:
+    def consult(self, request: Asked) -> Candidate:
         """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
         found = self._sources.find(request.key(), self.fingerprint)
         candidate = None if found is None else self.backend.candidate_of(request, found.record)
         return candidate or self.backend.choose(request)
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
         """An instruction of the program is computed so: by another solver than was chosen, where weights do not fit it
         or would grow too much."""
         problem = self._keys.get(request) or request.key()
@@ -141,19 +143,19 @@ class Tuning:
         """Texts of the warnings given."""
         return list(self._told.values())
 
-    def pending(self) -> list[tuple[Request, int]]:
+    def pending(self) -> list[tuple[Asked, int]]:
         """Problems asked for that have no record of this machine, and how often the program has each."""
         return [
             entry for problem, entry in self._requests.items()
             if problem not in self._used or not self._used[problem].exact
         ]  # fmt: skip
 
-    def hint(self, request: Request) -> Candidate | None:
+    def hint(self, request: Asked) -> Candidate | None:
         """What a record of another machine says."""
         found = self._used.get(request.key())
         return None if found is None else self.backend.candidate_of(request, found.record)
 
-    def learn(self, request: Request, outcome: Outcome[Candidate]) -> None:
+    def learn(self, request: Asked, outcome: Outcome[Candidate]) -> None:
         """Take a measured winner as the record of its problem, and keep it."""
         problem, candidate = request.key(), outcome.candidate
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -172,7 +174,7 @@ class Tuning:
         """The records that decided, to be saved with the program."""
         return [found.record for found in self.used()]
 
-    def explain(self, request: Request) -> str:
+    def explain(self, request: Asked) -> str:
         """Why a problem has no record of this machine that can be used."""
         unusable = self._unusable.get(request.key())
         if unusable is not None:
@@ -191,7 +193,7 @@ class Tuning:
                 return self._choice(problem, request), self.backend.estimates(request)
         return None
 
-    def _choice(self, problem: Problem, request: Request) -> Choice:
+    def _choice(self, problem: Problem, request: Asked) -> Choice:
         found = self._used.get(problem)
         placed = self._placed.get(problem, {})
         candidate = self._candidate(request, found)
@@ -203,7 +205,7 @@ class Tuning:
             candidate, record, origin = taken, None, "cost model"
         return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 
-    def _candidate(self, request: Request, found: Found | None) -> Candidate:
+    def _candidate(self, request: Asked, found: Found | None) -> Candidate:
         candidate = None if found is None else self.backend.candidate_of(request, found.record)
         return candidate or self.backend.choose(request)
 

@@ -15,7 +15,7 @@ __all__ = ["with_narrow_forms"]
 
 NARROW = INT8 | FLOAT8 | {Type.half_type, Type.bf16_type}
 MOST_FORMS = 3
-"""Results besides the region's own: one for integers, one for float16, and one more. No figures kept."""
+"""Quantised forms of one value at most that are made with it: each is one more result to store. No figures kept."""
 LONGEST = 8
 """Operations of a quantisation at most: a conversion, a factor, limits, rounding, the zero point, a conversion."""
 

@@ -174,7 +174,7 @@ class CallForm:
         if place.region is Region.ARENA:
             return self._memory.arena.address + place.offset
         if place.region is Region.CONSTANT:
-            return executable.constant_memory.address + executable.constants.starts[place.index] + place.offset
+            return executable.constants[place.index].address + place.offset
         if place.region is Region.FAULT:
             return self._memory.fault.address + place.offset
         found = self._places.get((place.region, place.index))

@@ -58,9 +58,12 @@ class CudaEngine:
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Handles of the kernels' functions on this device."""
-        distinct = {source.symbol: source for source in kernels}
-        objects = backend(NAME).objects(list(distinct.values()), progress, store)
-        return [self.device.function(source.symbol, objects[source.symbol]) for source in kernels]
+        loaded = self.device.functions
+        new = {source.symbol: source for source in kernels if source.symbol not in loaded}
+        objects = backend(NAME).objects(list(new.values()), progress, store)
+        for symbol, code in objects.items():
+            self.device.function(symbol, code)
+        return [loaded[source.symbol] for source in kernels]
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""

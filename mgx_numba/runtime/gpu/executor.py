@@ -15,7 +15,7 @@ from ...core.types import from_numpy
 from ...errors import DeviceError
 from ..memory import numpy_dtype
 from ..plan import HostStep, Plan, Step, TensorSpec
-from .call_form import Packed, owned
+from .constants import DeviceConstants
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
 
@@ -33,9 +33,14 @@ class DeviceExecutable:
     """
 
     def __init__(
-        self, plan: Plan, engine: Engine, progress: Progress | None = None, store: Store | None = None
+        self,
+        plan: Plan,
+        engine: Engine,
+        progress: Progress | None = None,
+        store: Store | None = None,
+        constants: DeviceConstants | None = None,
     ) -> None:
-        """Load the plan's kernels and upload its constants, once.
+        """Load the plan's kernels and upload its constants, once; those of ``constants`` are there.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -46,17 +51,10 @@ class DeviceExecutable:
         kernels = plan.kernels()
         self.functions = dict(zip(kernels, engine.load(kernels, progress, store)))
         self.host_constants = [np.asarray(array, order="C") for array in plan.constants]
-        self.constants = Packed([a.nbytes for a in self.host_constants])
-        self.constant_memory = owned(engine, self.constants.size, "the program's constants")
+        self.constants = (constants or DeviceConstants(engine)).placed(self.host_constants)
         self.result_shapes = [_shape_of(spec) for spec in plan.outputs]
         self.checked = any(isinstance(step, Step) and step.checks for step in plan.steps)
         self.hosted = any(isinstance(step, HostStep) for step in plan.steps)
-        with engine.use():
-            queue = engine.queue()
-            for array, start in zip(self.host_constants, self.constants.starts):
-                if array.nbytes and not array.dtype.hasobject:
-                    queue.upload(self.constant_memory.address + start, array.reshape(-1).view(np.uint8))
-            queue.wait()
         self._idle: list[DeviceContext] = []
         self._lock = threading.Lock()
 
@@ -107,6 +105,15 @@ class DeviceExecutable:
             context = self._take(None)
             try:
                 return context.time_steps(inputs, repeats)
+            finally:
+                self._give(context)
+
+    def seconds(self, inputs: Sequence[DeviceArray]) -> float:
+        """Seconds that the device takes for one run whose data lies there, results included."""
+        with self.engine.use():
+            context = self._take(None)
+            try:
+                return context.seconds(inputs)
             finally:
                 self._give(context)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -12,10 +11,9 @@ import numpy as np
 from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import ITEMSIZE
-from ...codegen.problems.epilogue import PrologueOperand
 from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...codegen.tuning.extents import extents, prologue_extent
 from ...codegen.tuning.request import Candidate, Request
-from ...errors import UnsupportedError
 from ...runtime.cpu.executor import Executable
 from ...runtime.memory import aligned_empty
 from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
@@ -37,7 +35,7 @@ class Bench:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.samples = 0
-        self._x, self._w, self._out, self._extras = _extents(request)
+        self._x, self._w, self._out, self._extras = extents(request)
         self._weights: dict[str, list[np.ndarray]] = {}
         self._ready: dict[Candidate, Executable] = {}
         self._inputs = [_filled(self._x, request.problem.types.a)]
@@ -45,7 +43,7 @@ class Bench:
             self._inputs.append(_filled(size, operand.dtype))
         prologue = request.problem.prologue
         for own in prologue.operands if prologue else ():
-            self._inputs.append(_filled(_prologue_extent(request.problem, own), own.dtype))
+            self._inputs.append(_filled(prologue_extent(request.problem, own), own.dtype))
         names = [f"e{k}" for k in range(len(self._extras))]
         self._replaced = self._inputs[1 + names.index(request.replaced)] if request.replaced else None
         self._turn = 0
@@ -161,48 +159,3 @@ def _filled(elements: int, dtype: str) -> np.ndarray:
 
 def _value(dtype: np.dtype) -> float:
     return 1 if dtype.kind in "biu" else 0.5
-
-
-def _extents(request: Request) -> tuple[int, int, int, list[int]]:
-    """Elements that a plan may touch: of the left operand, an unpacked right one, the result, the epilogue's operands.
-
-    Raises:
-        UnsupportedError: an operand is walked backwards.
-    """
-    problem = request.problem
-    if isinstance(problem, GemmProblem):
-        x = _reach((*problem.batch, problem.m, problem.k), problem.a_strides)
-        w = _reach((*problem.batch, problem.k, problem.n), problem.b_strides)
-        rows = (*problem.batch, problem.m)
-        out_strides, columns = problem.out_strides, problem.n
-    else:
-        x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
-        w = math.prod(problem.weight_lens)
-        rows = (problem.batch, problem.out_pixels)
-        out_strides, columns = problem.out_strides, problem.out_channels
-    out = _reach((*rows, columns), (*out_strides, 1))
-    extras = []
-    for k, operand in enumerate(request.epilogue.operands):
-        width = columns if operand.access in ("full", "per_n") else 1
-        strides = request.strides[k] if k < len(request.strides) else ()
-        if operand.access not in ("full", "per_m"):
-            extras.append(width)
-        elif strides:
-            extras.append(_reach((*rows, width), (*strides, 1)))
-        else:
-            extras.append(math.prod(rows) * width)
-    return x, w, out, extras
-
-
-def _prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:
-    """Elements of an operand of the prologue."""
-    batch = (problem.batch,) if isinstance(problem, ConvProblem) else problem.batch
-    depth = problem.in_channels if isinstance(problem, ConvProblem) else problem.k
-    return _reach((*batch, depth if operand.access == "per_k" else 1), (*operand.batch_strides, 1))
-
-
-def _reach(lens: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last one of a tensor."""
-    if min(strides, default=0) < 0:
-        raise UnsupportedError(f"operands with strides {strides} are not measured")
-    return 1 + sum((n - 1) * s for n, s in zip(lens, strides) if n > 0)

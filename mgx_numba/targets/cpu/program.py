@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
 from ...errors import MgxError
@@ -21,15 +22,16 @@ from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import HostStep, Plan
+from .. import kernel_lists
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
-from ..samples import Lens, sample_lengths
+from ..samples import Lens, is_optimal, sample_lengths
 from ..stages import split
 from ..tracing import is_watched
-from . import kernel_lists
 from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
@@ -153,7 +155,7 @@ class CpuProgram(LoweredProgram):
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
-            _tune(options.tuning)
+            _measure(options.tuning)
         plan, whole = lower_and_release(optimized, options, program, shared, compiled_only)
         if options.tuning is not None:
             options.tuning.tell()
@@ -208,7 +210,8 @@ class DynamicProgram(LoweredProgram):
     def _compile_kernels(self, progress: Callable[[int, int, str], None] | None) -> None:
         """Compile what lengths within the ranges may need."""
         source, options = self._source, self._options
-        known = kernel_lists.find(source, options)
+        threads = resolve_num_threads(options.num_threads or None)
+        known = kernel_lists.find(source, options, BACKEND, threads)
         plans = self._sample_plans(source, ENOUGH, telling=known is not None)  # passes are traced in any case
         usual = next(plans, None)
         if usual is not None:
@@ -221,7 +224,7 @@ class DynamicProgram(LoweredProgram):
             for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
             self._compiled = {**{kernel: kernel for kernel in self._spare}, **self._compiled}
-            kernel_lists.keep(source, options, self._compiled.values())
+            kernel_lists.keep(source, options, BACKEND, threads, self._compiled.values())
         else:  # it runs on few lengths only, such as a network whose last layer wants so many pixels
             self._compiled_only = False
             names = ", ".join(name for name, shape in source.parameter_shapes().items() if shape.is_dynamic)
@@ -245,7 +248,7 @@ class DynamicProgram(LoweredProgram):
             try:
                 with uncollected():
                     settled = _settled(program, self._options, lens)
-                    plans = list(self._plans(without_tuples(settled)[0]))
+                    plans = list(self._plans(without_tuples(settled)[0], not is_optimal(program, lens)))
                     settled.release()
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
                 refused.append(lens)
@@ -255,16 +258,18 @@ class DynamicProgram(LoweredProgram):
             idle = idle + 1 if len(found) == len(known) else 0
             known = found
 
-    def _plans(self, program: Program) -> Iterator[Plan]:
-        """Plans of all stages of a program whose inputs have lengths."""
+    def _plans(self, program: Program, ranging: bool) -> Iterator[Plan]:
+        """Plans of all stages of a program whose inputs have lengths; ``ranging`` as in `Lowering`."""
         stages = split(program)
         if stages is None:
             optimized = _optimized(program, self._options, self._shared)
-            plan, _ = lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)
+            plan, _ = lower_and_release(
+                optimized, self._options, program, self._shared, spare=self._spare, ranging=ranging
+            )
             _release(optimized, plan)
             yield plan
             return
-        yield from self._plans(stages.head)
+        yield from self._plans(stages.head, ranging)
         yield from self._sample_plans(stages.tail, ENOUGH_LATER)
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
@@ -295,7 +300,7 @@ class DynamicProgram(LoweredProgram):
         while len(plans) >= MOST_PLANS:
             plans.popitem(last=False)
         plans[key] = made
-        sizes = [_arena_bytes(program) for program in plans.values()]
+        sizes = [program.arena_bytes() for program in plans.values()]
         total = sum(sizes)
         for size in sizes[:-LAST]:
             if total <= MOST_BYTES:
@@ -343,12 +348,8 @@ class DynamicProgram(LoweredProgram):
             log.include(program.rewrite_log())
         return log
 
-    def _all(self) -> list[LoweredProgram]:
-        return [self, *(part for program in list(self._specialized.values()) for part in program._all())]
-
-
-def _arena_bytes(program: LoweredProgram) -> int:
-    return sum(part.executable.plan.arena_bytes for part in program._all() if part.executable is not None)
+    def _parts(self) -> list[LoweredProgram]:
+        return list(self._specialized.values())
 
 
 def _release(optimized: Program, plan: Plan) -> None:
@@ -362,7 +363,8 @@ def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callabl
     return lambda: optimize(without_tuples(again())[0], options)
 
 
-def _tune(tuning: Tuning) -> int:
-    from .tuning import tune  # late: a compilation that measures nothing needs none of it
+def _measure(tuning: Tuning) -> None:
+    from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+    from .measuring import Bench
 
-    return tune(tuning)
+    tune(tuning, Bench)

@@ -6,7 +6,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from ...codegen.gpu.backend import BACKEND
 from ...codegen.kernel import KernelSource
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
-from ...graph.passes import run_passes
+from ...garbage import uncollected
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
-from ...graph.specialize import is_dynamic, specialize
+from ...graph.specialize import is_dynamic
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
@@ -27,16 +27,16 @@ from ..base import KeptPlan, Observation, Observer, Stage, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from .capabilities import pass_options
-from .passes import PASSES
+from .ranges import WORKERS, LengthRanges, optimized
 from .rules import RULES
+
+if TYPE_CHECKING:
+    from ...codegen.tuning.session import Tuning
 
 __all__ = ["GpuProgram"]
 
 MOST_PLANS = 32
 """Plans that a program with dynamic inputs keeps; the least recently used goes when another set of lengths comes."""
-_WORKERS = 1
-"""Memory colouring has no shares to keep apart: all of a device works on one step at a time."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -44,7 +44,7 @@ Progress = Callable[[int, int, str], None]
 class GpuProgram:
     """See `Compiled`; a program with dynamic inputs gets a plan for each set of lengths it meets."""
 
-    _source: Program | None
+    _ranges: LengthRanges | None
     _trees: list[Tree] | None
     _plan: Plan | None
 
@@ -58,12 +58,28 @@ class GpuProgram:
         """
         self._begin(options, on or engine(options.device_id))
         if is_dynamic(program):
-            self._source = self.program = program.clone()
+            self._ranges = LengthRanges(program, options, self._engine, progress)
+            self.program = self._ranges.source
             return
         program, self._trees = without_tuples(program)
         self.program = optimized(program, options)
-        self._plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
+        if options.tuning is not None and options.tuning.exhaustive:
+            self._measure(options.tuning)
+        self._plan = Lowering(self.program, options, RULES, BACKEND, WORKERS).run()
+        if options.tuning is not None:
+            options.tuning.tell()
         self.executable = DeviceExecutable(self._plan, self._engine, progress, options.store)
+
+    @classmethod
+    def _of_ranges(
+        cls, ranges: LengthRanges, key: Sequence[tuple[int, ...]], options: TargetOptions, on: Engine
+    ) -> GpuProgram:
+        """The program for a set of lengths of its inputs."""
+        made = cls.__new__(cls)
+        made._begin(options, on)
+        made.program, made._plan, made._trees = ranges.planned(dict(zip(ranges.names, key)))
+        made.executable = DeviceExecutable(made._plan, on, None, options.store, ranges.constants)
+        return made
 
     @classmethod
     def restored(cls, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> GpuProgram:
@@ -79,9 +95,21 @@ class GpuProgram:
         self._engine = on
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], GpuProgram] = OrderedDict()
         self._lock = threading.Lock()
-        self._source = None
+        self._ranges = None
         self._trees = None
         self._plan = None
+
+    def _measure(self, tuning: Tuning) -> None:
+        """Have the contractions measured that the program needs and there is no record of."""
+        if not self._engine.name:
+            tuning.decline("times of the interpreter say nothing of a device")
+            return
+        from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+        from .measuring import DeviceBench, compile_candidates
+
+        Lowering(self.program, self._options, RULES, BACKEND, WORKERS).run()  # asks the tuning all its questions
+        compile_candidates(self._engine, tuning)
+        tune(tuning, functools.partial(DeviceBench, self._engine))
 
     @functools.cached_property
     def program(self) -> Program:
@@ -125,17 +153,17 @@ class GpuProgram:
 
     def _for(self, inputs: Mapping[str, Any]) -> GpuProgram:
         """The program for these inputs' lengths."""
-        if self._source is None:
+        ranges = self._ranges
+        if ranges is None:
             return self
-        names = [name for name, shape in self._source.parameter_shapes().items() if shape.element is None]
-        lens = {name: _lens(inputs[name]) for name in self._source.parameter_shapes() if name in inputs}
-        key = tuple(lens[name] for name in names)
+        key = tuple([_lens(inputs[name]) for name in ranges.names])
         with self._lock:
             found = self._specialized.get(key)
             if found is not None:
                 self._specialized.move_to_end(key)
                 return found
-        found = GpuProgram(specialize(self._source, lens), self._options, None, self._engine)
+        with uncollected():
+            found = GpuProgram._of_ranges(ranges, key, self._options, self._engine)
         with self._lock:
             while len(self._specialized) >= MOST_PLANS:
                 self._specialized.popitem(last=False)
@@ -223,11 +251,9 @@ class GpuProgram:
 
     def kernels(self) -> list[KernelSource]:
         """The distinct kernels, in order of first use."""
-        found: dict[KernelSource, None] = {}
-        for program in (self, *self._specialized.values()):
-            if program._plan is not None:
-                found.update(dict.fromkeys(program._plan.kernels()))
-        return list(found)
+        if self._ranges is not None:
+            return list(self._ranges.kernels)
+        return list(dict.fromkeys(self._plan.kernels() if self._plan is not None else ()))
 
     def host_reasons(self) -> dict[str, str]:
         """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
@@ -251,14 +277,6 @@ class GpuProgram:
         from ...codegen.embedding import embed  # late: few programs are saved with their code
 
         return embed(self.kernels(), self._options.store)
-
-
-def optimized(program: Program, options: TargetOptions) -> Program:
-    """A copy after the passes."""
-    program = program.clone()
-    run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
-    program.remove_unused_modules()
-    return program
 
 
 def _output(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
@@ -11,6 +11,7 @@ from ...interrupts import whole_module
 from .passes import PASSES
 
 if TYPE_CHECKING:
+    from ...graph.passes import Options
     from ...graph.program import Program
     from ...runtime.limits import Limits
     from ..base import Compiled, KeptPlan, Progress
@@ -25,7 +26,7 @@ class GpuTarget:
     name = "gpu"
     backend = "gpu"
     passes = PASSES
-    tunes = False
+    tunes = True
     device_options: frozenset[str] = frozenset(("device_id", "float32_matmul_precision", "offload_copy"))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
@@ -38,6 +39,13 @@ class GpuTarget:
         from .program import GpuProgram
 
         return GpuProgram(program, options, progress)
+
+    def pass_options(self, options: TargetOptions) -> Options:
+        """See `Target.pass_options`."""
+        whole_module("mgx_numba.targets.gpu.capabilities")
+        from .capabilities import pass_options
+
+        return pass_options(options)
 
     def machine(self) -> Mapping[str, str] | None:
         """Architecture and versions, and the first device's model; None without a device."""
@@ -54,13 +62,13 @@ class GpuTarget:
 
         return GpuProgram.restored(kept, options, portable)
 
-    def limits(self, num_threads: int = 0) -> Limits | None:
+    def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
         """See `Target.limits`: of the first device, measured once; ``num_threads`` does not matter."""
         whole_module("mgx_numba.targets.gpu.limits")
         from ...runtime.gpu.choice import engine
         from .limits import device_limits
 
-        return device_limits(0) if engine().name else None
+        return device_limits(0, tuple(sorted(units))) if engine().name else None
 
     def missing(self) -> str:
         """Why this process has no device; empty if it has one."""

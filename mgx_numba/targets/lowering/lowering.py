@@ -14,7 +14,7 @@ import numpy as np
 
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Launch
+from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
@@ -64,9 +64,11 @@ class Lowering:
         requested: what tuning was asked, with the operands and the range of the steps that compute it.
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
-        wanting: kernels that were not used for that.
+        wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
-        spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
+        spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
+            wants none.
+        ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
     """
 
     def __init__(
@@ -95,7 +97,9 @@ class Lowering:
         self.packing_room = options.packing_growth
         self.ready: Callable[[KernelSource], bool] | None = None
         self.wanting: dict[KernelSource, None] = {}
+        self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
+        self.ranging = False
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
@@ -133,7 +137,8 @@ class Lowering:
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
-        inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
+        inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
+        inner.ranging = self.ranging
         inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
@@ -297,6 +302,7 @@ class Lowering:
         if launch.geometry.empty:
             return
         if not self.usable([launch]):
+            self.lacking[launch.kernel] = None
             raise UnsupportedError(f"kernel {launch.kernel.name} is not compiled")
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
@@ -322,7 +328,7 @@ class Lowering:
         Raises:
             UnsupportedError: the back end has no kernel for it.
         """
-        solution = self.solutions.plan(self.backend, problem)
+        solution = self._solution(problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
@@ -331,6 +337,17 @@ class Lowering:
                 print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
             self.launch(launch, operands, ins)
 
+    def _solution(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
+        """The launches of a problem, general ones if the kernels of its own may not be used."""
+        own = self.solutions.plan(self.backend, problem)
+        general = None if self.spare is None and self.usable(own.launches) else self.backend.general(problem)
+        if general is None:
+            return own
+        more = self.solutions.plan(self.backend, general)
+        if self.spare is not None:
+            self.spare.update(dict.fromkeys(more.kernels))
+        return more if not self.usable(own.launches) and self.usable(more.launches) else own
+
     def text(self, ins: Instruction) -> str:
         """The instruction's text, made once: a concat may need as many steps as it has inputs."""
         if ins not in self._texts:
@@ -338,7 +355,10 @@ class Lowering:
         return self._texts[ins]
 
     def origin(self, ins: Instruction) -> str:
-        """The instruction's text, with that of its submodules."""
+        """The instruction's text, with that of its submodules, for readers of kernels; nothing where kernels may not be
+        made, as in a run: those that are there have what they were made from."""
+        if self.ready is not None:
+            return ""
         lines = [self.text(ins)]
         for module in ins.module_args:
             lines += [f"  {format_instruction(i, self.names)}" for i in module]
@@ -377,16 +397,16 @@ class Lowering:
         layout = [_flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
-        @np.errstate(all="ignore")
         def function(arrays: list) -> list:
             values = [_rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
-            if bodies is None:
-                return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
-            runs = {module: body.within(outer) for module, body in bodies.items()}
-            return _leaves(
-                compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
-            )
+            with np.errstate(all="ignore"):
+                if bodies is None:
+                    return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
+                runs = {module: body.within(outer) for module, body in bodies.items()}
+                return _leaves(
+                    compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
+                )
 
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -407,7 +427,7 @@ class Lowering:
         """Lend the memory of results and concatenations to the instructions that feed them."""
         for k, ins in enumerate(self.module.results()):
             hosted = ins.shape.is_dynamic or ins.shape.type.hosted
-            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if hosted else ins.shape.array_lens))
+            self.outputs.append(TensorSpec(ins.shape.type.dtype_name, None if hosted else ins.shape.array_lens))
             if not hosted:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
@@ -494,7 +514,7 @@ class Lowering:
             arena_bytes=arena_bytes,
             constants=referenced(self.constants, steps),
             parameters=[
-                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.array_lens)  # type: ignore[attr-defined]
+                ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
             ],
             outputs=self.outputs,

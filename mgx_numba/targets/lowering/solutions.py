@@ -51,8 +51,8 @@ class Solutions:
 
 
 def with_origin(solution: Solution, origin: str) -> Solution:
-    """The solution with another text of where its kernels come from."""
-    if all(launch.kernel.origin == origin for launch in solution.launches):
+    """The solution with another text of where its kernels come from, if there is one."""
+    if not origin or all(launch.kernel.origin == origin for launch in solution.launches):
         return solution
     launches = (replace(one, kernel=replace(one.kernel, origin=origin)) for one in solution.launches)
     return replace(solution, launches=tuple(launches))
@@ -65,7 +65,7 @@ def _key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable
     own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math)
     if isinstance(problem, PointwiseProblem):
         return own
-    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold)
+    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold, problem.general)
 
 
 def _text(module: Module) -> Hashable:

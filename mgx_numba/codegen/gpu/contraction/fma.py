@@ -10,7 +10,7 @@ from ...printer import CodeBuffer
 from .placed import PlacedRequest
 from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
 
-__all__ = ["fma_refusal", "fma_solution"]
+__all__ = ["FmaText", "fma_refusal", "fma_solution"]
 
 SIDE = 16
 """Threads along either side of a tile."""
@@ -26,23 +26,25 @@ def fma_refusal(placed: PlacedRequest) -> str:
     return ring_refusal(placed)
 
 
-def fma_solution(placed: PlacedRequest) -> Solution:
+def fma_solution(placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> Solution:
     """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
+
+    ``tile`` and ``splits`` are as of `RingText`.
 
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.
     """
-    return ring_solution(_FmaText(placed), "fma")
+    return ring_solution(FmaText(placed, tile, splits), "fma")
 
 
-class _FmaText(RingText):
+class FmaText(RingText):
     """The text of one contraction."""
 
     tiles = (RingTile(128, 128, 2, 4), RingTile(64, 64, 2, 4))
     split_tile = tiles[1]
 
-    def __init__(self, placed: PlacedRequest) -> None:
-        super().__init__(placed)
+    def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
+        super().__init__(placed, tile, splits)
         self.own = self.tile.rows // SIDE
         self.width = min(self.width, STEP)
 

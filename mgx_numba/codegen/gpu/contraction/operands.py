@@ -17,7 +17,29 @@ from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
 from ..cluster.indexing import Axes
 
-__all__ = ["ConvolutionOperands", "Operands2D", "ProductOperands", "operands_of"]
+__all__ = ["ConvolutionOperands", "Extent", "Operands2D", "ProductOperands", "operands_of"]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A contraction as products of matrices: lengths of one, and ``planes``, how many there are."""
+
+    rows: int
+    columns: int
+    depth: int
+    planes: int
+
+    @classmethod
+    def of(cls, problem: GemmProblem | ConvProblem) -> Extent:
+        """That of a problem."""
+        if isinstance(problem, GemmProblem):
+            return cls(problem.m, problem.n, problem.k, prod(problem.batch))
+        rows = problem.batch * problem.out_pixels
+        return cls(rows, problem.group_out, problem.taps * problem.group_in, problem.groups)
+
+    def tiles(self, rows: int, columns: int) -> int:
+        """Tiles of so many rows and columns that all results take."""
+        return -(-self.rows // rows) * -(-self.columns // columns) * self.planes
 
 
 @dataclass
@@ -43,8 +65,8 @@ class ProductOperands:
         self, problem: GemmProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
     ) -> None:
         rank = len(problem.batch)
-        self.rows, self.columns, self.depth = problem.m, problem.n, problem.k
-        self.planes = prod(problem.batch)
+        extent = Extent.of(problem)
+        self.rows, self.columns, self.depth, self.planes = extent.rows, extent.columns, extent.depth, extent.planes
         self.contiguous_depth = problem.a_strides[-1] == 1
         own = [(*s[:rank], 0, 0)[:rank] if s else (0,) * rank for s in strides]
         batch = [problem.a_strides[:rank], problem.b_strides[:rank], problem.out_strides[:rank], *own]
@@ -104,9 +126,8 @@ class ConvolutionOperands:
         self, problem: ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
     ) -> None:
         self.problem = full = problem.volume()
-        self.rows = full.batch * full.out_pixels
-        self.columns, self.planes = full.group_out, full.groups
-        self.depth = full.taps * full.group_in
+        extent = Extent.of(problem)
+        self.rows, self.columns, self.depth, self.planes = extent.rows, extent.columns, extent.depth, extent.planes
         axes = range(3)
         out = (full.out_strides[0], *(full.out_strides[1] * prod(full.out_lens[d + 1 :]) for d in axes))
         own = [(s[0], *(s[1] * prod(full.out_lens[d + 1 :]) for d in axes)) if s else (0,) * 4 for s in strides]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
+from ...tuning.record import Problem
 from ...tuning.request import Request
+from ..kernel import NAME
 
 __all__ = ["VECTOR_BYTES", "PlacedRequest"]
 
@@ -29,6 +32,19 @@ class PlacedRequest:
     alignment: int = VECTOR_BYTES
     precision: str = "highest"
     constant: bool = False
+
+    @property
+    def problem(self) -> GemmProblem | ConvProblem:
+        """See `Asked.problem`."""
+        return self.request.problem
+
+    def key(self) -> Problem:
+        """See `Asked.key`: besides the request's own fields those of this class; ``precision`` of float32 only."""
+        fields = {**self.request.fields(), "backend": NAME, "alignment": self.alignment, "constant": self.constant}
+        if "float32" in (self.problem.types.a, self.problem.types.b):
+            fields["precision"] = self.precision
+        operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
+        return Problem.of(operation, self.request.threads, fields)
 
     def lanes(self, columns: int, most: int) -> int:
         """Elements of the result and of the epilogue's operands, a power of two up to ``most``, that lie together in

@@ -8,6 +8,7 @@ are few tiles, several blocks add parts of each sum, and a second launch adds th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,12 +21,14 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
-from .operands import RowPlace
+from .operands import Extent, RowPlace
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
-__all__ = ["WORDS", "RingText", "RingTile", "pack_columns", "ring_refusal", "ring_solution"]
+__all__ = [
+    "LEAST_SLICES", "WORDS", "RingText", "RingTile", "pack_columns", "ring_refusal", "ring_solution", "slices_of",
+]  # fmt: skip
 
 WORDS = 32
 """Words (32 bits) of the sum that a slice has of each row and column: as long to multiply as the next slice is on its
@@ -68,6 +71,11 @@ class RingTile:
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.down * self.across
+
+
+def slices_of(placed: PlacedRequest) -> int:
+    """Slices of each sum."""
+    return -(-Extent.of(placed.problem).depth // (WORDS * 4 // ITEMSIZE[placed.problem.types.a]))
 
 
 def ring_refusal(placed: PlacedRequest, capability: tuple[int, int] = LEAST_CAPABILITY) -> str:
@@ -138,27 +146,19 @@ class RingText(ContractionText):
         split_tile: that of sums in parts.
     """
 
-    tiles: tuple[RingTile, ...]
-    split_tile: RingTile
+    tiles: ClassVar[tuple[RingTile, ...]]
+    split_tile: ClassVar[RingTile]
 
-    def __init__(self, placed: PlacedRequest) -> None:
+    def __init__(self, placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> None:
+        """``tile`` and ``splits``, in how many parts each sum is computed, are chosen if they are not given."""
         super().__init__(placed)
         problem = self.request.problem
         self.size = size = ITEMSIZE[problem.types.a]
         self.lanes = VECTOR_BYTES // size
         self.depth = WORDS * 4 // size
         self.pitch = PITCH * 4 // size
-        planes = self.operands.planes
-        slices = -(-self.operands.depth // self.depth)
-        fitting = [t for t in self.tiles if t.columns < 2 * self.operands.columns] or [self.tiles[-1]]
-        many = [t for t in fitting if self._tiles(t.rows, t.columns) * planes >= ENOUGH_BLOCKS]
-        self.splits = 1
-        self.tile = many[0] if many else fitting[-1]
-        small = self.tile.rows < self.split_tile.rows
-        if (not many and slices >= 2 * LEAST_SLICES) or (small and slices >= MANY_SLICES):
-            self.tile = self.split_tile
-            blocks = self._tiles(self.tile.rows, self.tile.columns) * planes
-            self.splits = max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
+        planes, slices = self.operands.planes, slices_of(placed)
+        self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
         part = -(-slices // self.splits)
         self.splits = -(-slices // part)
         self.arguments.integer("part", part * self.depth)
@@ -174,6 +174,20 @@ class RingText(ContractionText):
         stage = size * (self.left_slot + self.right_slot)
         self.stages = max(2, min(MOST_STAGES, _shared_bytes() // stage))
         self.shared_bytes = max(self.stages * stage, ITEMSIZE[self.accumulator] * self._staged())
+
+    @classmethod
+    def chosen(cls, placed: PlacedRequest) -> tuple[RingTile, int]:
+        """The tile of a contraction, and in how many parts each sum is computed."""
+        extent, slices = Extent.of(placed.problem), slices_of(placed)
+        fitting = [t for t in cls.tiles if t.columns < 2 * extent.columns] or [cls.tiles[-1]]
+        many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH_BLOCKS]
+        tile = many[0] if many else fitting[-1]
+        small = tile.rows < cls.split_tile.rows
+        if (many or slices < 2 * LEAST_SLICES) and not (small and slices >= MANY_SLICES):
+            return tile, 1
+        tile = cls.split_tile
+        blocks = extent.tiles(tile.rows, tile.columns)
+        return tile, max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
 
     def _staged(self) -> int:
         """Sums that pass through the block's memory when sums are finished."""

@@ -11,7 +11,7 @@ from ..products import product_of
 from .placed import PlacedRequest
 from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
 
-__all__ = ["refusal", "split_words", "tensor_solution"]
+__all__ = ["TensorText", "refusal", "split_words", "tensor_solution"]
 
 MASK = -(1 << 13)
 """Bits of a float32 number that TF32 keeps, as an int32."""
@@ -27,23 +27,25 @@ def refusal(placed: PlacedRequest) -> str:
     return ring_refusal(placed, product.capability)
 
 
-def tensor_solution(placed: PlacedRequest) -> Solution:
+def tensor_solution(placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> Solution:
     """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
+
+    ``tile`` and ``splits`` are as of `RingText`.
 
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.
     """
-    return ring_solution(_TensorText(placed), "tensor")
+    return ring_solution(TensorText(placed, tile, splits), "tensor")
 
 
-class _TensorText(RingText):
+class TensorText(RingText):
     """The text of one contraction."""
 
     tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
     split_tile = tiles[2]
 
-    def __init__(self, placed: PlacedRequest) -> None:
-        super().__init__(placed)
+    def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
+        super().__init__(placed, tile, splits)
         product = product_of(self.request.problem.types)
         assert product is not None
         self.product, self.dtype = product, product.a

@@ -138,7 +138,7 @@ class ContractionText:
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
         type: Type = from_numpy(numpy_dtype(problem.types.out))
         value = VectorValue(buffer.emit(sums) if "(" in sums else sums, type)
-        if type.compute.numpy.name != self.accumulator:
+        if type.compute.dtype_name != self.accumulator:
             raise UnsupportedError(f"GPU kernels have no sums of {problem.types.out}")
         if epilogue.body is not None:
             value = epilogue.body.evaluate(printer, [value, *extras])

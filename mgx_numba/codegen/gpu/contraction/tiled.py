@@ -15,10 +15,11 @@ from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..kernel import gpu_grid, gpu_kernel
+from .operands import Extent
 from .placed import PlacedRequest
 from .text import ContractionText
 
-__all__ = ["pack_weights", "packed_lens", "tiled_solution"]
+__all__ = ["SIDES", "chosen_side", "pack_weights", "packed_lens", "tiled_solution"]
 
 OWN = 4
 """Rows and columns of a thread."""
@@ -26,7 +27,7 @@ DEPTH = 16
 """Positions of the sum that a block holds at once."""
 PAD = 4
 """Elements between rows of a slice besides its own, so that columns do not all lie in one bank."""
-LARGE, SMALL = 64, 32
+SIDES = LARGE, SMALL = 64, 32
 """Rows and columns of a tile; the smaller one where the larger ones would leave multiprocessors without work."""
 FEW_TILES = 128
 """Tiles below which smaller ones are taken: about as many as a large device has multiprocessors."""
@@ -48,13 +49,20 @@ def pack_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
     return weights.reshape(groups, outputs, inputs, taps).transpose(0, 3, 2, 1)
 
 
-def tiled_solution(placed: PlacedRequest) -> Solution:
+def chosen_side(placed: PlacedRequest) -> int:
+    """That of `SIDES` which suits a contraction."""
+    return LARGE if Extent.of(placed.problem).tiles(LARGE, LARGE) >= FEW_TILES else SMALL
+
+
+def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
     """The launch of a contraction; operands are named as in `codegen.launch.Operand`, ``a0``, ... those of a prologue.
+
+    ``side`` is that of its tiles, one of `SIDES`; it is chosen if it is not given.
 
     Raises:
         UnsupportedError: sums of this type, or an operation around the contraction, have no kernel.
     """
-    printer, request = _TiledText(placed), placed.request
+    printer, request = _TiledText(placed, side), placed.request
     lines = printer.lines()
     blocks, planes = printer.tiles, printer.operands.planes
     problem, epilogue = request.problem, request.epilogue
@@ -73,10 +81,9 @@ def tiled_solution(placed: PlacedRequest) -> Solution:
 class _TiledText(ContractionText):
     """The text of one contraction."""
 
-    def __init__(self, placed: PlacedRequest) -> None:
+    def __init__(self, placed: PlacedRequest, side: int) -> None:
         super().__init__(placed)
-        planes = self.operands.planes
-        self.tile = LARGE if self._tiles(LARGE, LARGE) * planes >= FEW_TILES else SMALL
+        self.tile = side or chosen_side(placed)
         self.threads = (self.tile // OWN) ** 2
         self.tiles = self._tiles(self.tile, self.tile)
         self.whole_columns = self.operands.columns % OWN == 0

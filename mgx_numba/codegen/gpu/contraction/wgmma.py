@@ -22,13 +22,23 @@ from ...tuning.request import least_bytes
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from ..products import product_of
-from .operands import ProductOperands
+from .operands import Extent, ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
-from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, AT_ONCE, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
+from .wgmma_tiles import (
+    AHEAD,
+    AHEAD_REGISTERS,
+    AT_ONCE,
+    EARLY_REGISTERS,
+    SLICE_BYTES,
+    WarpgroupTile,
+    chosen_tile,
+    multiprocessors,
+    weighed_tiles,
+)
 
-__all__ = ["wgmma_refusal", "wgmma_solution"]
+__all__ = ["wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
@@ -39,6 +49,8 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
+HALVED = 8
+"""Words of a staged vector that a lane reads in two loads, of 16 bytes each."""
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
@@ -138,6 +150,26 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     return add_parts(placed, launch, text.splits) if split else Solution((launch,))
 
 
+def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles of a contraction that is not refused, see `weighed_tiles`."""
+    return weighed_tiles(*_tile_question(placed), multiprocessors())
+
+
+def _tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, int, bool]:
+    """What `chosen_tile` is asked."""
+    problem = placed.request.problem
+    extent = Extent.of(problem)
+    slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
+    if isinstance(problem, GemmProblem):
+        turned = problem.b_strides[len(problem.batch)] != 1
+        slices = -(-problem.k // slice)
+    else:
+        turned = False
+        slices = problem.taps * -(-problem.group_in // slice)
+    reads = any(o.access == "full" for o in placed.request.epilogue.operands)
+    return extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads
+
+
 class _WarpgroupText(ContractionText):
     """The text of one contraction."""
 
@@ -148,25 +180,17 @@ class _WarpgroupText(ContractionText):
         assert product is not None
         self.product = product
         self.slice = SLICE_BYTES // product.size
-        rows, columns, planes = self.operands.rows, self.operands.columns, self.operands.planes
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
-        if isinstance(self._problem, GemmProblem):
-            self.turned = self._problem.b_strides[len(self._problem.batch)] != 1
-            slices = -(-self._problem.k // self.slice)
-        else:
-            self.turned = False
-            slices = self._problem.taps * -(-self._problem.group_in // self.slice)
-        self.reads = any(o.access == "full" for o in self.request.epilogue.operands)
-        widths = 64 if self.turned else 8
-        found = chosen_tile(rows, columns, slices, planes, widths, self.reads)
-        self.tile = tile or found[0]
-        part = -(-slices // (splits or found[1]))
+        rows, columns, slices, planes, widths, self.reads = question = _tile_question(placed)
+        self.turned = widths != 8
+        self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
+        part = -(-slices // splits)
         self.splits = -(-slices // part)
         down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
-        self.tiles = down * across * planes
-        self.blocks = min(self.tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
+        tiles = down * across * planes
+        self.blocks = min(tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
         self.arguments.integers(
-            down=down, across=across, tiles=self.tiles, part=part, slices=slices, stride=self.blocks, planes=planes
+            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=self.blocks, planes=planes
         )
         if self.splits > 1:
             self.arguments.pointer("p_scratch", "scratch", self.accumulator)
@@ -428,19 +452,15 @@ class _WarpgroupText(ContractionText):
         turns, apart = per_row // 2, 32 // per_row
         for line in (
             f"area = warp * {16 * tile.pitch}",
-            f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2",
             f"line = idiv(lane, {per_row})",
             f"side = (lane - line * {per_row}) * {lanes}",
             f"from_staged = area + line * {tile.pitch} + side",
             "first_line = first_row + warp * 16 + line",
+            *self._halves(),
         ):
             buffer.line(line)
-        count = tile.staging // 8
         pieces = range(tile.columns // tile.staging)
-        stage = [
-            ["warp_barrier()", f"store_sums(staged, mine, {tile.pitch}, sums, {p * count}, {count})", "warp_barrier()"]
-            for p in pieces
-        ]
+        stage = [["warp_barrier()", *self._stored(p), "warp_barrier()"] for p in pieces]
         if turns <= AT_ONCE:
             ahead = self._parts_ahead(turns)
             parts = [
@@ -467,6 +487,41 @@ class _WarpgroupText(ContractionText):
                     self._load_part(buffer, part)
                     self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
 
+    def _halves(self) -> list[str]:
+        """Statements for where a lane stages its sums and finds its vectors.
+
+        A vector of 8 words is read as two halves, and neighbours would leave every second four banks alone: so halves
+        change places in every second row and every second 32 columns.
+        """
+        row = f"own_row = area + idiv(lane, 4) * {self.tile.pitch}"
+        if self.width != HALVED:
+            return [row, "mine = own_row + imod(lane, 4) * 2", "mine_far = mine"]
+        return [
+            row,
+            "odd_row = imod(idiv(lane, 4), 2) * 4",
+            "mine = own_row + imod(imod(lane, 4) * 2 + odd_row, 8)",
+            "mine_far = own_row + imod(imod(lane, 4) * 2 + 4 - odd_row, 8)",
+            "swapped = imod(line + idiv(side, 32), 2) * 4",
+        ]
+
+    def _stored(self, piece: int) -> list[str]:
+        """Statements that stage a piece of the sums."""
+        first, count = piece * self.tile.staging // 8, min(self.tile.staging, 32) // 8
+        return [
+            f"store_sums(staged, {place} + {32 * k}, {self.tile.pitch}, sums, {first + 4 * k}, {count})"
+            for k, place in enumerate(("mine", "mine_far")[: self.tile.staging // (8 * count)])
+        ]
+
+    def _staged(self, buffer: CodeBuffer, step: str) -> str:
+        """Emit the load of a staged vector, again and again: others are staged there later."""
+        lanes, place, name = self.width, f"from_staged + {step}", buffer.fresh()
+        text = f"{'load_aligned' if lanes > 1 else 'load'}(staged, {place}, {lanes})"
+        if lanes == HALVED:
+            halves = [f"load_aligned(staged, {place} + {at}, 4)" for at in ("swapped", "4 - swapped")]
+            text = f"join2({', '.join(halves)})"
+        buffer.line(f"{name} = {text}")
+        return name
+
     def _parts_ahead(self, turns: int) -> int:
         """Parts of so many vectors whose operands a lane asks for while it finishes another one; the first ones it asks
         for before the sums are there. Vectors that are one for each column are the same in all rows of a part."""
@@ -474,8 +529,8 @@ class _WarpgroupText(ContractionText):
         if self.splits > 1:
             return 0
         if not self.reads:
-            return 1
-        return at_once // turns - int(at_once < AHEAD)
+            return int(self.tile.spare_registers >= EARLY_REGISTERS)
+        return max(0, at_once // turns - int(at_once < AHEAD))
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
@@ -492,11 +547,8 @@ class _WarpgroupText(ContractionText):
         All loads come before the first store, across which the compiler moves none: so they are on their way together.
         """
         lanes = self.width
-        load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
-        sums = []
-        for step in steps:
-            sums.append(buffer.fresh())
-            buffer.line(f"{sums[-1]} = {load}(staged, from_staged + {step} + {part.along}, {lanes})")
+        store = "store_aligned" if lanes > 1 else "store"
+        sums = [self._staged(buffer, f"{step} + {part.along}") for step in steps]
         if self.splits == 1:
             sums = [self._finished(buffer, own, extras, lanes) for own, (_, extras) in zip(sums, part.places)]
         for row, (place, _), value in zip(part.rows, part.places, sums):

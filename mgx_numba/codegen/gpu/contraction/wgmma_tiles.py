@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
+__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -26,9 +27,9 @@ AT_ONCE = 4
 AHEAD = 8
 """Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
 for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
-AT_ONCE_REGISTERS, AHEAD_REGISTERS = 64, 104
-"""Registers besides sums with which ptxas spills none for `AT_ONCE` vectors, and for `AHEAD`. With spills the
-convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
+EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
+"""Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills
+the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ TILES = (
     WarpgroupTile(64, 64, 12, 1),
     WarpgroupTile(64, 32, 16, 1, 32),
 )
-"""Those that were fastest for some shape on an H200."""
+"""Those that were fastest for some shape on an H200. Pairs of blocks that bring the columns of one another's tile, too,
+were up to 8% slower there."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
@@ -148,22 +150,31 @@ def multiprocessors() -> int:
 def chosen_tile(
     rows: int, columns: int, slices: int, planes: int, widths: int = 8, reads: bool = False
 ) -> tuple[WarpgroupTile, int]:
-    """The tile that should be the fastest, and in how many parts each sum is computed.
+    """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
+    _, tile, splits = weighed_tiles(rows, columns, slices, planes, widths, reads, multiprocessors())[0]
+    return tile, splits
+
+
+@functools.lru_cache(maxsize=1024)
+def weighed_tiles(
+    rows: int, columns: int, slices: int, planes: int, widths: int, reads: bool, cores: int
+) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles that a product can have, and parts of its sums, the fastest ones first: estimated cycles, tile, parts.
 
     Args:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
+        cores: multiprocessors of the device.
     """
-    cores = multiprocessors()
     candidates = [
-        (tile, splits)
+        (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
         if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
-    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, cores, reads))
+    return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
 def _cycles(

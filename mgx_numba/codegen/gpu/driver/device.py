@@ -32,6 +32,7 @@ class Device:
         name: as the driver calls it.
         multiprocessors, l2_bytes, shared_bytes: what it has; shared memory is that of one block at most.
         architecture: what kernels are compiled for.
+        functions: handles of the kernels that are loaded, by symbol.
     """
 
     def __init__(self, number: int) -> None:
@@ -53,7 +54,7 @@ class Device:
         self.context = context
         self.current = self.driver.bound("cuCtxGetCurrent")
         self._lock = threading.Lock()
-        self._functions: dict[str, int] = {}
+        self.functions: dict[str, int] = {}
 
     def use(self) -> _InUse:
         """A ``with`` in which its context is the calling thread's; another library's is put back afterwards."""
@@ -105,13 +106,13 @@ class Device:
             DeviceError: the driver cannot load it.
         """
         with self._lock, self.use():
-            if symbol not in self._functions:
+            if symbol not in self.functions:
                 module, function = c_void_p(), c_void_p()
                 self.driver.call("cuModuleLoadData", byref(module), code + b"\0")
                 self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(symbol.encode()))
                 assert function.value is not None
-                self._functions[symbol] = function.value
-            return self._functions[symbol]
+                self.functions[symbol] = function.value
+            return self.functions[symbol]
 
     def allow_shared(self, function: int, size: int) -> None:
         """Let launches of a kernel have so many bytes of shared memory besides what its text declares."""

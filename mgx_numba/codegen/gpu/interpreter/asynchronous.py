@@ -1,6 +1,6 @@
 """What works beside threads, as interpreted kernels see it: barriers that count, the copy engine, warpgroups' products.
 
-Who may see what is known by clocks: each thread has one, with an entry for every thread and every barrier of the block;
+Who may see what is known by clocks: each thread has one, with an entry for every thread and barrier of its cluster;
 arriving gives it to the barrier, waiting takes what all who arrived knew. A copy is seen by those who know that the
 phase which counts its bytes is complete; a product has read its operands when `wgmma_wait` has said so, and memory may
 be written again by those who know that.
@@ -22,7 +22,7 @@ __all__ = ["WARPGROUP", "BlockAsync", "Copies", "added_products"]
 WARPGROUP = 128
 """Threads of a warpgroup."""
 MOST_BARRIERS = 64
-"""Barriers of a block that clocks have entries for."""
+"""Barriers of a cluster that clocks have entries for."""
 ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
 _TF32 = np.int32(-(1 << 13))
@@ -70,7 +70,8 @@ class _Products:
 
 
 class BlockAsync:
-    """A block's barriers, copies on the way, products on the way, and clocks."""
+    """Barriers, copies on the way, products on the way, and clocks of the blocks of a cluster, whose threads are
+    numbered through."""
 
     def __init__(self, threads: int, memory: Memory) -> None:
         self._threads = threads
@@ -94,7 +95,7 @@ class BlockAsync:
         """``mbarrier_init``."""
         key = id(p.allocation), p.start
         if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
-            raise KernelFault(f"a block has more than {MOST_BARRIERS} barriers")
+            raise KernelFault(f"the blocks of a cluster have more than {MOST_BARRIERS} barriers")
         if count < 1:
             raise KernelFault(f"a barrier of {count} arrivals")
         number = self._threads + len(self._barriers)

@@ -67,9 +67,15 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = _with_stored_weights(low, problem, "bfloat16")
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    chosen = _choose(low, request)
+    chosen = contraction.chosen_solver(low, request)
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
-    unsuited = [] if constant is not None else [own.name for own in _SOLVERS if own.looks_at_values]
+    unsuited = [
+        own.name
+        for own in _SOLVERS
+        if (constant is None and own.looks_at_values)
+        or (low.ranging and own.large_alone)
+        or (what.epilogue.saturates and own.rounds_weights)
+    ]
     while True:
         if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
             chosen = Candidate(_select(low, problem, room, unsuited))
@@ -97,8 +103,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
-    if low.options.tuning is not None and low.shared is None:
-        low.options.tuning.place(request, low.text(ins), chosen)
+    contraction.note_solver(low, ins, request, chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
             general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
@@ -132,17 +137,6 @@ def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtyp
     wide = _select(low, problem, low.packing_room)
     cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
     return stored if cheaper else problem
-
-
-def _choose(low: Lowering, request: Request) -> Candidate:
-    """What a tuning record says, else the cost model."""
-    tuning = low.options.tuning
-    if tuning is None:
-        return Candidate(_select(low, request.problem))
-    if low.shared is None:
-        return tuning.choose(request)
-    ask = tuning.choose if low.ready is None else tuning.consult
-    return low.solutions.of(("choose", request), lambda: ask(request))
 
 
 def _packed_at_run_time(

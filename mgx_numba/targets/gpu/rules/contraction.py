@@ -20,12 +20,13 @@ from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
+from ....codegen.launch import Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
-from ....codegen.tuning.request import Request, least_bytes
+from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
@@ -46,6 +47,10 @@ from .table import lowering
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
 
+MOST_SLOWER = 3
+"""Times the estimate of the best candidate that one with a compiled kernel may take in its place: compiling another
+takes as long as some ten thousand runs of a small product. No figures kept."""
+
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
@@ -57,7 +62,7 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     """Why kernels do not have the types: they have one float or int32, and products of 8 bits."""
     if out in (*FLOATS, Type.int32_type) and a is b is out:
         return None
-    names = (t.numpy.name for t in (a, b, out, out))
+    names = (t.dtype_name for t in (a, b, out, out))
     if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
@@ -77,6 +82,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
+    elif isinstance(problem, ConvProblem) and problem.prologue is None:
+        x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
+        problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
@@ -88,17 +96,44 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
-    solution = low.solutions.of((low.backend.name, placed), lambda: low.backend.plan(placed))
+    chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        columns = not (refusal(placed) and fma_refusal(placed))
-        operands["w"] = _packed(low, ins, problem, columns, operands["w"], weights, filled)
+        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights, filled)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         if filled is not None and launch.flops:
             launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
+    contraction.note_solver(low, ins, placed, chosen)
+
+
+def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
+    """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
+    kernels may, unless that is much slower."""
+    chosen = contraction.chosen_solver(low, placed)
+    first = _planned(low, placed, chosen)
+    if low.usable(first.launches):
+        return chosen, first
+    solvers = low.backend.candidates(placed)
+    others = [*solvers, *(c for s in solvers for c in low.backend.refinements(placed, s))]
+    seconds = {c: c.solver.estimate(placed, c.blocking) for c in others}
+    longest = MOST_SLOWER * chosen.solver.estimate(placed, chosen.blocking)
+    for candidate in sorted(others, key=seconds.__getitem__):
+        if seconds[candidate] > longest:
+            break
+        other = _planned(low, placed, candidate)
+        if low.usable(other.launches):
+            return candidate, other
+    return chosen, first
+
+
+def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solution:
+    """A solver's launches."""
+    return low.solutions.of(
+        (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
+    )
 
 
 def _with_blocks(
@@ -149,7 +184,8 @@ def _columns(weights: np.ndarray) -> np.ndarray:
     """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
     once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
     kept = np.ascontiguousarray(once.swapaxes(-1, -2))
-    return np.broadcast_to(kept, (*weights.shape[:-2], *kept.shape[-2:]))
+    lens = (*weights.shape[:-2], *kept.shape[-2:])
+    return kept if kept.shape == lens else np.broadcast_to(kept, lens)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
@@ -175,7 +211,7 @@ def _packed(
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.taps))
+        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
         return low.packed_constant(
             weights, how, lambda: np.ascontiguousarray(pack(filled.weights(weights) if filled else weights))
         )
@@ -188,4 +224,4 @@ def _packed(
     return low.materialized(packed, row_major_strides(lens), ins)
 
 
-_HERE = Contractions(_refused, _check, _launch)
+_HERE = Contractions(_refused, _check, _launch, any_order=True)

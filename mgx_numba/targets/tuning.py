@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ...codegen.cpu.contraction.configurations import refinements, solver_candidates
-from ...codegen.tuning.request import Candidate, Request
-from ...codegen.tuning.session import Tuning
-from ...codegen.tuning.tuner import Outcome, race
-from ...environment import environment_number
-from ...errors import UnsupportedError
-from .measuring import Bench
+from ..codegen.tuning.request import Asked, Candidate
+from ..codegen.tuning.session import Tuning
+from ..codegen.tuning.tuner import Outcome, race
+from ..environment import environment_number
+from ..errors import UnsupportedError
 
-__all__ = ["tune"]
+__all__ = ["CandidateBench", "tune"]
 
 
-def tune(tuning: Tuning) -> int:
+class CandidateBench(Protocol):
+    """Memory and programs for the candidates of one problem."""
+
+    def sample(self, candidate: Candidate) -> float:
+        """Median seconds of some executions.
+
+        Raises:
+            CompileError: the candidate's kernel cannot be compiled.
+        """
+
+
+def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench]) -> int:
     """Measure what is pending, those that take longest first, and give each winner to ``tuning``; returns how many.
+
+    ``bench_of`` makes the bench of a request, or raises `UnsupportedError` for one that is not measured.
 
     The budget is shared in proportion to the estimated time in the program. When it is spent, or on Ctrl-C, a warning
     says how many problems keep the cost model's choice; what was measured by then stays.
     """
-    pending = sorted(((_weight(request, count), request) for request, count in tuning.pending()), key=lambda e: -e[0])
+    weighed = ((_weight(tuning, request, count), request) for request, count in tuning.pending())
+    pending = sorted(weighed, key=lambda e: -e[0])
     end = None if tuning.budget is None else time.monotonic() + tuning.budget
     left = max(sum(weight for weight, _ in pending), 1e-12)
     done = learnt = 0
@@ -34,7 +48,7 @@ def tune(tuning: Tuning) -> int:
                 break
             deadline = None if end is None else now + (end - now) * min(1.0, weight / left)
             left = max(left - weight, 1e-12)
-            outcome = _tune_one(request, tuning, deadline, done, len(pending) - done)
+            outcome = _tune_one(request, tuning, bench_of, deadline, done, len(pending) - done)
             if outcome is not None:
                 tuning.learn(request, outcome)
                 learnt += 1
@@ -48,7 +62,12 @@ def tune(tuning: Tuning) -> int:
 
 
 def _tune_one(
-    request: Request, tuning: Tuning, deadline: float | None, done: int, remaining: int
+    request: Asked,
+    tuning: Tuning,
+    bench_of: Callable[[Any], CandidateBench],
+    deadline: float | None,
+    done: int,
+    remaining: int,
 ) -> Outcome[Candidate] | None:
     """The fastest solver, then the fastest blocking of that solver; None if there was no time for one round.
 
@@ -57,7 +76,7 @@ def _tune_one(
     """
     trace, limit = environment_number("MIGRAPHX_TRACE_BENCHMARKING"), environment_number("MIGRAPHX_MLIR_TUNE_LIMIT")
     try:
-        bench = Bench(request)
+        bench = bench_of(request)
     except UnsupportedError:
         return None
     best: tuple[float, str] = (float("inf"), "")
@@ -74,7 +93,7 @@ def _tune_one(
                 tuning.progress(done, remaining, best[1])
         return seconds
 
-    solvers = solver_candidates(request)[: limit or None]
+    solvers = tuning.backend.candidates(request)[: limit or None]
     hint = tuning.hint(request)
     if hint is not None and hint not in solvers:
         solvers.append(hint)
@@ -83,7 +102,7 @@ def _tune_one(
     winner = race(solvers, measure, deadline)
     if winner is None:
         return None
-    others = refinements(request, winner.candidate)[: limit or None]
+    others = tuning.backend.refinements(request, winner.candidate)[: limit or None]
     if trace > 1 and others:
         print(f"Benchmarking {winner.candidate}: {', '.join(map(str, others))}")
     best_of_all = race([winner.candidate, *others], measure, deadline) or winner
@@ -92,6 +111,6 @@ def _tune_one(
     return best_of_all
 
 
-def _weight(request: Request, count: int) -> float:
+def _weight(tuning: Tuning, request: Asked, count: int) -> float:
     """Estimated seconds of all its occurrences in the program."""
-    return count * min(c.solver.estimate(request.problem, request.threads) for c in solver_candidates(request))
+    return count * min(e.seconds for e in tuning.backend.estimates(request) if e.seconds is not None)

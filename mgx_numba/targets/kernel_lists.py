@@ -14,13 +14,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...codegen.cpu.identity import environment_identity
-from ...codegen.files import default_folder, package_state, replace_file
-from ...codegen.kernel import KernelSource
-from ...graph.program import Program
-from ...runtime.cpu.threads import resolve_num_threads
-from ..options import TargetOptions
-from ..tracing import is_watched
+from ..codegen.backend import Backend
+from ..codegen.files import default_folder, package_state, replace_file
+from ..codegen.kernel import KernelSource
+from ..errors import DeviceError
+from ..graph.program import Program
+from .options import TargetOptions
+from .tracing import is_watched
 
 __all__ = ["find", "keep"]
 
@@ -28,9 +28,10 @@ MOST = 256
 """Lists; those written first go first. One has some hundred kilobytes."""
 
 
-def find(program: Program, options: TargetOptions) -> list[KernelSource] | None:
-    """The kernels of a program's ranges; None if nobody has looked for them here."""
-    path = _path(program, options)
+def find(program: Program, options: TargetOptions, of: Backend, threads: int) -> list[KernelSource] | None:
+    """The kernels of a back end for a program's ranges, in plans for so many threads; None if nobody has looked for
+    them here."""
+    path = _path(program, options, of, threads)
     try:
         entries = json.loads(path.read_bytes()) if path is not None else None
         return None if entries is None else [KernelSource(*(str(part) for part in entry)) for entry in entries]
@@ -38,9 +39,9 @@ def find(program: Program, options: TargetOptions) -> list[KernelSource] | None:
         return None
 
 
-def keep(program: Program, options: TargetOptions, kernels: Iterable[KernelSource]) -> None:
+def keep(program: Program, options: TargetOptions, of: Backend, threads: int, kernels: Iterable[KernelSource]) -> None:
     """Keep the kernels of a program's ranges; a failure to write is no error."""
-    path = _path(program, options)
+    path = _path(program, options, of, threads)
     if path is None:
         return
     entries = [[kernel.backend, kernel.name, kernel.text, kernel.origin] for kernel in kernels]
@@ -52,12 +53,14 @@ def keep(program: Program, options: TargetOptions, kernels: Iterable[KernelSourc
             os.unlink(name)
 
 
-def _path(program: Program, options: TargetOptions) -> Path | None:
+def _path(program: Program, options: TargetOptions, of: Backend, threads: int) -> Path | None:
     if is_watched():
         return None
-    threads = resolve_num_threads(options.num_threads or None)
+    try:
+        machine = [of.fingerprint().key, *sorted(of.identity().items())]
+    except DeviceError:  # none is there, nor named: plans are the interpreter's
+        return None
     chosen = (options.fast_math, options.precision, options.memory_reuse, threads, options.disabled_passes)
-    machine = sorted(environment_identity().items())
     mine = sorted((name, value) for name, value in os.environ.items() if name.startswith("MGX_"))
     text = f"{package_state()}\n{machine}\n{mine}\n{chosen} {options.packing_growth}\n{program}"
     return default_folder() / "ranges" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"

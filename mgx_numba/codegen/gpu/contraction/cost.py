@@ -1,0 +1,79 @@
+"""Estimated seconds of a contraction's kernels: what blocks multiply, bring and store, in rounds over a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...problems.convolution import ConvProblem
+from ...tuning.request import least_bytes
+from .operands import Extent
+from .placed import PlacedRequest
+from .wgmma_tiles import ADDING, ARRIVAL, BEGINNING, LATENCY, LAUNCH, READING, STORING, multiprocessors
+
+__all__ = ["CLOCK", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds"]
+
+CLOCK = 1.755e9
+"""Cycles a second: those that an H200 keeps up while it multiplies, of the 1.98e9 that it can have."""
+BANDWIDTH = 4.2e12
+"""Bytes a second of an H200's memory, measured by a copy."""
+GATHERING = 1.7
+"""Times as long as a product's that a convolution's slices take whose places threads compute: the median of 60 tiles of
+tensor cores and multiply-adds on an H200 (1.4 to 1.9)."""
+ROWS_BEGINNING = 2000
+"""Cycles until rows of a product that is read once have begun and ended: on an H200 768 by 768 takes 1.1 us."""
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """What a block of a kernel does.
+
+    Attributes:
+        rows, columns: of its tile.
+        slice: positions of the sum that it brings at once.
+        stages: slices that are on their way.
+        itemsize: bytes of an element of the operands.
+        products: multiplications a cycle of a multiprocessor that has enough of these blocks.
+        together: blocks that share a multiprocessor.
+    """
+
+    rows: int
+    columns: int
+    slice: int
+    stages: int
+    itemsize: int
+    products: float
+    together: int = 2
+
+
+def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> float:
+    """Of a kernel whose blocks have a tile each, and of the launch that adds ``splits`` parts of sums."""
+    extent, cores = Extent.of(placed.problem), multiprocessors()
+    blocks = extent.tiles(work.rows, work.columns) * splits
+    rounds = -(-blocks // (cores * work.together))
+    sharing = min(work.together, -(-blocks // cores))
+    slices = -(-extent.depth // work.slice)
+    multiplying = work.rows * work.columns * work.slice / work.products
+    bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
+    slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
+    if isinstance(placed.problem, ConvProblem):
+        slice *= GATHERING
+    storing = sharing * work.rows * work.columns / STORING
+    if splits == 1 and any(o.access == "full" for o in placed.request.epilogue.operands):
+        storing += READING
+    cycles = rounds * (-(-slices // splits) * slice + storing)
+    seconds = not_below_memory(placed, (cycles + BEGINNING) / CLOCK)
+    if splits > 1:
+        seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / CLOCK
+    return seconds
+
+
+def not_below_memory(placed: PlacedRequest, seconds: float) -> float:
+    """An estimate, or how long memory takes to bring the operands and take the result, if that is longer."""
+    return max(seconds, least_bytes(placed.problem) / BANDWIDTH + BEGINNING / CLOCK)
+
+
+def reading_seconds(placed: PlacedRequest, blocks: int) -> float:
+    """Of a kernel that reads its operands once, and does little besides."""
+    busy = min(blocks, multiprocessors())
+    moved = least_bytes(placed.problem)
+    return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK

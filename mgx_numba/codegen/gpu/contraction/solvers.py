@@ -1,0 +1,315 @@
+"""The ways to compute a contraction, MIOpen's solvers: which apply, what they should take, what tuning tries."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ...launch import Solution
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ...tuning.record import TuningRecord
+from ...tuning.request import Candidate, Estimate
+from . import nbits, tiled
+from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .few_rows import WARPS, few_rows_refusal, few_rows_solution
+from .fma import FmaText, fma_refusal, fma_solution
+from .operands import Extent
+from .placed import PlacedRequest
+from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
+from .tensor import TensorText, refusal, tensor_solution
+from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
+from .wgmma_tiles import SPLITS, WarpgroupTile
+
+__all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
+
+MOST_REFINEMENTS = 12
+"""Tiles that tuning measures besides a solver's own choice, those that the cost model has for the best. Each costs
+compiling a kernel, which other problems of the same structure share."""
+
+
+class GpuSolver(Protocol):
+    """One way to compute contractions.
+
+    Attributes:
+        name: as tuning records have it.
+        columns: whether weights of convolutions are as `ring.pack_columns` makes them, else as `tiled.pack_weights`.
+    """
+
+    name: str
+    columns: bool
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """Why it does not compute a contraction; empty if it does."""
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """The tilings (dataclasses of integers) that it can have for a contraction that it does not refuse."""
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """Seconds that it should take, by default with its own choice."""
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """Its launches, by default with its own choice.
+
+        Raises:
+            UnsupportedError: an operation around the contraction has no kernel.
+        """
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Rows and columns of a block's tile, and in how many parts each sum is computed."""
+
+    rows: int
+    columns: int
+    splits: int
+
+
+@dataclass(frozen=True)
+class WarpgroupTiling(WarpgroupTile):
+    """A tile of warpgroups, and in how many parts each sum is computed."""
+
+    splits: int = 1
+
+
+@functools.lru_cache(maxsize=1024)
+def _warpgroup_tiling(tile: WarpgroupTile, splits: int) -> WarpgroupTiling:
+    return WarpgroupTiling(**asdict(tile), splits=splits)
+
+
+@dataclass(frozen=True)
+class SquareTiling:
+    """Rows and columns of a block's tile, which are as many."""
+
+    side: int
+
+
+class FewBits:
+    """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
+
+    name = "nbits"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return nbits.nbits_refusal(placed) if _in_blocks(placed) else "its weights are in no blocks"
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`: there is one way."""
+        return []
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        extent = Extent.of(placed.problem)
+        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.OWN)) * extent.planes)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return nbits.nbits_solution(placed)
+
+
+class FewRows:
+    """A warp for each column of a few rows (`few_rows`)."""
+
+    name = "few_rows"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return few_rows_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`: there is one way."""
+        return []
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        extent = Extent.of(placed.problem)
+        return reading_seconds(placed, -(-extent.columns // WARPS) * extent.planes)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return few_rows_solution(placed)
+
+
+class Warpgroups:
+    """Tensor cores of warpgroups (`wgmma`)."""
+
+    name = "warpgroup"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return wgmma_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
+        return not_below_memory(placed, next(found) / CLOCK)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+class _OfRing:
+    """What solvers whose operands come to a ring have in common."""
+
+    columns = True
+    text: type[RingText]
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        slices = slices_of(placed)
+        return [
+            Tiling(tile.rows, tile.columns, splits)
+            for tile in self.text.tiles
+            for splits in SPLITS
+            if splits == 1 or slices >= splits * LEAST_SLICES
+        ]
+
+    def tile(self, placed: PlacedRequest, tiling: Tiling | None) -> tuple[RingTile, int]:
+        """The tile and the parts of sums that a tiling names, or that are chosen."""
+        if tiling is None:
+            return self.text.chosen(placed)
+        return next(t for t in self.text.tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
+
+    def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
+        """A block's, of so many multiplications a cycle."""
+        itemsize = ITEMSIZE[placed.problem.types.a]
+        return BlockWork(tile.rows, tile.columns, WORDS * 4 // itemsize, MOST_STAGES, itemsize, products)
+
+
+class TensorCores(_OfRing):
+    """Tensor cores of warps (`tensor`)."""
+
+    name = "tensor"
+    text = TensorText
+    products = 770.0
+    """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of
+    8 bits half as long."""
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return refusal(placed)
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        tile, splits = self.tile(placed, tiling)
+        times = ITEMSIZE[placed.problem.types.a] / 2
+        if placed.problem.types.a == "float32" and placed.precision == "high":
+            times *= 3
+        return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return tensor_solution(placed, *self.tile(placed, tiling))
+
+
+class MultiplyAdds(_OfRing):
+    """Ordinary arithmetic from a ring (`fma`)."""
+
+    name = "fma"
+    text = FmaText
+    products = 90.0
+    """Of the 128 that a multiprocessor of an H200 could do."""
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return fma_refusal(placed)
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        tile, splits = self.tile(placed, tiling)
+        return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return fma_solution(placed, *self.tile(placed, tiling))
+
+
+class Tiles:
+    """Ordinary arithmetic on single elements (`tiled`), which computes everything."""
+
+    name = "tiled"
+    columns = False
+    products = 40.0
+    """Of the 128 that a multiprocessor of an H200 could do; float64 takes twice as long."""
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`: none."""
+        return ""
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [SquareTiling(side) for side in tiled.SIDES]
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        side = tiling.side if tiling is not None else tiled.chosen_side(placed)
+        itemsize = ITEMSIZE[placed.problem.types.a]
+        products = self.products / (2 if itemsize == 8 else 1)
+        return tiles_seconds(placed, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return tiled.tiled_solution(placed, tiling.side if tiling is not None else 0)
+
+
+SOLVERS: tuple[GpuSolver, ...] = (FewBits(), FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
+"""All of them; of those that should take as long the first one is taken."""
+
+
+def _in_blocks(placed: PlacedRequest) -> bool:
+    """Whether the right operand is codes of a few bits in blocks."""
+    problem = placed.problem
+    return isinstance(problem, GemmProblem) and problem.blocks is not None
+
+
+def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
+    """Why a solver does not compute a contraction; only `FewBits` reads weights in blocks."""
+    if _in_blocks(placed) and not isinstance(solver, FewBits):
+        return "its weights are in blocks of a few bits"
+    return solver.refusal(placed)
+
+
+def candidates(placed: PlacedRequest) -> list[Candidate]:
+    """The solvers that apply, with their own choice of a tile, the quickest by the cost model first."""
+    able = [solver for solver in SOLVERS if not _refusal(solver, placed)]
+    return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
+
+
+def choose(placed: PlacedRequest) -> Candidate:
+    """The first of `candidates`."""
+    return candidates(placed)[0]
+
+
+def estimates(placed: PlacedRequest) -> list[Estimate]:
+    """See `Backend.estimates`."""
+    able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in candidates(placed)]
+    refused = ((s.name, _refusal(s, placed)) for s in SOLVERS)
+    return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
+
+
+def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
+    """See `Backend.refinements`: other tilings of the winner's solver, the quickest by the cost model first."""
+    others = [tiling for tiling in winner.solver.tilings(placed) if tiling != winner.blocking]
+    others.sort(key=lambda tiling: winner.solver.estimate(placed, tiling))
+    return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
+
+
+def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
+    """See `Backend.candidate_of`; a tiling that the solver does not have is none."""
+    for solver in SOLVERS:
+        if solver.name == record.solver and not _refusal(solver, placed):
+            if not record.configuration:
+                return Candidate(solver)
+            wanted = dict(record.configuration)
+            tiling = next((t for t in solver.tilings(placed) if asdict(t) == wanted), None)
+            return None if tiling is None else Candidate(solver, tiling)
+    return None

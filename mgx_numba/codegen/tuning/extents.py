@@ -1,0 +1,58 @@
+"""How much memory the operands of a contraction reach over, for who measures or checks one without its program."""
+
+from __future__ import annotations
+
+import math
+
+from ...errors import UnsupportedError
+from ..problems.convolution import ConvProblem
+from ..problems.epilogue import PrologueOperand
+from ..problems.gemm import GemmProblem
+from .request import Request
+
+__all__ = ["extents", "prologue_extent"]
+
+
+def extents(request: Request) -> tuple[int, int, int, list[int]]:
+    """Elements that a plan may touch: of the left operand, an unpacked right one, the result, the epilogue's operands.
+
+    Raises:
+        UnsupportedError: an operand is walked backwards.
+    """
+    problem = request.problem
+    if isinstance(problem, GemmProblem):
+        x = _reach((*problem.batch, problem.m, problem.k), problem.a_strides)
+        w = _reach((*problem.batch, problem.k, problem.n), problem.b_strides)
+        rows = (*problem.batch, problem.m)
+        out_strides, columns = problem.out_strides, problem.n
+    else:
+        x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
+        w = math.prod(problem.weight_lens)
+        rows = (problem.batch, problem.out_pixels)
+        out_strides, columns = problem.out_strides, problem.out_channels
+    out = _reach((*rows, columns), (*out_strides, 1))
+    extras = []
+    for k, operand in enumerate(request.epilogue.operands):
+        width = columns if operand.access in ("full", "per_n") else 1
+        strides = request.strides[k] if k < len(request.strides) else ()
+        if operand.access not in ("full", "per_m"):
+            extras.append(width)
+        elif strides:
+            extras.append(_reach((*rows, width), (*strides, 1)))
+        else:
+            extras.append(math.prod(rows) * width)
+    return x, w, out, extras
+
+
+def prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:
+    """Elements of an operand of the prologue."""
+    batch = (problem.batch,) if isinstance(problem, ConvProblem) else problem.batch
+    depth = problem.in_channels if isinstance(problem, ConvProblem) else problem.k
+    return _reach((*batch, depth if operand.access == "per_k" else 1), (*operand.batch_strides, 1))
+
+
+def _reach(lens: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last one of a tensor."""
+    if min(strides, default=0) < 0:
+        raise UnsupportedError(f"operands with strides {strides} are not measured")
+    return 1 + sum((n - 1) * s for n, s in zip(lens, strides) if n > 0)

@@ -1,0 +1,71 @@
+"""Constants of plans in a device's memory, those that several plans have once."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..memory import address_of
+from .blocks import DeviceBlock
+from .call_form import Packed, owned
+from .engine import Engine
+
+__all__ = ["DeviceConstants", "PlacedConstant"]
+
+
+@dataclass(frozen=True)
+class PlacedConstant:
+    """A constant's ``address`` on the device, and the ``block`` that has it."""
+
+    address: int
+    block: DeviceBlock
+
+
+class DeviceConstants:
+    """What one engine has of host arrays that do not change, as long as these live; from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._known: dict[tuple[int, int], tuple[weakref.ref[np.ndarray], PlacedConstant]] = {}
+
+    def placed(self, arrays: Sequence[np.ndarray]) -> list[PlacedConstant]:
+        """Where C-contiguous arrays are; those that are new are copied to one new block. Arrays of objects, which the
+        host alone has, are at its beginning.
+
+        Raises:
+            DeviceError: there is not enough memory.
+        """
+        with self._lock:
+            for key in [key for key, (owner, _) in self._known.items() if owner() is None]:
+                del self._known[key]
+            new = [a for a in arrays if self._find(a) is None and not a.dtype.hasobject]
+            packed = Packed([a.nbytes for a in new])
+            block = owned(self._engine, packed.size, "the program's constants")
+            with self._engine.use():
+                queue = self._engine.queue()
+                for array, start in zip(new, packed.starts):
+                    self._known[_key(array)] = weakref.ref(_owner(array)), PlacedConstant(block.address + start, block)
+                    if array.nbytes:
+                        queue.upload(block.address + start, array.reshape(-1).view(np.uint8))
+                queue.wait()
+            return [self._find(array) or PlacedConstant(block.address, block) for array in arrays]
+
+    def _find(self, array: np.ndarray) -> PlacedConstant | None:
+        known = self._known.get(_key(array))
+        return None if known is None or known[0]() is not _owner(array) else known[1]
+
+
+def _key(array: np.ndarray) -> tuple[int, int]:
+    return address_of(array), array.nbytes
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory it is: while that lives no other one is there."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -1,0 +1,148 @@
+"""Measuring contractions as a program runs them: on the device, in a graph, over memory of the same layout."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import numpy as np
+
+from ...codegen.gpu.contraction.placed import PlacedRequest
+from ...codegen.kernel import KernelSource
+from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
+from ...codegen.problems.element_types import ITEMSIZE
+from ...codegen.tuning.extents import extents, prologue_extent
+from ...codegen.tuning.request import Asked, Candidate
+from ...codegen.tuning.session import Tuning
+from ...core.device_array import DeviceArray
+from ...errors import CompileError, UnsupportedError
+from ...runtime.gpu.engine import Engine
+from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.transfers import to_device
+from ...runtime.memory import numpy_dtype
+from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step
+
+__all__ = ["DeviceBench", "compile_candidates"]
+
+SAMPLE_SECONDS = 1e-3
+"""Of a sample: a hundred times what an event's time is off by."""
+FEWEST_RUNS, MOST_RUNS = 4, 24
+"""Of a sample; more make its graph long to record, fewer leave the start of the graph in the figure."""
+ROTATED_BYTES = 128 << 20
+"""Constant weights are read from copies that together have this size, some times the second-level cache of an H100, as
+a program finds them: not there."""
+DRAWN = 1 << 20
+"""Random elements, which are repeated; zeros would run faster: they draw less power."""
+AT_ONCE = 128
+"""Kernels that are compiled together: enough for the workers of 16 cores."""
+COMPILING = 1 / 3
+"""Of a budget, for kernels: with candidates that are measured one of them is compiled, or was."""
+_ALIGNMENT = 256
+"""Bytes that results and scratch memory start at multiples of, as allocations of a device do."""
+
+
+def compile_candidates(engine: Engine, tuning: Tuning) -> None:
+    """Compile what measuring will need, in workers: many kernels at once, for at most `COMPILING` of the budget. The
+    rest, and what cannot be compiled, is for `DeviceBench.sample`."""
+    end = None if tuning.budget is None else time.monotonic() + COMPILING * tuning.budget
+    kernels: dict[KernelSource, None] = {}
+    for request, _ in tuning.pending():
+        solvers = tuning.backend.candidates(request)
+        for candidate in (*solvers, *tuning.backend.refinements(request, solvers[0])):
+            with contextlib.suppress(UnsupportedError):
+                kernels.update(dict.fromkeys(_solution(request, candidate).kernels))
+    waiting = list(kernels)
+    while waiting and (end is None or time.monotonic() < end):
+        batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
+        with contextlib.suppress(CompileError):
+            engine.load(batch)
+
+
+class DeviceBench:
+    """Memory and programs for the candidates of one problem, see `targets.tuning.CandidateBench`."""
+
+    def __init__(self, engine: Engine, placed: PlacedRequest) -> None:
+        """Raises `UnsupportedError` for operands that are not measured."""
+        self._engine, self._placed = engine, placed
+        request, problem = placed.request, placed.problem
+        x, w, self._out, extras = extents(request)
+        dtypes = [o.dtype for o in request.epilogue.operands]
+        named = [("x", x, problem.types.a), *((f"e{k}", n, dtypes[k]) for k, n in enumerate(extras))]
+        for k, own in enumerate(problem.prologue.operands if problem.prologue else ()):
+            named.append((f"a{k}", prologue_extent(problem, own), own.dtype))
+        size = w * ITEMSIZE[problem.types.b]
+        self._copies = max(1, min(MOST_RUNS, ROTATED_BYTES // max(1, size))) if placed.constant else 1
+        named += [(f"w{k}", w, problem.types.b) for k in range(self._copies)]
+        self._parameters = [ParameterSpec(name, dtype, (count,)) for name, count, dtype in named]
+        self._inputs: list[DeviceArray] = []
+        self._ready: dict[Candidate, DeviceExecutable] = {}
+        self._runs: dict[Candidate, int] = {}
+
+    def sample(self, candidate: Candidate) -> float:
+        """See `targets.tuning.CandidateBench`: seconds of the device, for one of some runs that it does in a row.
+
+        Raises:
+            DeviceError: there is not enough memory, or the kernel fails.
+        """
+        executable = self._ready.get(candidate)
+        if executable is None:
+            if not self._inputs:
+                self._inputs = [to_device(self._engine, _drawn(p), p.name) for p in self._parameters]
+            executable = self._ready[candidate] = DeviceExecutable(self._plan(candidate), self._engine)
+            executable.seconds(self._inputs)
+        return executable.seconds(self._inputs) / self._runs[candidate]
+
+    def _plan(self, candidate: Candidate) -> Plan:
+        """A plan that computes the problem some times, with other copies of the weights."""
+        solution = _solution(self._placed, candidate)
+        seconds = candidate.solver.estimate(self._placed, candidate.blocking)
+        runs = self._runs[candidate] = int(min(MOST_RUNS, max(FEWEST_RUNS, SAMPLE_SECONDS / seconds)))
+        request = self._placed.request
+        itemsize = ITEMSIZE[request.epilogue.out_dtype(request.problem.types.out)]
+        out_bytes = -(-self._out * itemsize // _ALIGNMENT) * _ALIGNMENT
+        places = {p.name: Pointer(Region.PARAMETER, k) for k, p in enumerate(self._parameters)}
+        places |= {"out": Pointer(Region.ARENA), "scratch": Pointer(Region.ARENA, 0, out_bytes)}
+        steps = []
+        for run in range(runs):
+            own = {**places, "w": places[f"w{run % self._copies}"]}
+            steps += [_step(launch, own) for launch in solution.launches]
+        return Plan(
+            steps=list(steps),
+            arena_bytes=out_bytes + solution.scratch,
+            constants=[],
+            parameters=self._parameters,
+            outputs=[],
+        )
+
+
+def _solution(placed: Asked, candidate: Candidate) -> Solution:
+    solution: Solution = candidate.solver.plan(placed, candidate.blocking)
+    return solution
+
+
+def _step(launch: Launch, places: dict[str, Pointer]) -> Step:
+    def place(operand: Operand) -> Pointer:
+        found = places[operand.name]
+        return Pointer(found.region, found.index, found.offset + operand.offset)
+
+    args: list[int | Pointer | MappedTensor] = []
+    for arg in launch.args:
+        if isinstance(arg, Operand):
+            args.append(place(arg))
+        elif isinstance(arg, TensorMap):
+            args.append(MappedTensor(place(arg.operand), arg.layout))
+        else:
+            assert isinstance(arg, int) and not isinstance(arg, Mark)
+            args.append(arg)
+    return Step(launch.kernel, tuple(args), launch.geometry)
+
+
+def _drawn(spec: ParameterSpec) -> np.ndarray:
+    """Random numbers of the parameter's type, around 0 or of all that an integer can be."""
+    dtype, rng = numpy_dtype(spec.dtype), np.random.default_rng(0)
+    count = spec.lens[0]
+    if dtype.kind in "iub":
+        drawn = rng.integers(0, 100, min(count, DRAWN)).astype(dtype)
+    else:
+        drawn = rng.standard_normal(min(count, DRAWN), np.float32).astype(dtype)
+    return np.resize(drawn, count)
