@@ -17,7 +17,6 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -31,11 +30,6 @@ KINDS = {"warpgroup": "sm_90a", "tensor": "sm_89", "": "sm_75"}
 FLOAT8_ERROR = 5e-4
 """Of sums of float8, to the largest: tensor cores add these with fewer bits than float32 has (H200: 8e-5 for 32 terms).
 """
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 @pytest.fixture

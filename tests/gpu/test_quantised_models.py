@@ -16,12 +16,11 @@ from mgx_numba.api.quantizing import quantize
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
 from .operators import hosted
-from .programs import compiled, interpreter
+from .programs import compiled
 
 RNG = np.random.default_rng(5)
 U8, I8 = np.uint8, np.int8
@@ -30,11 +29,6 @@ U8, I8 = np.uint8, np.int8
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 def codes(dtype: Any, *lens: int) -> np.ndarray:

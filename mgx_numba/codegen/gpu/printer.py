@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
@@ -24,8 +26,8 @@ _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 _SHORT = frozenset(("gelu_erf",))
 """Those with a shorter one for results of 16 bits."""
 _SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
-_EIGHT_BITS = {Type.int8_type: (-128, 127), Type.uint8_type: (0, 255)}
-"""Types that `lang.rounding` rounds to, and their ends."""
+_EIGHT_BITS = (Type.int8_type, Type.uint8_type)
+"""Types that `lang.rounding` rounds to."""
 VECTOR_BYTES = 16
 """Bytes of the widest load and store of one thread."""
 
@@ -44,8 +46,10 @@ class ThreadPrinter(VectorPrinter):
         if self.fast_math and dtype in _SIXTEEN_BITS and x.dtype.compute is Type.float_type:
             return VectorValue(self.register(x), dtype, constant=x.constant)
         source, zero = self._rounded.get(x.name, ("", 0))
-        ends = _EIGHT_BITS.get(dtype)
-        if not (source and ends and ends[0] <= zero <= ends[1] and self.lanes):
+        if not source or not self.lanes or dtype not in _EIGHT_BITS:
+            return super().cast(x, dtype)
+        ends = np.iinfo(dtype.numpy)
+        if not ends.min <= zero <= ends.max:
             return super().cast(x, dtype)
         return VectorValue(self.buffer.emit(f"rounded_{dtype_name(dtype)}({source}, {zero})"), dtype)
 

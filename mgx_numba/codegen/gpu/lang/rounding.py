@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
@@ -16,14 +17,13 @@ from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 
 __all__ = ["rounded_int8", "rounded_uint8"]
 
-LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
-"""The least and the largest number of a dtype."""
 _MAGIC = 1.5 * 2**23
 """Its bits end in zeros."""
 
 
 def _rounded(dtype: str) -> Any:
-    name, (low, high) = f"rounded_{dtype}", LIMITS[dtype]
+    name, ends = f"rounded_{dtype}", np.iinfo(dtype)
+    low, high = int(ends.min), int(ends.max)
 
     def define(x: types.Type, zero: types.Type) -> Any:
         given, lanes = describe(name, x)
