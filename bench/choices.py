@@ -157,13 +157,13 @@ def _compile_for_gpu(recorder: Recorder) -> None:
 
 def _bench(request: Any) -> CandidateBench:
     if isinstance(request, Request):
-        from mgx_numba.targets.cpu.measuring import Bench as OfCpu
+        from mgx_numba.targets.cpu.measuring import Bench
 
-        return OfCpu(request)
+        return Bench(request)
     from mgx_numba.runtime.gpu.choice import engine
-    from mgx_numba.targets.gpu.measuring import DeviceBench as OfGpu
+    from mgx_numba.targets.gpu.measuring import DeviceBench
 
-    return OfGpu(engine(), request)
+    return DeviceBench(engine(), request)
 
 
 def _measure(own: Backend, request: Asked, counts: Counter[str]) -> dict[str, Any]:

@@ -187,7 +187,9 @@ def _convolution(batch: int, side: int, channels: int, kernel: int, type: Type) 
     return build
 
 
-PEAKS = {"float16": 989e12, "medium": 494e12, "high": 494e12 / 3, "highest": 67e12}
+PEAKS = {
+    "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 494e12 / 3, "highest": 67e12,
+}  # fmt: skip
 """Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
 GEMMS = ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768))
 CONVS = tuple((b, *c) for b in (1, 32) for c in ((56, 64, 3), (28, 128, 3), (14, 256, 3), (7, 512, 3), (56, 256, 1)))
@@ -196,7 +198,7 @@ CONVS = tuple((b, *c) for b in (1, 32) for c in ((56, 64, 3), (28, 128, 3), (14,
 def products() -> list[dict[str, Any]]:
     """Rates of products and convolutions, beside torch's where it is installed: of float32 in each precision."""
     found = []
-    for kind, type in (("float16", F16), ("medium", F32), ("high", F32), ("highest", F32)):
+    for kind, type in (("fp16", F16), ("medium", F32), ("high", F32), ("highest", F32)):
         options = TargetOptions(float32_matmul_precision=kind if type is F32 else None)
         for lens in GEMMS:
             name, theirs = "x".join(map(str, lens)), _torch_product(lens, kind)
@@ -236,7 +238,7 @@ def _torch_product(lens: tuple[int, int, int], kind: str) -> float:
     torch = _torch(kind)
     if torch is None:
         return float("nan")
-    dtype = torch.float16 if kind == "float16" else torch.float32
+    dtype = torch.float16 if kind == "fp16" else torch.float32
     rows, columns, depth = lens
     a, b = (torch.randn(n, m, device="cuda").to(dtype) for n, m in ((rows, depth), (depth, columns)))
     return torch_seconds(torch, lambda: a @ b)
@@ -246,7 +248,7 @@ def _torch_convolution(batch: int, side: int, channels: int, kernel: int, kind: 
     torch = _torch(kind)
     if torch is None:
         return float("nan")
-    dtype = torch.float16 if kind == "float16" else torch.float32
+    dtype = torch.float16 if kind == "fp16" else torch.float32
     x, w = (torch.randn(n, channels, m, m, device="cuda") for n, m in ((batch, side), (channels, kernel)))
     x, w = (t.to(dtype, memory_format=torch.channels_last) for t in (x, w))
     return torch_seconds(torch, lambda: torch.nn.functional.conv2d(x, w, padding=kernel // 2))

@@ -1,8 +1,9 @@
 """Networks on the GPU beside PyTorch's compiler, from the same weights, and which kernels take the time.
 
-    python -m bench.gpu_inductor [--models a,b] [--kinds fp16,medium,highest] [--max-autotune] [--alone] [--json FILE]
+    python -m bench.gpu_inductor [--models a,b] [--kinds fp16,medium,default] [--max-autotune] [--alone] [--json FILE]
 
-``fp16``: `quantize_fp16` here, ``module.half()`` there; the others are float32 of that ``float32_matmul_precision``.
+``fp16``: `quantize_fp16` here, ``module.half()`` there; ``default``: float32 with default options here, and plain
+there; others are float32 of that ``float32_matmul_precision`` on both sides.
 Both run as device graphs whose inputs are on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time
 is the median over rounds of `CALLS` calls in a row, by the device's clock. Results are held to PyTorch's in float32.
 Each network of each kind has a process of its own: all are prepared at once, and timed one after the other when
@@ -33,15 +34,24 @@ from mgx_numba.api.program import program as Compiling
 from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
+from mgx_numba.graph.calibration import Calibration
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
-KINDS = ("fp16", "medium", "highest")
+KINDS = ("fp16", "medium", "default")
+PRECISIONS = {"fp16": "highest", "default": "highest"}
+"""What PyTorch's ``float32_matmul_precision`` is for kinds that are not one."""
+ROOFS = {"default": "high"}
+"""Which of `PEAKS` a kind is held to, if it is not one."""
 CALLS = 20
 """Calls of a round: enough that the host's work on the first ones is hidden, as in a server under load."""
 ROUNDS = 9
 SHOWN = 14
 """Groups of kernels that are printed."""
+
+
+EIGHT_BITS: dict[str, Callable[..., Compiling]] = {"int8": mgx_numba.quantize_int8, "fp8": mgx_numba.quantize_fp8}
+"""Kinds of our own in 8 bits, with float16 for the rest."""
 
 
 def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path: Path) -> None:
@@ -66,16 +76,23 @@ def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path:
 
 
 class Ours:
-    """A program compiled for the device, with its inputs and results there."""
+    """A program compiled for the device, with its inputs and results there.
 
-    def __init__(self, torch: Any, path: Path, kind: str, inputs: Sequence[Any]) -> None:
+    Kinds of 8 bits are quantised by the ranges that `ranges` has seen.
+    """
+
+    def __init__(
+        self, torch: Any, path: Path, kind: str, inputs: Sequence[Any], calibration: Calibration | None = None
+    ) -> None:
         program: Compiling = mgx_numba.parse_onnx(str(path))
         start = time.perf_counter()
-        if kind == "fp16":
+        if kind in EIGHT_BITS:
+            assert calibration is not None
+            EIGHT_BITS[kind](program, mgx_numba.get_target("gpu"), calibration)
+        if kind in ("fp16", *EIGHT_BITS):
             mgx_numba.quantize_fp16(program)
-            program.compile("gpu")
-        else:
-            program.compile("gpu", float32_matmul_precision=kind)
+        options: dict[str, Any] = {} if kind in PRECISIONS else {"float32_matmul_precision": kind}
+        program.compile("gpu", **options)
         self.compiling = time.perf_counter() - start
         compiled = program._compiled
         assert isinstance(compiled, GpuProgram) and compiled.executable is not None
@@ -114,9 +131,18 @@ class Ours:
         ]
 
 
+def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path, one: bool) -> Calibration:
+    """What a module's inputs make of the values that are quantised, or the first of each (``one``)."""
+    first = tuple(x[:1] for x in inputs) if one else tuple(inputs)
+    exported(torch, module, first, True, folder / "first.onnx")
+    program: Compiling = mgx_numba.parse_onnx(str(folder / "first.onnx"))
+    given = {f"x{k}": (x.half() if x.is_floating_point() else x).cpu().numpy() for k, x in enumerate(first)}
+    return mgx_numba.calibrate(program, mgx_numba.get_target("gpu"), [given])
+
+
 def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: str) -> Callable[[], float]:
     """What times a call of a module as PyTorch compiles it."""
-    torch.set_float32_matmul_precision("highest" if kind == "fp16" else kind)
+    torch.set_float32_matmul_precision(PRECISIONS.get(kind, kind))
     torch.backends.cudnn.allow_tf32 = kind == "medium"
     if kind == "fp16":
         module = module.half()
@@ -156,7 +182,7 @@ def table(steps: list[dict[str, Any]], kind: str, rate: float) -> list[str]:
     for step in steps:
         groups.setdefault((step["label"], step["flops"], step["bytes"]), []).append(step["seconds"])
     total = sum(step["seconds"] for step in steps)
-    peak = PEAKS["float16" if kind == "fp16" else kind]
+    peak = PEAKS[ROOFS.get(kind, kind)]
     lines = []
     for (label, flops, moved), times in sorted(groups.items(), key=lambda g: -sum(g[1]))[:SHOWN]:
         mean = float(np.mean(times))

@@ -1,6 +1,6 @@
 """Every tile of the warpgroup products on the shapes of networks, beside torch: what the choice of tiles rests on.
 
-    python -m bench.gpu_tiles [gemm] [conv] [--json FILE]
+    python -m bench.gpu_tiles [gemm] [conv] [--only TEXT] [--json FILE]
 
 Each is checked against float32, and timed as 20 launches of a graph; torch's products and convolutions are timed alike.
 """
@@ -12,6 +12,7 @@ import concurrent.futures
 import json
 import sys
 from collections.abc import Iterator
+from ctypes import byref, c_int, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from mgx_numba.runtime.gpu.cuda import cuda_engine
 F16 = ElementTypes("float16", "float16", "float16", "float16")
 REPEATS = 20
 SCRATCH_BYTES = 256 << 20
+LOCAL_BYTES = 3
+"""CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES of cuda.h."""
 GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
@@ -116,6 +119,13 @@ class Runner:
         self.queue = self.engine.queue()
         self.scratch = self.engine.allocate(SCRATCH_BYTES, "parts of sums")
 
+    def local_bytes(self, solution: Solution) -> int:
+        """Bytes of local memory of each thread: registers that are spilt."""
+        value = c_int()
+        for function in self.engine.load([solution.launches[0].kernel]):
+            self.engine.driver.call("cuFuncGetAttribute", byref(value), c_int(LOCAL_BYTES), c_void_p(function))
+        return value.value
+
     def seconds(self, solution: Solution, places: dict[str, int]) -> float:
         """Of one run, after one that leaves the result."""
         assert solution.scratch <= SCRATCH_BYTES, solution.scratch
@@ -199,14 +209,18 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         torch.cuda.synchronize()
         seconds = runner.seconds(solution, places)
         error = float((out.float() - wanted).norm() / wanted.norm())
-        label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks} k{splits}" if tile else "chosen"
+        label = "chosen"
+        if tile:
+            spilt = runner.local_bytes(solution)
+            label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks} k{splits}"
+            label += f" spills {spilt}" * bool(spilt)
         if not error < 2e-3:
             print(f"    WRONG {name} {label}: {error}", flush=True)
             continue
         found.append((seconds, label))
     chosen = next((s for s, label in found if label == "chosen"), float("nan"))
     found.sort()
-    best = "; ".join(f"{label} {1e6 * s:.1f}" for s, label in found[:4])
+    best = "; ".join(f"{label} {1e6 * s:.1f}" for s, label in found[:8])
     rate = problem.flops / found[0][0] / 1e12 if found else 0
     print(
         f"{name:30} torch {1e6 * library:7.1f} us, chosen {1e6 * chosen:7.1f} ({library / chosen:.2f}), {rate:.0f} TF |"
@@ -220,6 +234,7 @@ def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
+    parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     parts = given.parts or ["gemm", "conv"]
@@ -228,6 +243,7 @@ def main() -> int:
         problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g) for g in GEMMS}
     if "conv" in parts:
         problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c) for c in CONVS}
+    problems = {name: p for name, p in problems.items() if name.startswith(tuple(given.only.split(",")))}
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         asked = [pool.submit(compile_part, k, workers, list(problems.values())) for k in range(workers)]

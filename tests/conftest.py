@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(ENVIRONMENT, folder)
     patch.delenv(PROBLEM_CACHE, raising=False)
     patch.setattr(batch, "_affinity", lambda: range(1))
+    if sys.dont_write_bytecode:  # beside the source; yet what tests start need not compile it each time
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(Path(folder, "bytecode")))
 
 
 def pytest_collection_finish() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ..core.argument import Argument
 from ..core.device_array import DeviceArray, is_in_a_row
 from ..core.dlpack import device_of
-from ..core.shape import Shape
+from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import MgxError, ParameterError
 from ..interrupts import whole_module
@@ -35,9 +35,10 @@ def check(name: str, value: Any, wanted: Shape, model: program, stream: int | No
         ParameterError: it does not fit, or lies where the program does not run.
     """
     plain = type(value) is np.ndarray and not wanted.type.holds_objects
-    if plain and model._home is None and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
+    if plain and model._home is None and value.dtype == wanted.type.numpy and value.ndim:
         array: np.ndarray = value
-        return array
+        if array.shape == wanted.lens or (wanted.dyn_dims and _within(array.shape, wanted.dyn_dims)):
+            return array
     if wanted.element is not None:
         from .holders import held_value
 
@@ -74,10 +75,12 @@ def _fits(actual: Shape, wanted: Shape) -> bool:
     """Whether lengths are those that a parameter may have."""
     if not wanted.is_dynamic:
         return actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
-    rank = 0 if actual.without_axes else len(actual.lens)
-    return not wanted.ranked or (
-        rank == wanted.ndim and all(d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims))
-    )
+    return not wanted.ranked or _within(actual.array_lens, wanted.dyn_dims)
+
+
+def _within(lens: tuple[int, ...], ranges: tuple[DynamicDimension, ...]) -> bool:
+    """Whether there is one of the lengths for each of the ranges, and in it."""
+    return len(lens) == len(ranges) and all(dim.min <= n <= dim.max for n, dim in zip(lens, ranges))
 
 
 def _mismatched(name: str, value: Any, actual: Shape, wanted: Shape, fits: bool, model: program) -> ParameterError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
 from ..nearest import did_you_mean
 from ..runtime.plan import HostStep, Step
-from ..targets.base import Observation, Stage, stages_of
+from ..targets.base import Observation, Stage, stages_of, units_of
 from .advice import ARITHMETIC, MEMORY, advice
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def explanations(
     portable: Program,
     tuning: Tuning | None,
     inputs: Mapping[str, np.ndarray],
-    limits: Callable[[], Limits | None],
+    limits: Callable[[Collection[str]], Limits | None],
     iterations: int,
     given: bool,
 ) -> list[Explanation]:
@@ -136,7 +136,7 @@ def explanations(
 
     Args:
         inputs: checked; their lengths, and where it runs in stages their values, choose the plans.
-        limits: what the machine can do, asked for if ``iterations`` is not 0.
+        limits: what the machine can do, and units of it, asked for if ``iterations`` is not 0.
         iterations: runs that are measured.
         given: whether a caller has chosen the inputs.
 
@@ -148,7 +148,7 @@ def explanations(
         raise OptionError("explain needs params: lengths inside of the program depend on the values of its inputs")
     names = _Names(stages)
     texts = {ins: names.place(ins) for ins in _matching(name, portable, names)}
-    reports = _reports(compiled, stages, inputs, limits() if iterations else None, iterations)
+    reports = _reports(compiled, stages, inputs, limits(units_of(stages)) if iterations else None, iterations)
     if not reports.keys().isdisjoint(texts.values()):  # without views beside what computes something
         texts = {ins: place for ins, place in texts.items() if place in reports}
     log = compiled.rewrite_log()
@@ -283,7 +283,7 @@ def _report(step: Step | HostStep | Observation, seconds: float | None, limits: 
         return StepReport(step.label, "", "", 0, 0, step.reason, seconds)
     limit, fraction = "", None
     if limits is not None and seconds and (step.flops or step.bytes):
-        by_arithmetic, by_memory = step.flops / (limits.gflops * 1e9), step.bytes / (limits.gbytes * 1e9)
+        by_arithmetic, by_memory = step.flops / (limits.rate(step.unit) * 1e9), step.bytes / (limits.gbytes * 1e9)
         limit = MEMORY if by_memory > by_arithmetic else ARITHMETIC
         fraction = max(by_arithmetic, by_memory) / seconds
     work = _work(step.geometry)

@@ -29,7 +29,7 @@ def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, op
 
 
 def _conversion(given: Any, wanted: Type) -> str:
-    dtype = wanted.numpy.name
+    dtype = wanted.dtype_name
     return f".to(torch.{dtype})" if type(given).__module__.partition(".")[0] == "torch" else f".astype({dtype!r})"
 
 

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -517,8 +517,8 @@ class program:
             inputs = self._checked(params)
         threads = self._options.num_threads if self._options is not None else 0
 
-        def limits() -> Limits | None:
-            return target_of(chosen.name()).limits(threads)
+        def limits(units: Collection[str]) -> Limits | None:
+            return target_of(chosen.name()).limits(threads, units)
 
         return explanations(
             name, compiled, self._portable, self._tuning, inputs, limits, iterations, given=params is not None

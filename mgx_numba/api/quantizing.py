@@ -37,7 +37,7 @@ SAMPLES = 4
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
 
-_SIMPLIFY = ("normalize_ops", "optimize_module")
+_SIMPLIFY = ("normalize_ops", "rewrite_gelu", "optimize_module")
 
 
 def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) -> None:
@@ -75,13 +75,15 @@ def calibrate(
     ins_names: Iterable[str] = CONTRACTIONS,
     observer: str = "minmax",
     progress: Progress | None = None,
+    samples: list[Inputs] | None = None,
 ) -> Calibration:
     """What the values that would be quantised are on some inputs; the program is put into normal form, in place.
 
     Args:
         target: where the batches are run.
-        batches: checked inputs; without any, generated ones are run, with a warning.
+        batches: inputs, checked as they come; without any, generated ones are run, with a warning.
         observer: how ranges are chosen, one of `graph.observers.OBSERVERS`.
+        samples: the first `SAMPLES` batches that are run are put there, too.
 
     Raises:
         OptionError: unknown names or observer, or a value that is never finite.
@@ -96,10 +98,12 @@ def calibrate(
         watched = portable.clone()
         watched.main.replace_return(calibrated_values(watched, selection))
         compiled = compile_for(target, watched)
-        for count, inputs in enumerate(_some(portable, batches)):
-            calibration.observe([np.asarray(result) for result in compiled.run(inputs)])
-            if progress is not None:
-                progress(count + 1, 0, "calibrating")
+        batches = _first(_some(portable, batches), [] if samples is None else samples)
+    for count, inputs in enumerate(batches):
+        results = compiled.run(inputs) if calibration.values else ()
+        calibration.observe([np.asarray(result) for result in results])
+        if progress is not None:
+            progress(count + 1, 0, "calibrating")
     _check_observed(calibration)
     return calibration
 
@@ -141,7 +145,7 @@ def quantize_8bits(
         calibration = batches
         _run(portable, _SIMPLIFY)
     else:
-        calibration = calibrate(portable, target, _first(_some(portable, batches), samples), names, observer, progress)
+        calibration = calibrate(portable, target, batches, names, observer, progress, samples)
     selection = _selection(portable, names)
     labels = [value.label for value in make_calibration(portable, selection, "minmax").values]
     calibration.expect(labels, "the program")

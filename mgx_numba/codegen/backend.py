@@ -38,6 +38,10 @@ class Backend(Protocol):
     def fingerprint(self) -> DeviceFingerprint:
         """What measured times depend on besides the problem."""
 
+    def unit(self, kernels: Sequence[KernelSource]) -> str:
+        """What multiplies in a kernel and those that it calls, for readers: ``AMX int8``. Empty where that is the
+        arithmetic that `Limits` names, or nobody knows."""
+
     def plan(self, problem: Any) -> Solution:
         """The launches that compute one of `codegen.problems`, with operands by the names that the problem gives.
 

@@ -55,6 +55,12 @@ class ScalarBody:
         first = len(self.parameters)
         return self.parameters[self.result] if self.result < first else self.calls[self.result - first].dtype
 
+    @property
+    def last(self) -> str:
+        """The method whose result is the body's; empty where that is a parameter."""
+        first = len(self.parameters)
+        return "" if self.result < first else self.calls[self.result - first].method
+
     def evaluate(self, handler: ScalarOps, arguments: Sequence[Any]) -> Any:
         """The result, with a handler's values for the parameters."""
         values = list(arguments)

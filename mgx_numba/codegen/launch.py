@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import ClassVar
 
 from .kernel import KernelSource
@@ -150,7 +151,7 @@ class Launch:
     replaceable: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def kernels(self) -> tuple[KernelSource, ...]:
         """The launched kernel and those that it calls."""
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))

@@ -77,7 +77,7 @@ def for_tasks(body: Iterable[str]) -> list[str]:
 
 def dtype_name(type: Type) -> str:
     """The kernel language's name of an element type."""
-    return str(type.numpy.name)
+    return type.dtype_name
 
 
 def literal(value: float | int | bool) -> str:

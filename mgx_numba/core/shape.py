@@ -59,8 +59,10 @@ class DynamicDimension:
     def __post_init__(self) -> None:
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
-        object.__setattr__(self, "max", min(self.max, UNBOUNDED))
-        object.__setattr__(self, "optimals", frozenset() if self.min == self.max else frozenset(self.optimals))
+        if self.max > UNBOUNDED:
+            object.__setattr__(self, "max", UNBOUNDED)
+        if self.optimals or not isinstance(self.optimals, frozenset):
+            object.__setattr__(self, "optimals", frozenset() if self.min == self.max else frozenset(self.optimals))
 
     @property
     def is_fixed(self) -> bool:
@@ -127,7 +129,7 @@ class Shape:
             bytes, also where they are repeated or another axis is empty.
     """
 
-    __slots__ = ("__dict__", "dyn_dims", "element", "lens", "ranked", "strides", "sub_shapes", "type")
+    __slots__ = ("__dict__", "dyn_dims", "element", "is_dynamic", "lens", "ranked", "strides", "sub_shapes", "type")
 
     type: Type
     lens: Lens
@@ -136,6 +138,9 @@ class Shape:
     sub_shapes: Members
     ranked: bool
     element: Shape | None
+    is_dynamic: bool
+    """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known, or this is a
+    sequence, an optional or a map."""
 
     def __init__(self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> None:
         self.type = type
@@ -143,21 +148,30 @@ class Shape:
         self.sub_shapes = ()
         self.ranked = True
         self.element = None
+        self.is_dynamic = False
         if type in _HOLDERS:
             raise ShapeError(f"a shape of {type.name} has no lengths, but the shape of what it holds")
         if lens is None:
             self.lens, self.strides = (1,), (0,)
             return
-        self.lens = _integers(lens)
-        if any(n < 0 for n in self.lens):
-            raise ShapeError(f"shape has a negative length: {list(self.lens)}")
-        self.strides = row_major_strides(self.lens) if strides is None else _integers(strides)
-        if len(self.lens) != len(self.strides):
-            raise ShapeError(f"shape has {len(self.lens)} lengths but {len(self.strides)} strides")
-        _check_rank(len(self.lens))
-        elements = self.elements or prod(n for n in self.lens if n)
-        if max(elements, self.element_space) * type.size > MAX_BYTES:
-            raise ShapeError(f"shape {list(self.lens)} of {type.name} exceeds 2**62 bytes")
+        self.lens = own = _integers(lens)
+        elements = 1
+        for n in own:
+            if n < 0:
+                raise ShapeError(f"shape has a negative length: {list(own)}")
+            elements *= n
+        self.strides = row_major_strides(own) if strides is None else _integers(strides)
+        if len(own) != len(self.strides):
+            raise ShapeError(f"shape has {len(own)} lengths but {len(self.strides)} strides")
+        _check_rank(len(own))
+        space = 0
+        if elements:
+            space = 1
+            for n, stride in zip(own, self.strides):
+                space += (n - 1) * stride
+        if max(elements or prod(n for n in own if n), space) * type.size > MAX_BYTES:
+            raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
+        self.elements, self.element_space = elements, space
 
     @classmethod
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
@@ -165,6 +179,12 @@ class Shape:
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in dims)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
+        return cls.ranged(type, ranges)
+
+    @classmethod
+    def ranged(cls, type: Type, dims: Iterable[DynamicDimension]) -> Shape:
+        """Shape with ranges for lengths that stays dynamic even when all are fixed."""
+        ranges = tuple(dims)
         _check_rank(len(ranges))
         return cls._without_lens(type, ranges, ())
 
@@ -178,7 +198,7 @@ class Shape:
         """Shape of a value whose number of axes is known only at run time; there its arrays have their true rank, 0
         included."""
         shape = cls._without_lens(type, (), ())
-        shape.ranked = False
+        shape.ranked, shape.is_dynamic = False, True
         return shape
 
     @classmethod
@@ -199,7 +219,7 @@ class Shape:
     @classmethod
     def _holding(cls, type: Type, element: Shape) -> Shape:
         shape = cls._without_lens(type, (), ())
-        shape.element = element
+        shape.element, shape.is_dynamic = element, True
         return shape
 
     @classmethod
@@ -208,6 +228,7 @@ class Shape:
         shape.type, shape.lens, shape.strides = type, (), ()
         shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
         shape.ranked, shape.element = True, None
+        shape.is_dynamic = bool(dyn_dims) or any(s.is_dynamic for s in sub_shapes)
         return shape
 
     @classmethod
@@ -218,14 +239,6 @@ class Shape:
         packed = row_major_strides([lens[axis] for axis in permutation])
         inverse = invert_permutation(permutation)
         return cls(type, lens, [packed[inverse[axis]] for axis in range(len(lens))])
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known, or this is a
-        sequence, an optional or a map."""
-        if self.dyn_dims or not self.ranked or self.element is not None:
-            return True
-        return bool(self.sub_shapes) and any(s.is_dynamic for s in self.sub_shapes)
 
     @property
     def ndim(self) -> int:
@@ -263,7 +276,7 @@ class Shape:
         """Lengths, or the upper ends of the ranges."""
         return tuple(d.max for d in self.dyn_dims) if self.dyn_dims else self.lens
 
-    @property
+    @cached_property
     def dims(self) -> Ranges:
         """Every axis as a range."""
         return self.dyn_dims or tuple(DynamicDimension(n, n) for n in self.lens)
@@ -314,6 +327,8 @@ class Shape:
         """The same lengths and strides with another element type."""
         if self.sub_shapes or self.element is not None:
             raise ShapeError(f"a shape of {self.type.name} has no element type to change: {self}")
+        if type is self.type and not self.is_dynamic:
+            return self
         if self.dyn_dims:
             return Shape.dynamic(type, self.dyn_dims)
         return Shape(type, self.lens, self.strides) if self.ranked else Shape.unranked(type)
@@ -336,7 +351,7 @@ class Shape:
 
     def to_dynamic(self) -> Shape:
         """The shape with every axis as a range, kept dynamic even when all are fixed."""
-        return Shape._without_lens(self.type, self.dims, ())
+        return Shape.ranged(self.type, self.dims)
 
     def flatten(self) -> list[Shape]:
         """Leaf shapes of a tuple shape, or the shape itself."""
@@ -347,7 +362,7 @@ class Shape:
         return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked, self.element)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self._key == other._key
+        return self is other or (isinstance(other, Shape) and self._key == other._key)
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -45,6 +45,8 @@ class Type(IntEnum):
     optional_type = 133
     map_type = 134
 
+    __hash__ = int.__hash__  # that of `Enum` is a function in Python, and shapes are looked up by their types
+
     @property
     def numpy(self) -> np.dtype:
         """NumPy (or ml_dtypes) dtype of one stored element; ``fp4x2_type`` is stored as bytes of two nibbles."""
@@ -53,7 +55,12 @@ class Type(IntEnum):
     @property
     def size(self) -> int:
         """Bytes of one stored element (0 for ``tuple_type``)."""
-        return 0 if self is Type.tuple_type else _NUMPY[self].itemsize
+        return _SIZES[self]
+
+    @property
+    def dtype_name(self) -> str:
+        """NumPy's (or ml_dtypes') name of `numpy`, as kernels have it, too; NumPy puts it together at each look."""
+        return _NAMES[self]
 
     @property
     def cpp(self) -> str:
@@ -129,6 +136,9 @@ _NUMPY: dict[Type, np.dtype] = {
     Type.optional_type: np.dtype(np.object_),
     Type.map_type: np.dtype(np.object_),
 }
+
+_SIZES = {Type.tuple_type: 0, **{type: dtype.itemsize for type, dtype in _NUMPY.items()}}
+_NAMES = {type: dtype.name for type, dtype in _NUMPY.items()}
 
 _CPP: dict[Type, str] = {
     Type.bool_type: "bool",

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..api.program import program
 from ..runtime.limits import Limits
-from ..targets.base import Observation, Stage, stages_of
+from ..targets.base import Observation, Stage, stages_of, units_of
 from ..targets.registry import target
 from .progress import track
 from .timing import average
@@ -21,7 +21,8 @@ __all__ = ["Measurement", "StepTime", "measure"]
 
 @dataclass
 class StepTime:
-    """One step of a program: times in seconds, one a run; ``reason`` as in `Observation`, ``stage`` counted from 0."""
+    """One step of a program: times in seconds, one a run; ``reason`` as in `Observation`, ``stage`` counted from 0,
+    ``unit`` as in `Step`."""
 
     instruction: str
     label: str
@@ -31,6 +32,7 @@ class StepTime:
     seconds: list[float] = field(default_factory=list)
     reason: str = ""
     stage: int = 0
+    unit: str = ""
 
     @property
     def average(self) -> float:
@@ -58,10 +60,12 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     arrays = model._checked(inputs)
     model.run(arrays)
     threads = model._options.num_threads if model._options is not None else 0
-    limits = limits_of(threads) if compiled.kernels() else None
-    total = _times(lambda: model.run(arrays), iterations, "Timing the program")
     stages = stages_of(compiled, arrays)
-    within = [k for k, stage in enumerate(stages) for _ in (stage.plan.steps if stage.plan is not None else ())]
+    planned = [(k, step) for k, stage in enumerate(stages) if stage.plan is not None for step in stage.plan.steps]
+    units = [step.unit for _, step in planned]
+    used = units_of(stages)
+    limits = limits_of(threads, used) if compiled.kernels() else None
+    total = _times(lambda: model.run(arrays), iterations, "Timing the program")
     steps: list[StepTime] = []
     for number in track(range(iterations), iterations, "Timing the steps"):
         position = 0
@@ -71,7 +75,8 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
             if first:
                 sizes = ", ".join(_size(a) for a in seen.outputs())
                 step = StepTime(seen.instruction, seen.label, sizes, seen.flops, seen.bytes, reason=seen.reason)
-                step.stage = within[position] if position < len(within) else 0
+                if position < len(planned):
+                    step.stage, step.unit = planned[position][0], units[position]
                 steps.append(step)
             steps[position].seconds.append(seen.seconds)
             position += 1
@@ -80,7 +85,7 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     compiled.idle(arrays)
     idle = _times(lambda: compiled.idle(arrays), iterations, "Timing the call")
     if limits is not None:
-        again = limits_of(threads)
+        again = limits_of(threads, used)
         limits = limits if again is None else limits.best(again)
     return Measurement(stages, total, steps, idle, limits)
 

@@ -42,6 +42,7 @@ class _Group:
     seconds: float = 0.0
     flops: int = 0
     bytes: int = 0
+    unit: str = ""
 
 
 def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
@@ -49,7 +50,7 @@ def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
     groups: dict[str, _Group] = {}
     for step in steps:
         name = f"{step.label}({step.sizes})" if detailed else step.label
-        group = groups.setdefault(name, _Group(name))
+        group = groups.setdefault(name, _Group(name, unit=step.unit))
         group.count += 1
         group.seconds += step.average
         group.flops += step.flops
@@ -79,21 +80,25 @@ def _write_instructions(measured: Measurement, total: float) -> None:
 
 def _write_rates(groups: list[_Group], limits: Limits) -> None:
     """Operations count as the plain algorithm needs them, bytes are the least that must move; where a rate passes its
-    limit, it is said how it can."""
+    limit, it is said how it can. What multiplies in units with limits of their own is held against these."""
     passed = [False, False]
     print(
         f"\nRates (limits {limits.where}: {limits.gflops:.4g} GFLOP/s {limits.arithmetic}, "
         f"{limits.gbytes:.4g} GB/s copied):"
     )
+    for unit, rate in limits.units.items():
+        print(f"  {unit}: {rate:.4g} GFLOP/s")
     width = max(len(g.name) for g in groups) if groups else 0
-    print(f"{'':{width}}  {'ms':>10}  {'GFLOP/s':>9}  {'of limit':>8}  {'GB/s':>9}  {'of limit':>8}")
+    own = max((len(g.unit) for g in groups), default=0)
+    unit = f"  {'unit':{own}}" if own else ""
+    print(f"{'':{width}}  {'ms':>10}  {'GFLOP/s':>9}  {'of limit':>8}  {'GB/s':>9}  {'of limit':>8}{unit}")
     for group in groups:
         columns = [f"{group.seconds * 1e3:10.4g}"]
-        for k, (amount, limit) in enumerate(((group.flops, limits.gflops), (group.bytes, limits.gbytes))):
+        for k, (amount, limit) in enumerate(((group.flops, limits.rate(group.unit)), (group.bytes, limits.gbytes))):
             rate = amount / group.seconds / 1e9 if group.seconds else 0.0
             passed[k] |= rate > limit
             columns += [f"{rate:9.4g}", f"{100 * rate / limit:7.1f}%"] if amount else [f"{'-':>9}", f"{'-':>8}"]
-        print(f"{group.name:{width}}  {'  '.join(columns)}")
+        print("  ".join([f"{group.name:{width}}", *columns, *([group.unit] if group.unit else [])]))
     print("".join(note for note, happened in zip(ABOVE_LIMIT, passed) if happened), end="")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.shape import Shape
 from .allowance import Allowance
 from .instruction import Instruction
 from .printer import format_instruction
@@ -79,14 +80,18 @@ class Constants:
         if ins.op.view:
             return True
         inputs = [i.shape for i in ins.inputs]
-        elements = sum(s.elements for shape in (ins.shape, *inputs) for s in shape.flatten())
+        elements = _elements(ins.shape) + sum(map(_elements, inputs))
         return self._allowance.take(max(elements, ins.op.flops(ins.shape, inputs)), ins.shape.bytes)
 
     @staticmethod
     def _computable(ins: Instruction) -> bool:
         if ins.module_args or ins.name in _NOT_PURE or ins.shape.is_dynamic or not ins.inputs:
             return False
-        return sum(s.elements for s in ins.shape.flatten()) <= LARGEST
+        return _elements(ins.shape) <= LARGEST
+
+
+def _elements(shape: Shape) -> int:
+    return sum(map(_elements, shape.sub_shapes)) if shape.sub_shapes else shape.elements
 
 
 def _empty(ins: Instruction) -> bool:

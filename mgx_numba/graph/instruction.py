@@ -114,6 +114,8 @@ class Instruction:
     @property
     def dependencies(self) -> list[Instruction]:
         """Instructions that must run before: the inputs, and the outer values that submodules use."""
+        if not self.module_args:
+            return list(self.inputs)
         return [*self.inputs, *(i for module in self.module_args for i in module.captured())]
 
     @property

@@ -36,6 +36,7 @@ class Module:
         self._parameters = 0
         self._by_name: dict[str, Instruction] = {}
         self._runners: dict[Instruction, None] = {}
+        self._running: dict[Instruction, None] = {}
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -290,6 +291,7 @@ class Module:
         self._head = self._tail = None
         self._by_name.clear()
         self._runners.clear()
+        self._running.clear()
 
     def captured(self) -> list[Instruction]:
         """Values of enclosing modules that this one and its submodules use, each once."""
@@ -316,7 +318,7 @@ class Module:
         return list(found)
 
     def _bodies(self) -> Iterator[Module]:
-        return (module for ins in self for module in ins.module_args)
+        return (module for ins in self for module in ins.module_args) if self._running else iter(())
 
     def _set_inputs(self, ins: Instruction, inputs: list[Instruction]) -> None:
         for old in ins.inputs:
@@ -332,6 +334,8 @@ class Module:
         ins.module_args = list(modules)
         for new in modules:
             new._runners[ins] = None
+        if ins.module is not None:
+            ins.module._note_running(ins)
 
     @staticmethod
     def _reshape(*changed: Instruction) -> None:
@@ -354,6 +358,13 @@ class Module:
                     waiting.add(other)
                     pending.append(other)
 
+    def _note_running(self, ins: Instruction) -> None:
+        """Know whether an instruction of this module runs modules."""
+        if ins.module_args:
+            self._running[ins] = None
+        else:
+            self._running.pop(ins, None)
+
     def _link(self, ins: Instruction, before: Instruction | None) -> Instruction:
         for place, i in enumerate(ins.inputs):
             i.users.setdefault(ins, []).append(place)
@@ -365,6 +376,7 @@ class Module:
     def _splice(self, ins: Instruction, before: Instruction | None) -> None:
         previous = self._tail if before is None else before._prev
         ins._prev, ins._next, ins.module = previous, before, self
+        self._note_running(ins)
         if isinstance(ins.op, Parameter):
             self._by_name.setdefault(ins.op.parameter, ins)
         if previous is None:
@@ -388,6 +400,7 @@ class Module:
             ins._next._prev = ins._prev
         ins.module = None
         self._count -= 1
+        self._running.pop(ins, None)
         if isinstance(ins.op, Parameter) and self._by_name.get(ins.op.parameter) is ins:
             del self._by_name[ins.op.parameter]
 

@@ -4,7 +4,7 @@ lengths, and what does not."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -161,7 +161,7 @@ def _shape_with(shape: Shape, values: Iterator[int]) -> Shape:
         return Shape.tuple([_shape_with(s, values) for s in shape.sub_shapes])
     if shape.dyn_dims:
         ranges = [DynamicDimension(next(values), next(values), d.optimals, d.symbol) for d in shape.dyn_dims]
-        return Shape._without_lens(shape.type, tuple(ranges), ())
+        return Shape.ranged(shape.type, ranges)
     if not shape.ranked:
         return shape
     rank = len(shape.lens)
@@ -171,28 +171,17 @@ def _shape_with(shape: Shape, values: Iterator[int]) -> Shape:
 
 
 def _of_operator(op: Operator, values: list[int]) -> Hashable:
-    return (op.name, *[_of_value(getattr(op, name), values) for name in _names(op)])
+    return (op.name, *[_of_value(getattr(op, name), values) for name in op.attribute_kinds()])
 
 
 def _operator_with(op: Operator, values: Iterator[int]) -> Operator:
     changes = {}
-    for name in _names(op):
+    for name in op.attribute_kinds():
         old = getattr(op, name)
         new = _value_with(old, values)
         if new is not old:
             changes[name] = new
     return op.with_attributes(**changes) if changes else op
-
-
-_NAMES: dict[str, tuple[str, ...]] = {}
-
-
-def _names(op: Operator) -> tuple[str, ...]:
-    """Names of an operator's attributes."""
-    found = _NAMES.get(op.name)
-    if found is None:
-        found = _NAMES[op.name] = tuple(f.name for f in fields(op))
-    return found
 
 
 def _of_value(value: Any, values: list[int]) -> Hashable:

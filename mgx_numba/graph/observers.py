@@ -27,6 +27,9 @@ __all__ = ["OBSERVERS", "Observer", "QuantParameters", "make_observer"]
 
 BINS = 1 << 14
 """Bins of a histogram: values are still told apart where one is a thousand times as large as the others."""
+NEARLY_SYMMETRIC = 0.9
+"""Least ratio of the shorter to the longer side of a range around 0 from which on its zero point is the middle of
+uint8: that loses a twentieth of the steps at most, and int8 has the same values without a zero point."""
 LEVELS = 256
 """Values of 8 bits."""
 LEFT_OUT = 1e-5
@@ -126,6 +129,9 @@ class Observer:
             scale, zero = _scale(max(-low, high) / limit), 0
             low, high = -limit * scale, limit * scale
         else:
+            if min(-low, high) >= NEARLY_SYMMETRIC * max(-low, high):
+                low, high = min(low, -high), max(high, -low)
+                low -= (high - low) / (LEVELS - 2)  # one step more below the middle than above
             scale = _scale((high - low) / (LEVELS - 1))
             zero = int(np.clip(round(-low / scale), 0, LEVELS - 1))
             low, high = -zero * scale, (LEVELS - 1 - zero) * scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ class RewriteLog:
         if self.parent is not None:
             self.parent.apply(rule, ins, forget)
         else:
-            _tell(rule, "%s matched %s -> %s", rule, ins.op, ins.shape)
+            self._tell(rule, "%s matched %s -> %s", rule, ins.op, ins.shape)
 
     def refuse(self, rule: str, ins: Instruction, reason: str) -> None:
         """A rule matched at an instruction and was not applied; of several reasons the last is kept."""
@@ -76,7 +77,7 @@ class RewriteLog:
         if self.parent is not None:
             self.parent.refuse(rule, ins, reason)
         else:
-            _tell(rule, "refused %s", refusal)
+            self._tell(rule, "refused %s", refusal)
 
     def close(self) -> None:
         """What follows is of other instructions: one of them may come to have the identity of one that is gone."""
@@ -101,10 +102,14 @@ class RewriteLog:
         """Refusals, of one rule or of all, in order."""
         return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
 
+    @functools.cached_property
+    def _asked(self) -> tuple[list[str], bool]:
+        """Words in the names of rules that are printed, and whether all are if there is none; read once."""
+        return environment_words("MIGRAPHX_TRACE_MATCHES_FOR"), environment_flag("MIGRAPHX_TRACE_MATCHES")
 
-def _tell(rule: str, text: str, *values: object) -> None:
-    """Print and log ``text % values``, as far as it is asked for."""
-    words = environment_words("MIGRAPHX_TRACE_MATCHES_FOR")
-    if any(word in rule for word in words) if words else environment_flag("MIGRAPHX_TRACE_MATCHES"):
-        print(text % values)
-    tell("graph", TRACE, text, *values)
+    def _tell(self, rule: str, text: str, *values: object) -> None:
+        """Print and log ``text % values``, as far as it is asked for."""
+        words, all_rules = self._asked
+        if any(word in rule for word in words) if words else all_rules:
+            print(text % values)
+        tell("graph", TRACE, text, *values)

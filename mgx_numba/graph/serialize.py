@@ -69,9 +69,7 @@ def shape_from_value(value: Any) -> Shape:
     if len(dimensions) > MAX_RANK:
         raise FormatError(f"a shape of {len(dimensions)} axes; at most {MAX_RANK} are supported")
     if dimensions:
-        dynamic = Shape(type, ())
-        dynamic.dyn_dims = tuple(_dimension_from_value(d) for d in dimensions)
-        return dynamic
+        return Shape.ranged(type, [_dimension_from_value(d) for d in dimensions])
     lens, strides = (_integers(fields.get(key), key) for key in ("lens", "strides"))
     if len(lens) > MAX_RANK:
         raise FormatError(f"a shape of {len(lens)} axes; at most {MAX_RANK} are supported")

@@ -121,7 +121,7 @@ class _Settling:
         inputs = [self.mapped[i] for i in ins.inputs]
         if isinstance(ins.op, Deferred):
             return self._expanded(ins, ins.op, inputs, target)
-        if not ins.module_args and all(a.shape == b.shape for a, b in zip(ins.inputs, inputs)) and not _settles(ins):
+        if not ins.module_args and not _settles(ins) and [i.shape for i in ins.inputs] == [i.shape for i in inputs]:
             return self._add(ins, ins.op, inputs, target, shape=ins.shape)
         if ins.module_args:
             modules = [self._body(ins, body, inputs) for body in ins.module_args]

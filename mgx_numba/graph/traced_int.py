@@ -60,8 +60,10 @@ class Trace:
                     values.append(symbols[b - 1] if a else b)
         except ArithmeticError:
             return None
-        fits = all(question(values[a], values[b]) == answer for (question, a, b), answer in self._answers.items())
-        return values if fits else None
+        for (question, a, b), answer in self._answers.items():
+            if question(values[a], values[b]) != answer:
+                return None
+        return values
 
     def _number(self, entry: tuple[Any, int, int]) -> int:
         place = self._known.get(entry)

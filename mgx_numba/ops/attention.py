@@ -27,13 +27,16 @@ class Attention(Operator):
     order) and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added. Its
     batch length m may also divide b: batch i has the mask i % m, as the windows of several images do. With ``causal``
     position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros, as ONNX Attention says, or
-    with ``nan_rows`` NaN, as softmax says where attention is written out.
+    with ``nan_rows`` NaN, as softmax says where attention is written out. With ``bfloat16_products`` the operands of
+    both products may be rounded to bfloat16, as those of `Dot`.
     """
 
     name: ClassVar[str] = "attention"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("bfloat16_products",)
     scale: float = 1.0
     causal: bool = False
     nan_rows: bool = False
+    bfloat16_products: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 3, 4)

@@ -6,6 +6,7 @@ its shape rule and its meaning in NumPy. A pointwise operator states its meaning
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -67,7 +68,8 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive. Those with ``true_ranks`` get tensors without axes
+    hold axes, so that normalisation can make negative ones positive; ``UNLESS_SET`` those that MIGraphX does not have,
+    which are told only where they are not as by default. Those with ``true_ranks`` get tensors without axes
     as arrays of shape (), others get them as (1,). ``custom`` operators are a user's (`custom.py`).
     """
 
@@ -79,6 +81,8 @@ class Operator:
     true_ranks: ClassVar[bool] = False
     custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ()
+    _kinds: ClassVar[dict[str, str]]
 
     @property
     def rule_name(self) -> str:
@@ -130,7 +134,16 @@ class Operator:
 
     def attributes(self) -> dict[str, Any]:
         """Attribute names and values, in declaration order."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f: getattr(self, f.name) for f in fields(self)}
+        return {f.name: v for f, v in values.items() if f.name not in self.UNLESS_SET or v != f.default}
+
+    @classmethod
+    def attribute_kinds(cls) -> dict[str, str]:
+        """Names of all attributes in declaration order, with their kinds as annotations name them."""
+        found: dict[str, str] | None = cls.__dict__.get("_kinds")
+        if found is None:
+            found = cls._kinds = {f.name: str(f.type) for f in fields(cls)}
+        return found
 
     def with_attributes(self, **changes: Any) -> Operator:
         """The same operator with some attributes changed."""
@@ -141,6 +154,10 @@ class Operator:
         return 0
 
     def __str__(self) -> str:
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         attributes = self.attributes()
         if not attributes:
             return self.name
@@ -241,13 +258,13 @@ def make_op(name: str, **attributes: Any) -> Operator:
         OperatorError: unknown operator or attribute, or a value of the wrong kind; known attributes are listed.
     """
     cls = operator_class(name)
-    known = {f.name: f for f in fields(cls)}
+    known = cls.attribute_kinds()
     values = {}
     for key, value in attributes.items():
         if key not in known:
             listed = ", ".join(known) or "none"
             raise OperatorError(f"{name} has no attribute {key!r}; it has: {listed}")
-        values[key] = _convert(name, key, str(known[key].type), value)
+        values[key] = _convert(name, key, known[key], value)
     try:
         return cls(**values)
     except TypeError as error:
@@ -357,9 +374,7 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
         if any(len(d) != len(dims[0]) for d in dims):
             raise op.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
         merged = [_meet(op, axis, column) for axis, column in enumerate(zip(*dims))]
-        shape = Shape(inputs[0].type, ())
-        shape.dyn_dims = tuple(merged)
-        return shape
+        return Shape.ranged(inputs[0].type, merged)
     first = inputs[0]
     if any(s.lens != first.lens for s in inputs[1:]):
         raise op.fail(f"inputs have different lengths: {'; '.join(map(str, inputs))}")

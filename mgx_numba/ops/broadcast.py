@@ -71,6 +71,8 @@ class Multibroadcast(Operator):
             if any_dynamic(inputs):
                 return Shape.dynamic(shape.type, broadcast_dims(self, *inputs))
             return broadcast_shape(self, shape, broadcast_lens(self, *(s.lens for s in inputs)))
+        if not shape.is_dynamic and not self.out_dyn_dims:
+            return broadcast_shape(self, shape, self.out_lens)
         target = _target(self, inputs)
         if shape.is_dynamic or not all(d.is_fixed for d in target):
             return Shape.dynamic(shape.type, broadcast_dims(self, shape, Shape.dynamic(shape.type, target)))

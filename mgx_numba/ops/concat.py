@@ -33,15 +33,25 @@ class Concat(Operator):
         if any(s.ndim != first.ndim for s in inputs):
             raise self.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
         axis = self.resolve_axis(self.axis, first.ndim)
+        if not any_dynamic(inputs):
+            return self._of_lens(inputs, axis)
         dims: list[DynamicDimension] = []
         for k, column in enumerate(zip(*(s.dims for s in inputs))):
             if k == axis:
                 dims.append(DynamicDimension(sum(d.min for d in column), sum(d.max for d in column)))
             else:
                 dims.append(meet_dim(self, f"lengths of axis {k}", *column))
-        if any_dynamic(inputs):
-            return Shape.dynamic(first.type, dims)
-        return Shape.from_permutation(first.type, [d.min for d in dims], find_permutation(inputs))
+        return Shape.dynamic(first.type, dims)
+
+    def _of_lens(self, inputs: Sequence[Shape], axis: int) -> Shape:
+        lens = list(inputs[0].lens)
+        for shape in inputs[1:]:
+            for k, n in enumerate(shape.lens):
+                if k == axis:
+                    lens[k] += n
+                elif n != lens[k]:
+                    raise self.fail(f"lengths of axis {k} differ: {' and '.join(str(s.lens[k]) for s in inputs)}")
+        return Shape.from_permutation(inputs[0].type, lens, find_permutation(inputs))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.concatenate(args, self.axis)

@@ -73,7 +73,7 @@ class ConvolutionBase(Operator):
             raise self.fail(
                 f"kernel {list(kernel)} does not fit into lengths {list(lens)} with padding {self.pads(lens, kernel)}"
             )
-        low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel)
+        low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel) if inputs[0].is_dynamic else high
         return [DynamicDimension(max(a, 0), max(b, 0)) for a, b in zip(low, high)]
 
     def spatial(self, lens: Sequence[int], kernel: Sequence[int]) -> list[int]:

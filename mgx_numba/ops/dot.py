@@ -70,9 +70,14 @@ def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
 @register
 @dataclass(frozen=True)
 class Dot(Operator):
-    """Product [..., m, k] x [..., k, n] of matrices, for each position of the outer axes."""
+    """Product [..., m, k] x [..., k, n] of matrices, for each position of the outer axes.
+
+    With ``bfloat16_products`` float32 operands may be rounded to bfloat16: the program had them in that.
+    """
 
     name: ClassVar[str] = "dot"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("bfloat16_products",)
+    bfloat16_products: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_same_type(inputs)

@@ -53,7 +53,11 @@ class Gather(Operator):
         data, indices = inputs
         expect_indices(self, indices)
         axis = self.resolve_axis(self.axis, data.ndim)
-        middle = () if indices.scalar and indices.lens == (1,) else indices.dims
+        alone = indices.scalar and indices.lens == (1,)
+        if not data.is_dynamic and not indices.is_dynamic:
+            lens = (*data.lens[:axis], *(() if alone else indices.lens), *data.lens[axis + 1 :])
+            return Shape(data.type, lens or None)
+        middle = () if alone else indices.dims
         dims = (*data.dims[:axis], *middle, *data.dims[axis + 1 :])
         if not dims:
             return Shape(data.type)

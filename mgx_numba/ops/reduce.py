@@ -74,9 +74,7 @@ class ReduceOperator(Operator):
         if len(inputs) == 2:
             if self.axes:
                 raise self.fail(f"axes {list(self.axes)} are given twice, as attribute and as second input")
-            result = Shape(type, ())
-            result.dyn_dims = tuple(DynamicDimension(min(1, d.min), max(1, d.max)) for d in shape.dims)
-            return result
+            return Shape.ranged(type, [DynamicDimension(min(1, d.min), max(1, d.max)) for d in shape.dims])
         axes = {self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes} or set(range(shape.ndim))
         if shape.is_dynamic:
             one = DynamicDimension(1, 1)

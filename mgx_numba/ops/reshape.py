@@ -17,31 +17,39 @@ if TYPE_CHECKING:
     from ..graph.module import Module
 
 
-def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[DynamicDimension, ...]:
-    """Lengths that ``dims`` asks for: 0 copies the input's length at that place, one -1 takes what is left.
+def resolve_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, ...]:
+    """Lengths that ``dims`` asks for where the input has lengths: 0 copies the one at that place, one -1 takes what is
+    left.
 
     For an empty input each 0 is the length itself where copies would make elements out of nothing.
 
     Raises:
         ShapeError: two -1, a 0 beyond the input's rank, or another number of elements.
     """
-    if sum(d == -1 for d in dims) > 1 or any(d < -1 for d in dims):
-        raise op.fail(f"dims {list(dims)} may hold one -1 and no other negative value")
+    _check_dims(op, dims)
     if 0 in dims and -1 not in dims and 0 in shape.lens and not _copies_fit(shape, dims):
-        return tuple(DynamicDimension(d, d) for d in dims)
-    if any(d == 0 and k >= shape.ndim for k, d in enumerate(dims)):
-        raise op.fail(f"dims {list(dims)} copy (0) a length that {shape} does not have")
+        return tuple(dims)
+    _check_copies(op, shape, dims)
+    result = [shape.lens[k] if d == 0 else d for k, d in enumerate(dims)]
+    total = prod(shape.lens)
+    if -1 in dims:
+        place = list(dims).index(-1)
+        result[place] = 1
+        known = prod(result)
+        result[place] = total // known if known else 0
+    if prod(result) != total:
+        raise op.fail(f"{shape} has {total} elements, dims {list(dims)} do not")
+    return tuple(result)
+
+
+def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[DynamicDimension, ...]:
+    """As `resolve_lens`, for an input of any shape."""
+    if not shape.is_dynamic:
+        return tuple(DynamicDimension(n, n) for n in resolve_lens(op, shape, dims))
+    _check_dims(op, dims)
+    _check_copies(op, shape, dims)
     copied = {k for k, d in enumerate(dims) if d == 0}
     result = [shape.dims[k] if d == 0 else DynamicDimension(abs(d), abs(d)) for k, d in enumerate(dims)]
-    if not shape.is_dynamic:
-        total, known = prod(shape.lens), prod(d.min for k, d in enumerate(result) if dims[k] != -1)
-        if -1 in dims:
-            length = total // known if known else 0
-            result[list(dims).index(-1)] = DynamicDimension(length, length)
-            known *= length
-        if known != total:
-            raise op.fail(f"{shape} has {total} elements, dims {list(dims)} do not")
-        return tuple(result)
     rest = [d for k, d in enumerate(shape.dims) if k not in copied]
     if -1 in dims:
         known = prod(d for d in dims if d > 0)
@@ -50,6 +58,16 @@ def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[Dynam
     elif not prod(d.min for d in rest) <= prod(d for d in dims if d > 0) <= prod(d.max for d in rest):
         raise op.fail(f"no lengths of {shape} have the number of elements of dims {list(dims)}")
     return tuple(result)
+
+
+def _check_dims(op: Operator, dims: Sequence[int]) -> None:
+    if sum(d == -1 for d in dims) > 1 or any(d < -1 for d in dims):
+        raise op.fail(f"dims {list(dims)} may hold one -1 and no other negative value")
+
+
+def _check_copies(op: Operator, shape: Shape, dims: Sequence[int]) -> None:
+    if any(d == 0 and k >= shape.ndim for k, d in enumerate(dims)):
+        raise op.fail(f"dims {list(dims)} copy (0) a length that {shape} does not have")
 
 
 def _copies_fit(shape: Shape, dims: Sequence[int]) -> bool:
@@ -74,6 +92,8 @@ class Reshape(Operator):
             if not inputs[0].is_dynamic and not inputs[1].is_dynamic and inputs[0].elements != inputs[1].elements:
                 raise self.fail(f"{inputs[0]} and {inputs[1]} have different numbers of elements")
             return inputs[1].with_type(inputs[0].type).to_standard()
+        if not inputs[0].is_dynamic:
+            return Shape(inputs[0].type, resolve_lens(self, inputs[0], self.dims))
         return Shape.dynamic(inputs[0].type, resolve_dims(self, inputs[0], self.dims))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
@@ -95,13 +115,12 @@ class ReshapeLazy(Operator):
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
-        dims = resolve_dims(self, shape, self.dims)
         if shape.is_dynamic:
-            return Shape.dynamic(shape.type, dims)
-        lens = [d.min for d in dims]
+            return Shape.dynamic(shape.type, resolve_dims(self, shape, self.dims))
+        lens = resolve_lens(self, shape, self.dims)
         strides = view_strides(shape, lens)
         if strides is None:
-            raise self.fail(f"{shape} cannot be seen with lengths {lens} without a copy")
+            raise self.fail(f"{shape} cannot be seen with lengths {list(lens)} without a copy")
         return Shape(shape.type, lens, strides)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:

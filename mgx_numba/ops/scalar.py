@@ -7,13 +7,15 @@ an element type; arithmetic takes operands of one type and keeps it, comparisons
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..core.types import Type, from_numpy
 
-__all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar"]
+__all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar", "evaluator"]
 
 UNARY = frozenset(
     "neg abs sqrt rsqrt recip exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
@@ -85,22 +87,35 @@ class NumpyScalar:
         return self.add(self.mul(a, b), c)
 
     def __getattr__(self, name: str) -> Any:
-        function = _NUMPY.get(name)
-        if function is None:
+        if name not in _NUMPY:
             raise AttributeError(name)
+        evaluate = evaluator(name)
 
         def call(*x: np.ndarray) -> np.ndarray:
-            dtype = x[0].dtype
-            compute = from_numpy(dtype).compute.numpy
             with np.errstate(all="ignore"):
-                result = np.asarray(function(*(v if v.dtype == compute else v.astype(compute) for v in x)))
-            return (
-                result
-                if result.dtype in (dtype, np.bool_) and name != "add"
-                else result.astype(np.bool_ if name in _BOOLEAN else dtype)
-            )
+                return evaluate(*x)
 
         return call
+
+
+def evaluator(name: str) -> Callable[..., np.ndarray]:
+    """What `NumpyScalar` does for a name, for callers who have told NumPy to be silent about infinities and NaN."""
+    function, of_bools = _NUMPY[name], name in _BOOLEAN
+
+    def evaluate(*x: np.ndarray) -> np.ndarray:
+        dtype = x[0].dtype
+        compute = _compute_dtype(dtype)
+        result = np.asarray(function(*(v if v.dtype == compute else v.astype(compute) for v in x)))
+        if result.dtype in (dtype, np.bool_) and name != "add":
+            return result
+        return result.astype(np.bool_ if of_bools else dtype)
+
+    return evaluate
+
+
+@functools.cache
+def _compute_dtype(dtype: np.dtype) -> np.dtype:
+    return from_numpy(dtype).compute.numpy
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:

@@ -77,9 +77,7 @@ class Slice(Operator):
         dims = list(inputs[0].dims)
         for axis in axes if self.axes else range(len(dims)):
             dims[axis] = DynamicDimension(0, dims[axis].max)
-        shape = Shape(inputs[0].type, ())
-        shape.dyn_dims = tuple(dims)
-        return shape
+        return Shape.ranged(inputs[0].type, dims)
 
     def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator:
         missing = [n for n in ("starts", "ends", "axes") if not getattr(self, n)]

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import ClassVar
 
 import numpy as np
 
+from ..codegen.backend import backend
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
 
@@ -98,6 +100,12 @@ class Step:
     outputs: tuple[TensorView, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def unit(self) -> str:
+        """What multiplies in the kernel, see `Backend.unit`; empty where nothing is counted."""
+        called = (arg for arg in self.args if isinstance(arg, KernelSource))
+        return backend(self.kernel.backend).unit((self.kernel, *called)) if self.flops else ""
+
 
 HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 
@@ -119,6 +127,7 @@ class HostStep:
     instruction: str = ""
     plans: tuple[Plan, ...] = ()
     reason: str = ""
+    unit: ClassVar[str] = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compiled", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Stage", "ThreadSpan",
-    "Timed", "Tree", "stages_of",
+    "Timed", "Tree", "stages_of", "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -87,6 +87,12 @@ class Stage:
 
 
 Observer = Callable[[Observation], None]
+
+
+def units_of(stages: Sequence[Stage]) -> list[str]:
+    """The units that multiply in the steps of plans and have limits of their own, as `Step.unit` calls them."""
+    steps = [step for stage in stages if stage.plan is not None for step in stage.plan.steps]
+    return sorted({step.unit for step in steps} - {""})
 
 
 class Compiled(Protocol):

@@ -36,6 +36,7 @@ PASSES: tuple[str, ...] = (
     "fuse_contraction",
     "fuse_reduce",
     "fuse_pointwise",
+    "rewrite_requantization",
     "eliminate_contiguous",
     "dead_code_elimination",
     *BY_SIZE,

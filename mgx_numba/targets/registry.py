@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..environment import environment_flag
@@ -73,9 +73,9 @@ class Target(Protocol):
             CompileError: a kernel that the store lacks cannot be compiled.
         """
 
-    def limits(self, num_threads: int = 0) -> Limits | None:
-        """What this machine can do at most with so many threads (0: as many as a run takes); None if it is not known.
-        It may be measured, in a fraction of a second."""
+    def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
+        """What this machine can do at most with so many threads (0: as many as a run takes), and these units of it, as
+        `Backend.unit` calls them; None if it is not known. It may be measured, in a fraction of a second each."""
 
 
 @runtime_checkable

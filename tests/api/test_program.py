@@ -317,6 +317,27 @@ def test_dynamic_program_on_lengths_that_change_and_stay():
 
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_inputs_of_open_lengths_may_lie_in_any_way(target):
+    net = migraphx.program()
+    main = net.get_main_module()
+    dims = [migraphx.dynamic_dimension(0, 8), migraphx.dynamic_dimension(3, 3)]
+    x = main.add_parameter("x", migraphx.shape(dyn_dims=dims))
+    main.add_return([main.add_instruction(migraphx.op("exp"), [x])])
+    net.compile(migraphx.get_target(target))
+    values = np.arange(48, dtype=np.float32).reshape(16, 3) / 16
+    one = np.float32(0.5)
+    ways = [
+        values[:4], values[4::-1], values[::2], np.asfortranarray(values[:5]), values[:5].astype(">f4"), values[:0],
+        np.broadcast_to(one, (5, 3)), np.broadcast_to(one, (1, 3)),
+    ]  # fmt: skip
+    for given in ways:
+        np.testing.assert_allclose(net.run({"x": given})[0], np.exp(given), rtol=1e-5)
+    for wrong in (values[:9], values[:4, :2], values[0], values[:4, :, None], np.float32(1), values[:4].astype(int)):
+        with pytest.raises(migraphx.MgxError, match=r"(?s)x.*(shape|type)"):
+            net.run({"x": wrong})
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_bytes_were_taken_for_pairs_of_nibbles_by_the_native_call(target):
     """An argument says its element type; only a plain array of bytes may be either."""
     pairs, plain = (migraphx.shape(type=f"{name}_type", lens=[2, 4]) for name in ("fp4x2", "uint8"))

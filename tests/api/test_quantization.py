@@ -102,6 +102,17 @@ def test_without_calibration_ranges_are_made_up_and_that_is_said() -> None:
         mgx_numba.quantize_int8(model(), REF)
 
 
+def test_batches_of_programs_without_layers_to_quantise_are_checked_too() -> None:
+    p = mgx_numba.program()
+    module = p.get_main_module()
+    x = module.add_parameter("x", mgx_numba.shape(lens=[2, 3]))
+    module.add_return([module.add_instruction(mgx_numba.op("relu"), [x])])
+    for run in (mgx_numba.calibrate, mgx_numba.quantize_int8):
+        with pytest.raises(ParameterError, match="images"):
+            run(p, REF, [{"images": np.zeros((2, 3), np.float32)}])
+    assert mgx_numba.calibrate(p, REF, [{"x": np.zeros((2, 3), np.float32)}] * 2).batches == 2
+
+
 def test_guides_give_the_calibration_first_and_take_what_is_returned() -> None:
     calibration = [{"input": mgx_numba.argument(X)}]
     for quantize in (mgx_numba.quantize_int8, mgx_numba.quantize_fp8):

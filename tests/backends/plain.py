@@ -231,7 +231,7 @@ class PlainTarget:
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> PlainProgram:
         raise OptionError("plain Python keeps no plans")
 
-    def limits(self, num_threads: int = 0) -> None:
+    def limits(self, num_threads: int = 0, units: Any = ()) -> None:
         return None
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8
+from mgx_numba.codegen.cpu.contraction.joined_taps import join_taps
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
@@ -47,24 +49,32 @@ def problems(draw: Callable[[Any], Any]) -> ConvProblem:
         reject()
 
 
-def arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     limits = np.iinfo(problem.types.a)
     x = rng.integers(limits.min, limits.max + 1, (problem.batch, *problem.in_lens, problem.in_channels))
     return x.astype(problem.types.a), rng.integers(-128, 128, problem.weight_lens).astype(np.int8)
 
 
-def check(problem: ConvProblem, threads: int = 1, pages: GuardedPages | None = None, blocking: Any = None) -> None:
-    assert SOLVER.refusal(problem) is None
-    x, w = arrays(problem)
-    packed = SOLVER.pack_weights(problem, w)
-    assert packed.shape == SOLVER.packed_lens(problem)
+def check(
+    problem: ConvProblem,
+    threads: int = 1,
+    pages: GuardedPages | None = None,
+    blocking: Any = None,
+    solver: Any = SOLVER,
+    arrays: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """A solver's results of these values, by default random ones, are NumPy's."""
+    assert solver.refusal(problem) is None
+    x, w = arrays or random_arrays(problem)
+    packed = solver.pack_weights(problem, w)
+    assert packed.shape == solver.packed_lens(problem)
     out = np.full((problem.batch, *problem.out_lens, problem.out_channels), 77, np.int32)
     expected = convolve(problem, x, w).astype(np.int64)
     if pages:
         x, packed, out = (pages.place(array) for array in (x, packed, out))
     for fill in (0x00, 0xFF):
-        plan = SOLVER.plan(problem, threads=threads, blocking=blocking)
+        plan = solver.plan(problem, threads=threads, blocking=blocking)
         run_plan(plan, {"x": x, "w": packed, "out": out}, pages, fill)
         np.testing.assert_array_equal(out, expected)
 
@@ -100,6 +110,23 @@ def test_layers_of_networks(form: str) -> None:
 
 
 @needs_page_protection
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_taps_of_few_channels_are_joined(form: str, dtype: str) -> None:
+    """ResNet's first layer after its padding, patches of a vision transformer, a waveform, a video."""
+    types = element_types(f"{dtype} int8 int32 int32")
+    cases: list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+        (3, (19, 23), (7, 7), (2, 2), (0, 0)), (3, (18, 19), (7, 6), (1, 4), (2, 0)),
+        (3, (16, 16), (8, 8), (8, 8), (0, 0)), (1, (45,), (10,), (4,), (0,)),
+        (3, (3, 5, 9), (2, 3, 3), (1, 2, 2), (0, 1, 0)),
+    ]  # fmt: skip
+    for channels, lens, kernel, stride, pads in cases:
+        problem = ConvProblem(2, channels, 20, lens, kernel, stride, pads_begin=pads, pads_end=pads, types=types)
+        assert join_taps(problem, tile_for(types)) or form != "avx2,-avxvnni"
+        check(problem, 2)
+        check(problem, pages=GuardedPages())
+
+
+@needs_page_protection
 def test_nothing_past_the_end_is_read(form: str) -> None:
     for channels in (1, 3, 4, 8):
         for kernel in (1, 3):
@@ -108,7 +135,7 @@ def test_nothing_past_the_end_is_read(form: str) -> None:
 
 def test_strided_pixels_are_read_where_they_lie() -> None:
     problem = square(8, 20, 6, 3)
-    x, w = arrays(problem)
+    x, w = random_arrays(problem)
     for channels, launches in ((16, 1), (11, 2)):
         room = np.full((1, 6, 6, channels), 99, np.uint8)
         room[..., 3 - 3 * (channels == 16) :][..., :8] = x
@@ -128,14 +155,12 @@ def test_strided_pixels_are_read_where_they_lie() -> None:
 
 def tile_packs_always() -> bool:
     """Whether this CPU's tile has the left-hand side in other elements than the problem."""
-    from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
-
     return tile_for(element_types("uint8 int8 int32 int32")).packing.a not in ("", "uint8")
 
 
 def test_an_epilogue_requantises_the_sums(form: str) -> None:
     problem = square(12, 33, 7, 3)
-    x, w = arrays(problem)
+    x, w = random_arrays(problem)
     scales = np.linspace(1e-4, 1e-3, 33).astype(np.float32)
 
     def body(s: Any, total: Any, scale: Any) -> Any:

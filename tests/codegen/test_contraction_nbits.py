@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
 from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, GemvNBits
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
@@ -167,6 +169,27 @@ def test_nothing_is_touched_past_the_end() -> None:
         packed = pages.place(solver.pack_blocks(problem, w))
         run_plan(solver.plan(problem), {"x": pages.place(x), "w": packed, "out": placed}, pages)
         assert far(placed, expected(form, x, w)) < 5e-5
+
+
+@needs_page_protection
+@pytest.mark.parametrize("features", ["", "avx2"])
+def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    n, k, form = 70, 300, FORMS[0]
+    x, w, problem = rows(2, k), weights(form, n, k), problem_for(rows(2, k), n, form, True)
+    packed = GEMV.pack_blocks(problem, w)
+    found = []
+    for last_cache_bytes in (2 * packed.nbytes, packed.nbytes):
+        with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
+            plan = GEMV.plan(problem)
+        assert ("prefetch" in plan.launches[-1].kernel.text) == bool(found)
+        pages = GuardedPages()
+        arrays = {"x": x, "w": packed, "out": np.zeros((2, n), np.float32)}
+        arrays = {name: pages.place(array) for name, array in arrays.items()}
+        run_plan(plan, arrays, pages, 0xFF)
+        found.append(arrays["out"].copy())
+    np.testing.assert_array_equal(*found)
+    assert far(found[0], expected(form, x, w)) < 1e-4
 
 
 def test_which_solver_and_which_kernels() -> None:

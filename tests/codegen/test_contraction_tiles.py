@@ -16,6 +16,7 @@ from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
 from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.transposed_tiles import ConvTransposedTiles
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.platform import platform
@@ -212,6 +213,47 @@ def test_pixels_in_a_slice_of_channels() -> None:
         convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseTiles())
 
 
+TRANSPOSED: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1, 40, 33, (5, 7), (2, 2)), {}),
+    ((2, 7, 40, (3, 5), (2, 3)), {}),
+    ((1, 66, 5, (17,), (4,)), {}),
+    ((1, 8, 9, (2, 3, 4), (2, 2, 2)), {}),
+    ((2, 20, 24, (6, 5), (2, 2)), {"x_strides": (2400, 400, 80)}),
+    ((1, 300, 450, (4, 4), (2, 2)), {}),  # more weights than stay in the cache
+]
+
+
+@pytest.mark.parametrize("types", [PARTS, BFLOAT16], ids=str)
+def test_transposed_convolutions(types: ElementTypes) -> None:
+    rng = np.random.default_rng(11)
+    for (*lens, kernel), options in TRANSPOSED:
+        problem = ConvProblem(*lens, kernel, stride=kernel, transposed=True, types=types, fast_math=True, **options)
+        room = values(rng, types, (problem.batch, *problem.in_lens, 80 if options else problem.in_channels))
+        x, w = room[..., : problem.in_channels], values(rng, types, problem.weight_lens, True)
+        convolution(types, problem, x, w, ConvTransposedTiles())
+    x[0, 1, 2], x[0, 3, 3, 0], x[0, 0, 0, 0] = np.nan, np.inf, 3.4e38
+    if types is PARTS:
+        convolution(types, problem, x, w * np.float32(0.01), ConvTransposedTiles())
+
+
+def test_transposed_convolutions_that_are_left_to_others() -> None:
+    solver = ConvTransposedTiles()
+
+    def reason(**options: Any) -> str:
+        given = {"transposed": True, "stride": (2, 2), "fast_math": True, **options}
+        return solver.refusal(ConvProblem(1, 8, 8, (5, 5), (2, 2), **given)) or ""
+
+    assert reason() == ""
+    assert "fast_math is off" in reason(fast_math=False)
+    assert "not transposed" in reason(transposed=False)
+    for options in ({"stride": (1, 1)}, {"pads_begin": (1, 0)}, {"output_padding": (0, 1)}):
+        assert "several taps or none" in reason(**options)
+    assert "evenly spaced" in reason(x_strides=(800, 88, 8))
+    assert "uint8" in reason(types=UNSIGNED)
+    large = ConvProblem(1, 256, 128, (64, 64), (2, 2), stride=(2, 2), transposed=True, fast_math=True)
+    assert select(large).name == "conv_transposed_tiles"
+
+
 @pytest.mark.parametrize("types", [PARTS, BFLOAT16], ids=str)
 def test_rows_of_a_prologue_are_split_where_they_are_multiplied(types: ElementTypes) -> None:
     rng = np.random.default_rng(8)
@@ -248,6 +290,7 @@ def test_what_is_refused() -> None:
     for why, options in (("transposed", {"transposed": True}), ("cropped", {"pads_begin": (-1, 0)})):
         assert why in (CONV.refusal(ConvProblem(1, 8, 8, (9, 9), (3, 3), fast_math=True, **options)) or "")
     assert "three spatial" in (CONV.refusal(ConvProblem(1, 8, 8, (4, 4, 4), (3, 3, 3), fast_math=True)) or "")
+    assert "product of matrices" in (CONV.refusal(ConvProblem(1, 8, 8, (4, 4), (1, 1), fast_math=True)) or "")
     grouped = ConvProblem(1, 6, 6, (5, 5), (3, 3), groups=2, types=UNSIGNED)
     assert "whole words" in (CONV.refusal(grouped) or "")
 
@@ -258,6 +301,13 @@ def test_large_problems_take_them_and_weights_take_no_more_room() -> None:
     assert GEMM.pack_weights(problem, np.ones((768, 768), np.float32)).nbytes == 4 * 768 * 768
     assert select(ConvProblem(1, 256, 256, (14, 14), (1, 1), fast_math=True)).name == "conv_1x1_tiles"
     assert select(dataclasses.replace(problem, fast_math=False)).name != "gemm_tiles"
+
+
+def test_products_of_few_terms_are_left_to_vectors_that_keep_their_sums() -> None:
+    for lens, name in (((32, 16, (112, 112)), "conv_1x1"), ((64, 256, (56, 56)), "conv_1x1_tiles")):
+        assert select(ConvProblem(1, *lens, (1, 1), fast_math=True), 2).name == name
+        narrow = ConvProblem(1, *lens, (1, 1), types=BFLOAT16, fast_math=True)
+        assert select(narrow, 2).name == "conv_1x1_tiles"  # vectors of bfloat16 do not keep them either
 
 
 def test_the_system_is_asked_once_and_a_refusal_is_told(

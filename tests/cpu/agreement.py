@@ -23,7 +23,7 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import compute
 
-__all__ = ["Reference", "assert_agrees", "assert_identical", "reference", "run", "wrong_elements"]
+__all__ = ["RUNS", "Reference", "assert_agrees", "assert_identical", "reference", "run", "wrong_elements"]
 
 COMPOSITE = frozenset("elu gelu_erf gelu_tanh silu softplus mish acosh atanh asinh sinh".split())
 """Operations whose NumPy meaning cancels: it is wrong by some units in the last place of 1."""
@@ -71,6 +71,7 @@ def reference(
     *,
     fast_math: bool = False,
     absolute: frozenset[str] = frozenset(),
+    runs: int = RUNS,
 ) -> Reference:
     """The reference of a program.
 
@@ -79,13 +80,14 @@ def reference(
         inputs: a value for each parameter.
         fast_math: whether products and convolutions may be as far off as their fast methods are.
         absolute: operations that may be wrong by some units in the last place of 1 besides `COMPOSITE`.
+        runs: how many are disturbed; an even number.
     """
     calm = _Evaluation(inputs)
     exact = calm.results(program.main)
     if calm.overflows:
         return Reference(exact, [np.full(np.shape(e), np.inf) for e in exact], overflows=True)
     allowed = [np.zeros(np.shape(e)) for e in exact]
-    for seed in range(RUNS):
+    for seed in range(runs):
         noise = _Noise(seed // 2, -1 if seed % 2 else 1)
         noisy = _Evaluation(inputs, noise, fast_math, absolute).results(program.main)
         for k, (e, n) in enumerate(zip(exact, noisy)):

@@ -16,6 +16,7 @@ from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
+from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 
 from ..values import normal
@@ -50,6 +51,28 @@ def test_dot_of_one_row_with_many_weights(fast_math, value):
     np.testing.assert_allclose(got, given.astype(float) @ weights, rtol=1e-5, atol=1e-2 if fast_math else 1e-4)
     short = fast_math and bool(np.isfinite(value))
     assert [kernel.name for kernel in plan.kernels()] == ["gemv_int16_kernel" if short else "gemv_kernel"]
+
+
+@pytest.mark.parametrize("end", ["tanh", "sigmoid", "relu", "silu"])
+def test_weights_are_not_rounded_where_results_saturate(end):
+    weights, given = normal(400, 300, seed=1), np.float32(0.05) * normal(1, 400)
+
+    def build(m, p):
+        y = m.add_instruction("dot", [p[0], m.add_literal(weights)])
+        x = m.add_instruction("sigmoid" if end == "silu" else end, [y])
+        return m.add_instruction("mul", [x, y]) if end == "silu" else x
+
+    program = program_of([given], build)
+    plan = lower(optimize(program, TargetOptions(fast_math=True)), TargetOptions(fast_math=True))
+    (name,) = (kernel.name for kernel in plan.kernels())
+    assert name.startswith("gemv_int16_" if end in ("relu", "silu") else f"gemv_{end}")
+    (got,) = Executable(plan).run([given])
+    x = given.astype(float) @ weights
+    with np.errstate(over="ignore"):
+        wanted = {"tanh": np.tanh(x), "sigmoid": 1 / (1 + np.exp(-x)), "relu": np.maximum(x, 0)}
+    wanted["silu"] = x * wanted["sigmoid"]
+    bound = 5e-5 if end in ("relu", "silu") else 5e-6
+    assert np.abs(got - wanted[end]).max() <= bound * np.abs(wanted[end]).max()
 
 
 def test_constants_lie_on_cache_lines():

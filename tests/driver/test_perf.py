@@ -86,6 +86,19 @@ def test_rates_above_their_limits_are_explained(capsys: Any) -> None:
     assert "GB/s above the limit: " in report(10**9, 2 * 10**9)
 
 
+def test_rates_are_held_against_the_limits_of_their_units(capsys: Any) -> None:
+    steps = [StepTime("", name, "", 10**9, 0, [1.0], unit=unit) for name, unit in (("one", "AMX int8"), ("two", ""))]
+    limits = Limits(2.0, 1.0, 1, units={"AMX int8": 10.0})
+    write_report(Measurement([Stage(Program(), None)], [1.0], steps, [0.0], limits), Batch(1))
+    lines = capsys.readouterr().out.splitlines()
+    assert "  AMX int8: 10 GFLOP/s" in lines
+    (one,), (two,) = (
+        [line for line in lines if line.startswith(f"{name} ") and "%" in line] for name in ("one", "two")
+    )
+    assert "10.0%" in one and one.endswith("AMX int8")
+    assert "50.0%" in two and "AMX" not in two
+
+
 def test_iterations_must_be_positive(model: Path, capsys: Any) -> None:
     assert drive("perf", model, "-n", "0") == 2
     assert "--iterations is 0" in capsys.readouterr().err
@@ -97,3 +110,6 @@ def test_limits_are_plausible() -> None:
     assert 0.5 < one.gflops < 1e4
     assert 0.1 < one.gbytes < 1e4
     assert one.best(Limits(1e9, 0.0, 1)) == Limits(1e9, one.gbytes, 1)
+    assert one.units == {} and one.rate("AMX int8") == one.gflops
+    best = Limits(1, 1, 1, units={"a": 1.0, "b": 3.0}).best(Limits(1, 1, 1, units={"a": 2.0}))
+    assert best.units == {"a": 2.0, "b": 3.0}

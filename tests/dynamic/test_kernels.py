@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from mgx_numba.api.program import program as public_program
+from mgx_numba.codegen.cpu.host import EMULATED_TILES, features
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
@@ -25,9 +27,9 @@ from mgx_numba.targets import kernel_lists
 from mgx_numba.targets.cpu import lower
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.samples import sample_lengths
+from mgx_numba.targets.samples import is_optimal, sample_lengths
 
-from .models import MODELS
+from .models import MODELS, Graph
 
 SCRIPT = """
 import sys
@@ -179,6 +181,34 @@ def test_means_of_any_lengths_have_the_same_kernels() -> None:
         assert not any(isinstance(step, HostStep) for step in plan.steps)
         found.append({kernel.text for kernel in plan.kernels() if "reduce" in kernel.name})
     assert found[0] == found[1] == found[2] and found[0]
+
+
+def test_kernels_do_not_depend_on_how_far_a_range_reaches() -> None:
+    """Those of Strassen's method, for large products alone, are made where an optimal length takes them."""
+    graph = Graph()
+    y = graph.op("Relu", graph.op("MatMul", "x", graph.weights(512, 512)))
+    model = graph.model({"x": (TensorProto.FLOAT, ["N", 512])}, [y])
+    found = []
+    for most, optimals in ((8, ()), (5_000_000, ()), (5_000_000, (1024,)), (1024, (1024,))):
+        dim = DynamicDimension(1024 if most == 1024 else 1, most, frozenset(optimals))
+        program = public_program.wrap(parse_onnx(model, default_dyn_dim_value=dim)).compile("cpu")
+        found.append({kernel.text: kernel.name for kernel in program.kernels()})
+    small, large, optimal, fixed = found
+    if not features() & {"amx-tile", EMULATED_TILES}:  # whose tiles are for more rows than eight
+        assert small.keys() == large.keys()
+    assert small.keys() <= large.keys() <= optimal.keys()
+    assert not any("strassen" in name for name in large.values())
+    assert {name for name in fixed.values() if "strassen" in name} <= set(optimal.values())
+
+
+def test_lengths_are_optimal_where_all_that_have_optimal_ones_have_one_of_these() -> None:
+    program = Program()
+    n, m = DynamicDimension(1, 9, frozenset({4, 8})), DynamicDimension(1, 9)
+    program.main.add_parameter("x", Shape.dynamic(Type.float_type, [n, m, 3]))
+    program.main.add_parameter("y", Shape.dynamic(Type.float_type, [n]))
+    assert is_optimal(program, {"x": (4, 5, 3), "y": (8,)})
+    assert not is_optimal(program, {"x": (4, 5, 3), "y": (5,)})
+    assert not is_optimal(Program(), {})
 
 
 def test_small_lengths_are_tried_early_whatever_the_range() -> None:

@@ -165,3 +165,12 @@ def test_the_instructions_are_those_of_tensor_cores(name: str, monkeypatch: pyte
     for wanted in ("mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4.trans", "cp.async.cg", "ex2.approx"):
         assert wanted in text, wanted
     assert ".local" not in text
+
+
+@pytest.mark.parametrize(("precision", "features"), [("highest", 16), ("high", 6)])
+def test_attention_without_a_kernel_is_written_out(precision: str, features: int, on: Engine) -> None:
+    made = attention(
+        F32, (2, 4, 2, 5, 9, features, features), on, (BOOL, (2, 1, 5, 9)), True, precision, causal=True
+    )  # fmt: skip
+    assert made.executable is not None
+    assert not any("attention" in step.label for step in made.executable.plan.steps)

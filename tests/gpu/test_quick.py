@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.lang import quick
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
-from .programs import compiled
+from .programs import compiled, interpreter
 
 UNITS = 5
 SMALLEST = 2.0**-124
@@ -61,6 +64,16 @@ def test_fast_functions_are_close(name: str) -> None:
     assert not wrong.any(), (x[finite][wrong][:5], got[finite][wrong][:5], wanted[finite][wrong][:5])
 
 
+def test_the_short_gelu_is_within_part_of_a_unit() -> None:
+    x = np.concatenate([np.linspace(-20, 20, 1 << 18), [0.0, -60000.0, 60000.0]]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        square = np.minimum(np.float32(quick.LOGIT_END), x * x)
+        fitted = np.polynomial.polynomial.polyval(square, np.asarray(quick.LOGIT, np.float32))
+        got = x * (1 / (1 + np.exp2(-x * fitted)))
+    wanted = _exact("gelu_erf", x)
+    assert (np.abs(got - wanted) <= 1e-7 + np.abs(wanted) / (8 << 10)).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("type", [Type.half_type, Type.bf16_type])
 def test_results_of_16_bits_are_one_unit_off_at_most(type: Type) -> None:
@@ -78,3 +91,14 @@ def test_results_of_16_bits_are_one_unit_off_at_most(type: Type) -> None:
     finite = np.isfinite(wanted)
     unit = np.abs(wanted[finite]) * float(ml_dtypes.finfo(type.numpy).eps)
     assert (np.abs(got[finite].astype(np.float64) - wanted[finite]) <= 1.5 * np.maximum(unit, 4e-7)).all()
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("sm_75", "rcp.approx.ftz.f32"), ("gfx942", "v_rcp_f32")])
+def test_the_short_gelu_divides_by_one_instruction(name: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program = Program()
+    p = program.main.add_parameter("x", Shape(Type.half_type, (1024,)))
+    program.main.add_return([program.main.add_instruction("gelu_erf", [p])])
+    (kernel,) = compiled(program, interpreter(), fast_math=True).kernels()
+    text = assembly(kernel, ARCHITECTURES[name])
+    assert wanted in text and "div." not in text and "v_div" not in text

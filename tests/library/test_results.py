@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.runtime.cpu.library.linking import compiler, link_library
 
 from ..frontends.support import make_model
@@ -82,6 +84,13 @@ def passed_on() -> Case:
     return make_model(nodes, feeds, {"y": FLOAT, "z": FLOAT}, constants={"c": normal(4, seed=2)}), feeds
 
 
+def products() -> Case:
+    """A product large enough for AMX's tiles, where the CPU has them: the library then asks the system for them."""
+    feeds = {"x": normal(64, 512)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    return make_model(nodes, feeds, {"y": FLOAT}, constants={"w": normal(512, 512, seed=3)}), feeds
+
+
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example that comes with a library; it runs any."""
@@ -91,10 +100,12 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(folder / "example" / "model" / "example.cpp", folder / "include", folder / "example.exe")
 
 
-@pytest.mark.parametrize("case", [convolutions, attention, types, passed_on])
+@pytest.mark.parametrize("case", [convolutions, attention, products, types, passed_on])
 def test_results_are_those_of_python(case: Callable[[], Case], example: Path, tmp_path: Path) -> None:
     model, feeds = case()
     program, library = exported(model.SerializeToString(), tmp_path, embed_weights=case is attention)
+    if case is products and matrix_tile(element_types("float32")) is not None:
+        assert any(kernel.name.startswith("gemm_tiles") for kernel in program.kernels())
     wanted = [np.asarray(result) for result in program.run(feeds)]
     for found, expected in zip(run_library(example, library, program, feeds, tmp_path), wanted, strict=True):
         assert found.shape == expected.shape and found.tobytes() == expected.tobytes()

@@ -100,6 +100,20 @@ def test_rounding_between_operations_is_left_out_with_fast_math_alone() -> None:
     assert names(after) == ["convert", "convert"]  # a step of a quantised program
 
 
+@pytest.mark.parametrize("type", ["half", "bf16"])
+@pytest.mark.parametrize("options", [STRICT, FAST], ids=["strict", "fast"])
+def test_products_of_two_values_in_bfloat16_are_marked(type: str, options: Options) -> None:
+    g = Graph()
+    x = g.param("x", [8, 8], f"{type}_type")
+    w = g.lit(np.random.default_rng(3).uniform(-1, 1, (8, 8)), np.dtype(x.shape.type.numpy))
+    program = g.ret(g.op("dot", g.op("dot", x, w), g.op("transpose", x, permutation=(1, 0))))
+    after = check(program, EliminateDataType(), DeadCodeElimination(), options=options, rtol=4e-2, atol=4e-2)
+    weighted, other = (i for i in after.main if i.name == "dot")
+    assert str(weighted.op) == "dot"
+    marked = type == "bf16" and options is FAST
+    assert str(other.op) == ("dot[bfloat16_products=1]" if marked else "dot")
+
+
 def test_tuples_and_submodules() -> None:
     g = Graph()
     x = g.param("x", [4, 6], "half")

@@ -54,6 +54,15 @@ def test_plain_attention() -> None:
     assert names(after) == ["transpose", "transpose", "transpose", "attention"]
 
 
+@pytest.mark.parametrize("marked", [(True, True), (True, False), (False, True)])
+def test_operands_of_both_products_may_be_rounded_or_of_none(marked: tuple[bool, bool]) -> None:
+    g = Graph()
+    program = g.ret(attend(g, *operands(g)))
+    for dot, rounds in zip([i for i in program.main if i.name == "dot"], marked, strict=True):
+        dot.op = dot.op.with_attributes(bfloat16_products=rounds)
+    assert find(fused(program), "attention").op.attributes().get("bfloat16_products", False) is all(marked)
+
+
 @pytest.mark.parametrize("where", ["q", "k", "both", "scores", "before the transpose"])
 def test_the_scale_may_be_anywhere(where: str) -> None:
     g = Graph()

@@ -13,12 +13,13 @@ from mgx_numba.graph.constants import is_constant
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.observers import QuantParameters
 from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
-from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.base import Options, make_pass, run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.quantization_plan import ValuePlan, calibrated_values
 from mgx_numba.graph.passes.quantize_8bits import Quantize8Bits
 from mgx_numba.graph.passes.quantize_int4 import BLOCK, QuantizeInt4
 from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
+from mgx_numba.graph.passes.rewrite_requantization import RewriteRequantization
 from mgx_numba.graph.passes.selection import Selection
 from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.program import Program
@@ -336,6 +337,27 @@ def test_a_contraction_reads_residuals_in_8_bits(zero: int, options: Options) ->
     apart = np.abs(evaluate(program, inputs)[0] - before) / 0.04091
     # each of three roundings on the way may differ by a step where a value lies in the middle of two
     assert apart.max() <= (3.01 if options.fast_math else 1.01) and (apart > 0.5).mean() < 0.02
+
+
+@pytest.mark.parametrize("zero", [None, 0, 7, 255])
+def test_what_is_dequantised_at_once_needs_no_integers(zero: int | None) -> None:
+    g = Graph()
+    x = g.param("x", [4, 64])
+    program = g.ret(quantized(g, x, 0.01, zero), quantized(g, x, 1e-30, zero), quantized(g, x, 1e30, zero))
+    passes = (RewriteQuantization(), make_pass("fuse_pointwise"), RewriteRequantization())
+
+    def conversions(program: Program, options: Options) -> int:
+        after = check(program, *passes, options=options, special=True, rtol=0, atol=0, idempotent=False)
+        return sum(ins.name == "convert" for module in after.modules for ins in module)
+
+    assert conversions(program, FAST) == 0
+    assert conversions(program, STRICT) >= 3
+    for point, read_again in ((100, False), (zero or 0, True)):  # other zero points; the integers are a result, too
+        g = Graph()
+        x = g.param("x", [4, 64])
+        integers = g.op("quantizelinear", x, g.scalar(0.01, x), g.spread(g.lit(zero or 0, np.uint8), 4, 64))
+        back = g.op("dequantizelinear", integers, g.scalar(0.01, x), g.spread(g.lit(point, np.uint8), 4, 64))
+        assert conversions(g.ret(back, *([integers] if read_again else [])), FAST) > 0
 
 
 def test_only_what_becomes_of_sums_is_multiplied_by_the_inverse_of_a_scale() -> None:

@@ -146,6 +146,7 @@ CASES = {
     "conv_int8": quantized_convolution,
     "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
+    "conv_winograd_2x2_int8": quantized_convolution,
     "conv_winograd_2x2": lambda: convolution("plain"),
     "conv_winograd_4x4": lambda: convolution("grouped"),
     "conv_winograd_2x2_5x5": lambda: convolution("5x5"),
@@ -163,6 +164,8 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         if host.host().vector_bits < 512:
             pytest.skip("no tile of whole matrices")
         monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    if solver.name.startswith("conv_winograd_2x2_int8"):
+        monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512vnni,-avxvnni")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()

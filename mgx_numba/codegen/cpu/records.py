@@ -59,6 +59,10 @@ class Record:
                 raise CompileError(f"the record {self.name!r} cannot have {word.count} words called {word.name!r}")
 
     @functools.cached_property
+    def _by_name(self) -> dict[str, Word]:
+        return {word.name: word for word in self.words}
+
+    @functools.cached_property
     def _numbers(self) -> dict[str, int]:
         numbers, size = {}, 0
         for word in self.words:
@@ -73,7 +77,7 @@ class Record:
 
     def word(self, name: str) -> Word:
         """The field of this name."""
-        found = next((word for word in self.words if word.name == name), None)
+        found = self._by_name.get(name)
         if found is None:
             raise CompileError(f"the record {self.name!r} has no field {name!r}; it has {', '.join(self._numbers)}")
         return found

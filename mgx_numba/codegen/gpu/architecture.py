@@ -29,8 +29,8 @@ class Architecture:
     Attributes:
         name: as LLVM's target calls it.
         triple: LLVM's target triple.
-        features: LLVM's features; for NVIDIA the lowest version of PTX that has this target: LLVM aborts the process
-            on a lower one, and a driver refuses one above its own.
+        features: LLVM's features; for NVIDIA the lowest version of PTX that has this target, and its products of 8
+            bits: LLVM aborts the process on a lower one, and a driver refuses one above its own.
         capability: NVIDIA's compute capability, major and minor; (0, 0) for AMD.
         wave: lanes that execute together.
         shared_bytes: shared memory that a block can have.
@@ -47,6 +47,11 @@ class Architecture:
     def nvidia(self) -> bool:
         """Whether it is NVIDIA's."""
         return self.triple.startswith("nvptx")
+
+    @property
+    def clusters(self) -> bool:
+        """Whether blocks can reach each other's memory: PTX ISA, "Cluster of Cooperative Thread Arrays"."""
+        return self.nvidia and self.capability >= (9, 0)
 
     @property
     def overlaps(self) -> bool:
@@ -74,8 +79,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         _nvidia("sm_75", 63, (7, 5), 64),
         _nvidia("sm_80", 70, (8, 0), 163),
         _nvidia("sm_86", 71, (8, 6), 99),
-        _nvidia("sm_89", 78, (8, 9), 99),
-        _nvidia("sm_90a", 80, (9, 0), 227),
+        _nvidia("sm_89", 84, (8, 9), 99),
+        _nvidia("sm_90a", 84, (9, 0), 227),
         _nvidia("sm_100a", 86, (10, 0), 227),
         _nvidia("sm_120a", 87, (12, 0), 99),
         _amd("gfx90a", 64),

@@ -41,6 +41,12 @@ class GpuBackend:
 
         return device_fingerprint()
 
+    def unit(self, kernels: Sequence[KernelSource]) -> str:
+        """See `Backend.unit`."""
+        from .units import unit_of
+
+        return unit_of(kernels)
+
     def plan(self, problem: Any) -> Solution:
         """See `Backend.plan`."""
         from .planning import plan

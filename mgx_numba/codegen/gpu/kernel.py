@@ -14,15 +14,16 @@ NAME = "gpu"
 
 
 def gpu_kernel(
-    name: str, lines: Sequence[str], threads: int, slots: int, origin: str = "", blocks: int = 1
+    name: str, lines: Sequence[str], threads: int, slots: int, origin: str = "", blocks: int = 1, cluster: int = 1
 ) -> KernelSource:
     """A kernel of blocks of ``threads`` threads, whose function ``kernel(args)`` has these lines.
 
-    ``args`` are ``slots`` int64 words; ``blocks`` of them shall fit on a multiprocessor. All numbers are part of the
+    ``args`` are ``slots`` int64 words; ``blocks`` of them shall fit on a multiprocessor, and as many as ``cluster``
+    that follow one another along the first axis of the grid reach each other's memory. All numbers are part of the
     text: these of threads decide how many registers each may have, and the argument block is passed by value.
     """
     body = "\n".join(f"    {line}" for line in lines)
-    shared = f"BLOCKS = {blocks}\n" * (blocks > 1)
+    shared = f"BLOCKS = {blocks}\n" * (blocks > 1) + f"CLUSTER = {cluster}\n" * (cluster > 1)
     text = f"THREADS = {threads}\nSLOTS = {max(slots, 1)}\n{shared}\n\ndef kernel(args):\n{body}\n"
     return KernelSource(NAME, name, text, origin)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.types import Type
 from ...errors import UnsupportedError
-from ..printer import VectorPrinter, VectorValue
+from ..printer import CodeBuffer, VectorPrinter, VectorValue
 
 __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
@@ -23,12 +23,46 @@ _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 """Names with a version of `lang.quick`, which fast math takes."""
 _SHORT = frozenset(("gelu_erf",))
 """Those with a shorter one for results of 16 bits."""
+_SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
+_EIGHT_BITS = {Type.int8_type: (-128, 127), Type.uint8_type: (0, 255)}
+"""Types that `lang.rounding` rounds to, and their ends."""
 VECTOR_BYTES = 16
 """Bytes of the widest load and store of one thread."""
 
 
 class ThreadPrinter(VectorPrinter):
     """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
+
+    def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
+        super().__init__(buffer, lanes, fast_math)
+        self._rounded: dict[str, tuple[str, int]] = {}
+        """Of names that hold whole numbers what was rounded, and what was added to that."""
+
+    def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
+        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, and with fast math
+        float32 is rounded to 16 bits only where it is stored."""
+        if self.fast_math and dtype in _SIXTEEN_BITS and x.dtype.compute is Type.float_type:
+            return VectorValue(self.register(x), dtype, constant=x.constant)
+        source, zero = self._rounded.get(x.name, ("", 0))
+        ends = _EIGHT_BITS.get(dtype)
+        if not (source and ends and ends[0] <= zero <= ends[1] and self.lanes):
+            return super().cast(x, dtype)
+        return VectorValue(self.buffer.emit(f"rounded_{dtype_name(dtype)}({source}, {zero})"), dtype)
+
+    def nearbyint(self, x: VectorValue) -> VectorValue:
+        """The nearest integer, ties to even."""
+        made = self._call("nearbyint", x.dtype, x)
+        if x.dtype.compute is Type.float_type:
+            self._rounded[made.name] = self.register(x), 0
+        return made
+
+    def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
+        """The sum."""
+        made = self._call("add", x.dtype, x, y)
+        if x.name in self._rounded and y.constant is not None and float(y.constant).is_integer():
+            source, zero = self._rounded[x.name]
+            self._rounded[made.name] = source, zero + int(y.constant)
+        return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _LIBRARY.get(operands[0].dtype.compute, ()):
@@ -44,7 +78,7 @@ class ThreadPrinter(VectorPrinter):
 
 def dtype_name(type: Type) -> str:
     """The kernel language's name of an element type."""
-    return type.numpy.name
+    return type.dtype_name
 
 
 def most_lanes(size: int) -> int:

@@ -23,10 +23,12 @@ Memory of a block
     load_aligned(p, i, LANES)            as load and store, where the address of p[i] is a multiple of the vector's
     store_aligned(p, i, v)               bytes, or of 16 if it has more
 
-Tensor cores (sm_80 and above; `lang.tensor_cores` says which lane holds what)
-    mma_float16(c, a, b)                 c + a b for 16 by 8 sums over 16 positions; c are 4 lanes of float32, a and b 4
-    mma_bfloat16(c, a, b)                and 2 of int32; all 32 threads of a warp call it
-    mma_float32(c, a, b)                 over 8 positions, of which TF32's bits count
+Tensor cores (sm_80 and above, sm_89 for float8; `lang.tensor_cores` says which lane holds what)
+    mma_<product>(c, a, b)               c + a b for 16 by 8 sums over 32 bytes of each row and column; c are 4 lanes of
+                                         the sums' dtype, a and b 4 and 2 of int32; all 32 threads of a warp call it.
+                                         Products: float16, bfloat16, float32 (of which TF32's bits count) and
+                                         <a>_<b> of int8 and uint8, whose sums are int32, or one of float8_e4m3fn
+                                         and float8_e5m2 twice
     words_of(p) floats_of(p)             the same place as a pointer to int32, to float32
     join2(a, b) join4(a, b, c, d)        vectors side by side
     pack_words(v)                        pairs of 16-bit elements as int32
@@ -54,10 +56,17 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
 
+Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
+    cluster_rank()                       number of the thread's block in its cluster
+    cluster_barrier()                    until all threads of all blocks of the cluster are here
+    cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
+
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
-    wgmma_zero(COLUMNS)                  sums of 64 rows
-    wgmma_<dtype>(sums, a, b, TURNED)    sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
-                                         boxes lie; TURNED 1: b has a row for each position, 64 columns in each box
+    wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
+    wgmma_zero_int32(COLUMNS)            the same in int32
+    wgmma_<product>(sums, a, b, TURNED)  sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
+                                         boxes lie; TURNED 1: b has a row for each position, 64 columns in each box;
+                                         products as of mma
     wgmma_fence()                        before the first product that adds to sums
     wgmma_commit()                       what was multiplied since is a group
     wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
@@ -69,6 +78,10 @@ Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 4 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
+
+Quantising
+    rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
+    rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
 
 Exact remainders of float32 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
@@ -90,30 +103,34 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    clusters,
     faults,
     mbarriers,
     pipelines,
     quick,
     remainders,
+    rounding,
     tensor_copies,
     tensor_cores,
     threads,
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
 from .lang.pipelines import *
 from .lang.quick import *
 from .lang.remainders import *
+from .lang.rounding import *
 from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, remainders, tensor_copies, tensor_cores,
-    threads, values, vecmath, warpgroups,
+    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
+    tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -35,7 +35,7 @@ class AttentionProblem:
     Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
     contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
     no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN
-    in them is ignored.
+    in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16.
     """
 
     batch: int
@@ -55,6 +55,7 @@ class AttentionProblem:
     mask: MaskLayout | None = None
     fast_math: bool = False
     nan_rows: bool = False
+    bfloat16_products: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:

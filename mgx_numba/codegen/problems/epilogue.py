@@ -54,11 +54,16 @@ class Epilogue:
     @property
     def dtype(self) -> str | None:
         """Dtype of the stored values; None: the accumulator's."""
-        return None if self.body is None else self.body.dtype.numpy.name
+        return None if self.body is None else self.body.dtype.dtype_name
 
     def out_dtype(self, accumulator: str) -> str:
         """Dtype of the stored values when accumulating in ``accumulator``."""
         return self.dtype or accumulator
+
+    @property
+    def saturates(self) -> bool:
+        """Whether results stay below 1 however large the sums are."""
+        return self.body is not None and self.body.last in ("tanh", "sigmoid")
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ NOT_COMPUTED = "the left operand has a prologue"
 
 
 def _check_operands(what: str, operands: Sequence[EpilogueOperand | PrologueOperand], body: ScalarBody | None) -> None:
-    wanted = [] if body is None else [t.numpy.name for t in body.parameters[1:]]
+    wanted = [] if body is None else [t.dtype_name for t in body.parameters[1:]]
     found = [operand.dtype for operand in operands]
     if found != wanted:
         raise ShapeError(f"{what} operands of dtypes {found}; its operations take {wanted}")

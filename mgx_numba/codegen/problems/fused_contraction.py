@@ -55,7 +55,7 @@ def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str
     """
     extras = epilogue_parameters(module, contraction)
     body, name = _body(module, [contraction, *extras], module.results()[0])
-    operands = tuple(EpilogueOperand(p.shape.type.numpy.name, a) for p, a in zip(extras, access))
+    operands = tuple(EpilogueOperand(p.shape.type.dtype_name, a) for p, a in zip(extras, access))
     return Epilogue(operands, body, fast_math, name)
 
 
@@ -73,7 +73,7 @@ def make_prologue(
         return None
     source, extras = prologue_parameters(module, contraction)
     body, name = _body(module, [source, *extras], contraction.inputs[0])
-    operands = tuple(PrologueOperand(p.shape.type.numpy.name, *place) for p, place in zip(extras, places))
+    operands = tuple(PrologueOperand(p.shape.type.dtype_name, *place) for p, place in zip(extras, places))
     return Prologue(operands, body, fast_math, name)
 
 

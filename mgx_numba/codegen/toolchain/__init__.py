@@ -1,1 +1,1 @@
-"""From a kernel's text to typed LLVM IR: what every back end does alike, with Numba as the front end."""
+"""From a kernel's text to LLVM IR: what every back end does alike. Numba types and writes what the text calls."""

@@ -92,6 +92,7 @@ def _step(step: StepTime, kernel: int, graph: _Graph) -> dict[str, Any]:
         "seconds": step.average,
         "flops": step.flops,
         "bytes": step.bytes,
+        "unit": step.unit,
         "sizes": step.sizes,
         "reason": step.reason,
     }

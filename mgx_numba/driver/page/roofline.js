@@ -12,24 +12,34 @@ function drawRoofline(page, choose) {
     return;
   }
   const { gflops, gbytes, threads } = page.limits;
+  const units = Object.entries(page.limits.units ?? {});
   byId("roofline-about").textContent =
     `Measured on ${threads} thread${threads > 1 ? "s" : ""}: ${digits(gflops)} GFLOP/s in float32, ` +
+    units.map(([name, rate]) => `${digits(rate)} in ${name}, `).join("") +
     `${digits(gbytes)} GB/s copied. A kernel's area is its share of the time. Above the slope it works from the ` +
     "caches; above the flat roof it needs fewer operations than are counted (Winograd's and Strassen's methods).";
   const width = figure.clientWidth;
   const box = { width, height: Math.max(360, Math.min(520, width * 0.5)), left: 56, right: 20, top: 20, bottom: 48 };
   const points = groups.map((g) => ({ ...g, x: g.flops / g.bytes, y: g.flops / g.seconds / 1e9 }));
   const ridge = gflops / gbytes;
-  const scale = logScales(box, [...points.map((p) => p.x), ridge / 4, ridge * 4], [...points.map((p) => p.y), gflops]);
+  const roofs = [gflops, ...units.map(([, rate]) => rate)];
+  const scale = logScales(box, [...points.map((p) => p.x), ridge / 4, ridge * 4], [...points.map((p) => p.y), ...roofs]);
   const drawing = svg("svg", {
     viewBox: `0 0 ${box.width} ${box.height}`,
     role: "group",
     "aria-label": "Roofline: operations a second over operations for each byte",
   });
   drawAxes(drawing, box, scale);
-  const roof = [[scale.xs[0], scale.xs[0] * gbytes], [ridge, gflops], [scale.xs[1], gflops]];
-  if (roof[0][1] < scale.ys[0]) roof[0] = [scale.ys[0] / gbytes, scale.ys[0]];
-  drawing.append(svg("polyline", { class: "roof", points: roof.map(([x, y]) => `${scale.x(x)},${scale.y(y)}`).join(" ") }));
+  for (const rate of roofs) {
+    const roof = [[scale.xs[0], scale.xs[0] * gbytes], [rate / gbytes, rate], [Math.max(scale.xs[1], rate / gbytes), rate]];
+    if (roof[0][1] < scale.ys[0]) roof[0] = [scale.ys[0] / gbytes, scale.ys[0]];
+    const points = roof.map(([x, y]) => `${Math.min(scale.x(x), box.width - box.right)},${scale.y(y)}`).join(" ");
+    drawing.append(svg("polyline", { class: "roof", points }));
+  }
+  for (const [name, rate] of units) {
+    const place = { class: "muted", x: box.width - box.right, y: scale.y(rate) - 4, "text-anchor": "end" };
+    drawing.append(svg("text", place, name));
+  }
   const total = sum(page.steps.map((s) => s.seconds));
   for (const point of points) {
     const kind = kindOf(page, point.steps[0]);

@@ -6,23 +6,24 @@ function showKernels(page, choose) {
   const groups = grouped(page.steps);
   const total = sum(groups.map((g) => g.seconds));
   const passed = { gflops: false, gbytes: false };
-  const rate = (amount, seconds, limit) => {
+  const rate = (amount, seconds, limit, unit) => {
     if (!amount || !seconds) return ["–", "–"];
     const value = amount / seconds / 1e9;
     if (!page.limits) return [digits(value), "–"];
-    passed[limit] ||= value > page.limits[limit];
-    return [digits(value), percent(value / page.limits[limit])];
+    const most = (limit === "gflops" && page.limits.units?.[unit]) || page.limits[limit];
+    passed[limit] ||= value > most;
+    return [digits(value), percent(value / most)];
   };
   const rows = groups.map((g) => {
     const step = g.steps[0];
     const name = make("button", { type: "button", class: "link", click: () => choose(step.instruction) }, g.label);
     const cells = [g.count, duration(g.seconds), percent(g.seconds / total)];
-    cells.push(...rate(g.flops, g.seconds, "gflops"), ...rate(g.bytes, g.seconds, "gbytes"));
+    cells.push(...rate(g.flops, g.seconds, "gflops", step.unit), ...rate(g.bytes, g.seconds, "gbytes"), step.unit ?? "");
     const head = step.instruction < 0 ? g.label : name;
     return make("tr", {}, make("td", {}, head), bar(g.seconds / groups[0].seconds, kindOf(page, step)),
       ...cells.map((text) => make("td", {}, String(text))));
   });
-  const titles = ["kernel", "", "steps", "time", "share", "GFLOP/s", "of limit", "GB/s", "of limit"];
+  const titles = ["kernel", "", "steps", "time", "share", "GFLOP/s", "of limit", "GB/s", "of limit", "unit"];
   fillTable(byId("kernel-table"), titles, rows);
   const notes = [];
   if (passed.gflops) notes.push("GFLOP/s above the limit: operations count as the plain algorithm needs them; Winograd's and Strassen's methods need fewer.");

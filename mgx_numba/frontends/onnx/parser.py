@@ -202,7 +202,9 @@ class GraphParser:
         domain = canonical_domain(proto.domain)
         if not domain and (domain, proto.op_type, proto.overload) not in self.model.functions:
             domain = home_of(proto.op_type)
-        opset = scope.opsets.get(domain, implied_opset(domain))
+        opset = scope.opsets.get(domain)
+        if opset is None:
+            opset = implied_opset(domain)
         if opset is None:
             known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
             raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")

@@ -84,8 +84,9 @@ class Pass:
 
     def run(self, program: Program, options: Options) -> None:
         """Rewrite every module of a program, inner modules first; bodies of kernels are left alone."""
-        bodies = kernel_modules(program)
-        for module in reversed(program.reachable_modules()):
+        modules = program.reachable_modules()
+        bodies = kernel_modules(modules)
+        for module in reversed(modules):
             if id(module) not in bodies:
                 self.apply(program, module, options)
 
@@ -113,10 +114,12 @@ def make_pass(name: str) -> Pass:
     return cls()
 
 
-def kernel_modules(program: Program) -> set[int]:
-    """Identities of the modules that are bodies of kernels, with all that they contain."""
+def kernel_modules(modules: Sequence[Module]) -> set[int]:
+    """Identities of those of a program's modules that are bodies of kernels, with all that they contain."""
     found: set[int] = set()
-    for module in program.reachable_modules():
+    if len(modules) == 1:
+        return found
+    for module in modules:
         for ins in module:
             if ins.module_args and ins.name in KERNEL_OPERATORS:
                 for body in ins.module_args:

@@ -54,6 +54,9 @@ class Capabilities:
         part_share: elements of a part for each of its results, so that the results of all parts are little beside the
             operands.
         repeated_elements: elements from which a reduction is divided although operands are read again for it.
+        signed_left: whether kernels multiply left operands in int8; else they are made uint8.
+        float8_products: whether kernels multiply float8, e4m3fn and e5m2; else it is how values are stored.
+        narrow_results: whether a reduction's kernel stores what is rounded of its result besides the result itself.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
     """
@@ -67,3 +70,6 @@ class Capabilities:
     repeated_elements: int
     one_pass_run: int
     block_weights: bool
+    signed_left: bool = False
+    float8_products: bool = False
+    narrow_results: bool = False

@@ -3,7 +3,8 @@
 
 Values are narrow where a program takes or gives them, where they are moved without being computed with, and as weights.
 With ``fast_math`` no other value of 16 bits is rounded; without it each result is, as the program says. What is rounded
-to float8 always is: that is what a quantised program means.
+to float8 always is: that is what a quantised program means. Products of two values in bfloat16 are marked, so that a
+target may round their operands.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class Widening:
         op = ins.op
         if ins.name in QUANTIZED:  # float8: sums are float32
             op = make_op(QUANTIZED[ins.name], **op.attributes())
+        if self.fast_math and "bfloat16_products" in op.UNLESS_SET and ins.shape.type is Type.bf16_type:
+            op = op.with_attributes(bfloat16_products=not any(is_constant(i) for i in ins.inputs[:2]))
         computed = self._insert(ins, op, inputs)
         if ins.shape.sub_shapes:
             for user in list(ins.users):  # tuples are used by their elements alone

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...core.shape import Shape
 from ...core.types import Type
+from ...ops.dot import Dot
 from ..constants import compact, constant_array, is_causal, is_constant, uniform_value
 from ..instruction import Instruction
 from .attention_masks import fitted, repeated, sum_masks
@@ -347,6 +348,7 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
         "scale": scores.scale * q_scale * k_scale,
         "causal": scores.causal,
         "nan_rows": "guard" not in m.bound,
+        "bfloat16_products": all(isinstance(i.op, Dot) and i.op.bfloat16_products for i in (m.ins, scores.dot)),
     }
     result = b.op("attention", q, k, v, *masks, **attributes)
     regrouped = [user for user in m.ins.users if user.name in RESHAPES and user.shape.lens == result.shape.lens]

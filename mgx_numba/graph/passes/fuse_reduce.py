@@ -9,6 +9,7 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
+from .narrow_forms import with_narrow_forms
 from .regions import Refuses, absorb_producers, extract, grow, is_scalar_literal, order_of, unfusable
 
 __all__ = ["REDUCTIONS", "FuseReduce"]
@@ -42,6 +43,8 @@ class FuseReduce(Pass):
                 region = wider
             elif len(wider) > len(region):
                 self._note(ins, "nothing of the full lengths would be read if what makes its inputs joined")
+            if options.capabilities is not None and options.capabilities.narrow_results:
+                region = with_narrow_forms(region, order, refuses)
             self.log.apply(self.name, ins)
             position = order[region[-1]]
             axes = tuple(sorted(ins.op.axes))  # type: ignore[attr-defined]

@@ -16,7 +16,10 @@ from .rules.quantized import INT8
 __all__ = ["RewriteQuantization"]
 
 SUMS = frozenset({"quant_dot", "quant_convolution"})
-EPILOGUES = frozenset("add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear".split())
+EPILOGUES = frozenset(
+    "add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear"
+    " gelu_erf gelu_tanh erf tanh sigmoid silu leaky_relu".split()
+)
 MOST_OPERATIONS = 32
 """Between sums and what quantises them: a residual block with a projection has two thirds as many."""
 EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type})
@@ -49,7 +52,7 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
 
 def _of_sums(value: Instruction) -> bool:
     """Whether a value is made of sums of products of integers, and perhaps of other values in 8 bits, by additions,
-    factors and limits alone."""
+    factors, limits and activations alone."""
     pending, found = [value], False
     for _ in range(MOST_OPERATIONS):
         if not pending:

@@ -22,7 +22,8 @@ class Schedule(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         members = {ins: position for position, ins in enumerate(module)}
-        need = _memory_needs(module, members)
+        taken = {ins: [i for i in ins.dependencies if i in members] for ins in members}
+        need = _memory_needs(taken)
         order: list[Instruction] = []
         done: set[Instruction] = set()
         for root in [*module.results(), *members]:
@@ -36,7 +37,7 @@ class Schedule(Pass):
                     order.append(ins)
                     continue
                 stack.append((ins, True))
-                inputs = [i for i in ins.dependencies if i in members and i not in done]
+                inputs = [i for i in taken[ins] if i not in done]
                 stack.extend((i, False) for i in sorted(inputs, key=lambda i: (need[i], -members[i])))
         fixed = [i for i in order if i.literal is not None or isinstance(i.op, Parameter)]
         fixed.sort(key=members.__getitem__)
@@ -48,11 +49,12 @@ class Schedule(Pass):
         module.reorder([*fixed, *moving, *ending])
 
 
-def _memory_needs(module: Module, members: dict[Instruction, int]) -> dict[Instruction, int]:
-    """Bytes that computing each value takes at the most, if inputs are computed in the best order."""
+def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instruction, int]:
+    """Bytes that computing each value takes at the most, if inputs are computed in the best order; ``taken`` has the
+    values of the module that each instruction takes."""
     need: dict[Instruction, int] = {}
-    for ins in module:
-        inputs = dict.fromkeys(i for i in ins.dependencies if i in members)
+    for ins, values in taken.items():
+        inputs = dict.fromkeys(values)
         held = peak = 0
         for i in sorted(inputs, key=lambda i: -need[i]):
             peak = max(peak, held + need[i])

@@ -2,7 +2,8 @@
 
 ``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for weights that are constants with a scale for
 each column, and one scale for the whole left-hand side: sums are exact, and the zero point of the left-hand side is a
-constant for each column. The left-hand side is made unsigned where it is quantised, which CPUs multiply at once.
+constant for each column. The left-hand side is made unsigned where it is quantised for targets that multiply nothing
+else at once. So are float8 values, where the target multiplies them.
 What only moves or compares elements does so in 8 bits (`rules.quantized`).
 """
 
@@ -17,28 +18,35 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
-from .rules.quantized import INT8, QUANTIZED_RULES, SHIFT
+from .rules.quantized import INT8, QUANTIZED_RULES, SHIFT, multiplies_signed
 
 __all__ = ["SimplifyQdq"]
 
 INT32 = np.iinfo(np.int32)
 SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
+PRODUCTS_OF_FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e5m2_type})
 FEWEST_CHANNELS = 4
 """Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
 
 
 def _left(m: Match, b: RewriteBuilder) -> tuple[Instruction, float, int] | str:
-    """The left-hand side in uint8, its scale and its zero point."""
+    """The left-hand side in 8 bits, its scale and its zero point."""
     x, scale, *zero = m.x.inputs
-    if x.shape.type not in INT8 or m.ins.shape.type is not Type.float_type:
-        return "the left-hand side is not made of 8-bit integers, or the result is not float32"
+    if not (x.shape.type in INT8 or _is_float8(x, m)) or m.ins.shape.type is not Type.float_type:
+        return "the left-hand side is not made of 8-bit numbers, or the result is not float32"
     step = uniform_value(scale)
     point = uniform_value(zero[0]) if zero else 0
     if step is None or point is None:
         return "the left-hand side has several scales or zero points, or computed ones"
-    if x.shape.type is Type.uint8_type:
+    if x.shape.type is not Type.int8_type or multiplies_signed(m.options):
         return x, float(step), int(point)
     return _unsigned(x, b), float(step), int(point) + SHIFT
+
+
+def _is_float8(ins: Instruction, m: Match) -> bool:
+    """Whether values are of a float8 that the target multiplies."""
+    can = m.options.capabilities
+    return ins.shape.type in PRODUCTS_OF_FLOAT8 and can is not None and can.float8_products
 
 
 def _unsigned(x: Instruction, b: RewriteBuilder) -> Instruction:
@@ -54,19 +62,23 @@ def _unsigned(x: Instruction, b: RewriteBuilder) -> Instruction:
 
 
 def _right(m: Match, b: RewriteBuilder, axis: int) -> tuple[Instruction, np.ndarray, np.ndarray] | str:
-    """The weights in int8 without a zero point, their scales along ``axis`` (of length 1 if there is one), and their
-    values."""
+    """The weights in int8 without a zero point or in float8, their scales along ``axis`` (of length 1 if there is one),
+    and their values."""
     w, scale, *zero = m.w.inputs
-    if w.shape.type not in INT8 or not is_constant(w):
-        return "the weights are no constant 8-bit integers"
+    if not (w.shape.type in INT8 or _is_float8(w, m)) or not is_constant(w):
+        return "the weights are no constant 8-bit numbers"
+    if w.shape.type.is_floating != m.x.inputs[0].shape.type.is_floating:
+        return "one side is made of integers, the other one of float8"
     values, steps = constant_array(w), constant_array(scale)
-    points = constant_array(zero[0]) if zero else np.zeros((1,) * w.shape.ndim, np.int8)
+    points = constant_array(zero[0]) if zero else np.zeros((1,) * w.shape.ndim, w.shape.type.numpy)
     if values is None or steps is None or points is None:
         return "the weights' scale or zero point is computed"
     others = tuple(a for a in range(w.shape.ndim) if a != axis % w.shape.ndim)
     small = compact(steps)
     if any(small.shape[a] != 1 for a in others):
         return "the weights' scale varies along another axis than that of the result"
+    if w.shape.type.is_floating and points.any():
+        return "float8 with a zero point"
     if w.shape.type is Type.uint8_type or points.any():
         exact = compact(values).astype(np.int16) - compact(points).astype(np.int16)
         if exact.min(initial=0) < -SHIFT or exact.max(initial=0) >= SHIFT:
@@ -168,7 +180,6 @@ def quantized_dot(m: Match, b: RewriteBuilder) -> object:
     if isinstance(right, str):
         return right
     w, steps, values = right
-    outer = (0,) * (values.ndim - 2)
     if any(n != 1 for n in compact(values).shape[:-2]):
         return "weights differ from matrix to matrix"
     left = _left(m, b)
@@ -176,7 +187,7 @@ def quantized_dot(m: Match, b: RewriteBuilder) -> object:
         return left
     x, step, point = left
     product = b.op("quant_dot", x, w)
-    return _dequantized(b, product, -1, np.float32(step) * steps, point * values[outer].sum(0, dtype=np.int64))
+    return _dequantized(b, product, -1, np.float32(step) * steps, _zero(values[(0,) * (values.ndim - 2)].T, point))
 
 
 @rule("qdq_convolution", op("convolution", *QDQ))
@@ -202,8 +213,14 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
         padding = (0,) * (2 * spatial)
     attributes["padding"] = padding
     product = b.op("quant_convolution", x, w, **attributes)
-    sums = values.sum(tuple(range(1, values.ndim)), dtype=np.int64)
-    return _dequantized(b, product, 1, np.float32(step) * steps, point * sums)
+    return _dequantized(b, product, 1, np.float32(step) * steps, _zero(values, point))
+
+
+def _zero(values: np.ndarray, point: int) -> np.ndarray:
+    """What the left-hand side's zero point adds to sums: of one for each first index of the weights' values."""
+    if not point:
+        return np.zeros(len(values), np.int64)
+    return point * values.sum(tuple(range(1, values.ndim)), dtype=np.int64)
 
 
 class SimplifyQdq(RulePass):

@@ -72,10 +72,13 @@ class TruncateFloat(Pass):
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
-        for ins in list(module):
+        order = list(module)
+        for k, ins in enumerate(order):
             if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins):
                 continue
-            if self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
+            if _is_quantized(ins):
+                self._round(module, ins, next(i for i in order[k + 1 :] if i.module is module))
+            elif self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
                 self._truncate(module, ins)
 
     def _would_round(self, ins: Instruction) -> bool:
@@ -130,6 +133,14 @@ class TruncateFloat(Pass):
             narrow = [float(n.astype(self.float_type.numpy)) for n in numbers]
         return any(np.isfinite(n) and (np.isinf(short) or (n != 0 and not short)) for n, short in zip(numbers, narrow))
 
+    def _round(self, module: Module, ins: Instruction, following: Instruction) -> None:
+        """Let users read a value rounded; what makes it stays as it is."""
+        users = {user: [k for k, i in enumerate(user.inputs) if i is ins] for user in ins.users}
+        narrow = module.insert_instruction(following, "convert", [ins], target_type=self.float_type)
+        wide = self._as(module, following, narrow, ins.shape.type)
+        for user, places in users.items():
+            (user.module or module).set_inputs(user, dict.fromkeys(places, wide))
+
     def _truncate(self, module: Module, ins: Instruction) -> None:
         leaves = ins.shape.sub_shapes
         elements = list(ins.users)
@@ -161,6 +172,13 @@ class TruncateFloat(Pass):
         if value.shape.type is type:
             return value
         return module.insert_instruction(before, make_op("convert", target_type=type), [value])
+
+
+def _is_quantized(ins: Instruction) -> bool:
+    """Whether it multiplies dequantised values, which targets do in 8 bits."""
+    if ins.name not in ("dot", "convolution"):
+        return False
+    return all(i.name == "dequantizelinear" for i in _through_views(ins.inputs))
 
 
 def _has_wide_inputs(ins: Instruction) -> bool:

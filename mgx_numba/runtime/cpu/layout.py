@@ -86,7 +86,9 @@ class PlanTables:
             record[StepRecord.PATCH] = len(patches)
             for value in step.args:
                 slot = len(slots)
-                if isinstance(value, Pointer) and value.region is Region.FAULT:
+                if isinstance(value, int):
+                    slots.append(value)
+                elif isinstance(value, Pointer) and value.region is Region.FAULT:
                     faults.append(slot)
                     slots.append(0)
                 else:
@@ -111,7 +113,7 @@ class PlanTables:
 
     def _resolve(
         self,
-        value: int | Pointer | MappedTensor | KernelSource,
+        value: Pointer | MappedTensor | KernelSource,
         slot: int,
         arena: list[tuple[int, int]],
         patches: list[tuple[int, int, int]],
@@ -122,8 +124,6 @@ class PlanTables:
             return self._addresses[value]
         if isinstance(value, MappedTensor):
             raise CompileError("the CPU has no copy engine that takes a description of a tensor")
-        if not isinstance(value, Pointer):
-            return int(value)
         if value.region is Region.CONSTANT:
             self.constant_slots.append((slot, value.index, value.offset))
             return self._constants[value.index] + value.offset

@@ -7,16 +7,23 @@ that of a copy between two blocks that no cache holds, reads and writes both cou
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import numpy as np
 
 from ...codegen.arguments import Arguments
+from ...codegen.cpu.contraction.tile_source import tile_record, tile_source
 from ...codegen.cpu.host import lanes
 from ...codegen.cpu.kernel import cpu_kernel
+from ...codegen.cpu.microkernels.register_tile import RegisterTile
+from ...codegen.cpu.microkernels.tile_table import MATRIX_BLOCK, TILE_BLOCK, TILE_TABLE_ROWS
+from ...codegen.cpu.records import RecordText
+from ...codegen.cpu.units import tile_of_unit
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Operand, TaskRange
+from ...codegen.launch import Callee, Operand, TaskRange
 from ...codegen.statements import for_tasks, indent, kernel_text
 from ..limits import Limits
+from ..memory import numpy_dtype
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable
 
@@ -27,20 +34,31 @@ _CHAINS = 12
 _ROUNDS = 20_000  # some ten microseconds a task
 _COPY_BYTES = 48 << 20  # of each block: both together are past the last cache of most machines
 _CHUNK_BYTES = 1 << 20  # a task: long enough for the hardware to fetch ahead
-_SECONDS = 0.15  # for each of the two
+_SECONDS = 0.15  # for each
+TILE_WORDS = 512
+"""Words of a row of a tile's operands: with AMX's 64 KiB on each side, which the L2 cache holds; what a call costs
+besides is a few percent."""
+TILE_ROUNDS = 100
+"""Calls of a tile in a task: some hundred microseconds."""
 _LEAST_RUNS = 3  # of which the best counts
 
 
-def measure_limits(num_threads: int = 0) -> Limits:
+def measure_limits(num_threads: int = 0, units: Collection[str] = ()) -> Limits:
     """Measure on this number of threads (0: as many as a run takes); the best of several runs counts.
 
-    It takes about 0.3 s. Other work on the machine makes it too low: the larger of several results is nearer.
+    ``units`` are those of tiles (`codegen.cpu.units`), whose rate is what the tile reaches over operands in the L2
+    cache. It takes about 0.3 s, and half of that for each unit. Other work on the machine makes it too low: the larger
+    of several results is nearer.
     """
     peak, flops = _peak_plan()
     copy, bytes = _copy_plan()
     compute = Executable(peak, num_threads=num_threads or None)
     memory = Executable(copy, num_threads=num_threads or None)
-    return Limits(flops / _best(compute) / 1e9, bytes / _best(memory) / 1e9, compute.num_threads)
+    rates = {}
+    for unit in units:
+        plan, operations = _tile_plan(tile_of_unit(unit))
+        rates[unit] = operations / _best(Executable(plan, num_threads=num_threads or None)) / 1e9
+    return Limits(flops / _best(compute) / 1e9, bytes / _best(memory) / 1e9, compute.num_threads, units=rates)
 
 
 def _best(executable: Executable) -> float:
@@ -80,6 +98,49 @@ def _peak_plan() -> tuple[Plan, int]:
     return plan, tasks * _ROUNDS * _CHAINS * width * 2
 
 
+def _tile_plan(tile: RegisterTile) -> tuple[Plan, int]:
+    """A plan whose every task multiplies one block of rows by one panel again and again, and its operations."""
+    words, parts = TILE_WORDS, tile.packing.parts
+    left, right = tile.rows * words, parts * words * tile.columns
+    block = RecordText(MATRIX_BLOCK if tile.step > 1 else TILE_BLOCK, "block")
+    arguments = Arguments()
+    arguments.callee("tile", tile_source(tile))
+    arguments.pointer("x", "x", tile.left_word)
+    arguments.pointer("w", "w", tile.right_word)
+    arguments.integers(rounds=TILE_ROUNDS, words=words, panel=right, low=left)
+    last: dict[str, int | str] = {"x_row": "words", "x_low": "low", "exist": tile.rows} if tile.step > 1 else {}
+    setup = [
+        *tile_record(block),
+        f"places = local_int64({TILE_TABLE_ROWS})",
+        f"for i in range({TILE_TABLE_ROWS}):",
+        "    places[i] = i * words",
+        f"sums = local_{tile.types.accumulator}({tile.rows * tile.columns})",
+        block.put("offsets", "places"),
+        *block.fill(
+            x="x", zero="x", w="w", acc="sums", taps=1, depth="words", x_step=1, w_step=parts * tile.columns,
+            w_panel="panel", acc_row=tile.columns, acc_panel=tile.columns, accumulate=0, rows=tile.rows,
+            vectors=tile.vectors, columns=tile.columns, **last,
+        ),
+    ]  # fmt: skip
+    task = ["for i in range(rounds):", *indent([arguments.call("tile", block.name, 0, 1)])]
+    text = kernel_text([*arguments.bind(), *setup, *tile.in_state(for_tasks(task))])
+    tasks = 64
+    constants = [_operand(tile.left_word, parts * left), _operand(tile.right_word, right)]
+    places = {name: Pointer(Region.CONSTANT, k) for k, name in enumerate("xw")}
+    step = _step(cpu_kernel(f"{tile.name}_peak_kernel", text), arguments, tasks, **places)
+    operations = 2 * tasks * TILE_ROUNDS * tile.rows * tile.columns * words * tile.packing.k_interleave
+    return Plan([step], 0, constants, [], [], parallel=True), operations
+
+
+def _operand(word: str, count: int) -> np.ndarray:
+    """So many words whose bytes, and pairs of them as bfloat16, are numbers of ordinary size."""
+    rng = np.random.default_rng(0)  # zeros run faster: they draw less power
+    if word == "float32":
+        return rng.standard_normal(count, np.float32)
+    pairs = rng.standard_normal(2 * count).astype(numpy_dtype("bfloat16"))
+    return pairs.view(np.int32) if word == "int32" else pairs.view(np.int16)[:count]
+
+
 def _copy_plan() -> tuple[Plan, int]:
     """A plan that copies one block to another and back, and the bytes that it reads and writes."""
     width = 4 * lanes("float32")
@@ -104,8 +165,11 @@ def _copy_plan() -> tuple[Plan, int]:
 
 def _step(kernel: KernelSource, arguments: Arguments, tasks: int, **places: Pointer) -> Step:
     """A step whose operands lie at these places."""
-    args: list[int | Pointer] = []
+    args: list[int | Pointer | KernelSource] = []
     for word in arguments.values:
-        assert isinstance(word, (int, Operand))
-        args.append(places[word.name] if isinstance(word, Operand) else word)
+        assert isinstance(word, (int, Operand, Callee))
+        if isinstance(word, Operand):
+            args.append(places[word.name])
+        else:
+            args.append(word.kernel if isinstance(word, Callee) else word)
     return Step(kernel=kernel, args=tuple(args), geometry=TaskRange(tasks))

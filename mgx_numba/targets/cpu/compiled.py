@@ -61,9 +61,19 @@ class LoweredProgram:
         """The program for these inputs' lengths."""
         return self
 
+    def _parts(self) -> list[LoweredProgram]:
+        """Programs that run for this one: its stages, or those for the lengths met so far."""
+        return []
+
     def _all(self) -> list[LoweredProgram]:
-        """This program, and those for other lengths that were made from it."""
-        return [self]
+        """This program, and all that run for it."""
+        return [self, *(one for part in self._parts() for one in part._all())]
+
+    def arena_bytes(self) -> int:
+        """Of the plans that there are by now, together."""
+        if self.executable is not None:
+            return self.executable.plan.arena_bytes
+        return sum(part.arena_bytes() for part in self._parts())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""

@@ -29,7 +29,7 @@ from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
-from ..samples import Lens, sample_lengths
+from ..samples import Lens, is_optimal, sample_lengths
 from ..stages import split
 from ..tracing import is_watched
 from .capabilities import pass_options
@@ -248,7 +248,7 @@ class DynamicProgram(LoweredProgram):
             try:
                 with uncollected():
                     settled = _settled(program, self._options, lens)
-                    plans = list(self._plans(without_tuples(settled)[0]))
+                    plans = list(self._plans(without_tuples(settled)[0], not is_optimal(program, lens)))
                     settled.release()
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
                 refused.append(lens)
@@ -258,16 +258,18 @@ class DynamicProgram(LoweredProgram):
             idle = idle + 1 if len(found) == len(known) else 0
             known = found
 
-    def _plans(self, program: Program) -> Iterator[Plan]:
-        """Plans of all stages of a program whose inputs have lengths."""
+    def _plans(self, program: Program, ranging: bool) -> Iterator[Plan]:
+        """Plans of all stages of a program whose inputs have lengths; ``ranging`` as in `Lowering`."""
         stages = split(program)
         if stages is None:
             optimized = _optimized(program, self._options, self._shared)
-            plan, _ = lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)
+            plan, _ = lower_and_release(
+                optimized, self._options, program, self._shared, spare=self._spare, ranging=ranging
+            )
             _release(optimized, plan)
             yield plan
             return
-        yield from self._plans(stages.head)
+        yield from self._plans(stages.head, ranging)
         yield from self._sample_plans(stages.tail, ENOUGH_LATER)
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
@@ -298,7 +300,7 @@ class DynamicProgram(LoweredProgram):
         while len(plans) >= MOST_PLANS:
             plans.popitem(last=False)
         plans[key] = made
-        sizes = [_arena_bytes(program) for program in plans.values()]
+        sizes = [program.arena_bytes() for program in plans.values()]
         total = sum(sizes)
         for size in sizes[:-LAST]:
             if total <= MOST_BYTES:
@@ -346,12 +348,8 @@ class DynamicProgram(LoweredProgram):
             log.include(program.rewrite_log())
         return log
 
-    def _all(self) -> list[LoweredProgram]:
-        return [self, *(part for program in list(self._specialized.values()) for part in program._all())]
-
-
-def _arena_bytes(program: LoweredProgram) -> int:
-    return sum(part.executable.plan.arena_bytes for part in program._all() if part.executable is not None)
+    def _parts(self) -> list[LoweredProgram]:
+        return list(self._specialized.values())
 
 
 def _release(optimized: Program, plan: Plan) -> None:

@@ -90,8 +90,8 @@ class StagedProgram(LoweredProgram):
         out."""
         self._head.idle(inputs)
 
-    def _all(self) -> list[LoweredProgram]:
-        return [*self._head._all(), *self._tail._all()]
+    def _parts(self) -> list[LoweredProgram]:
+        return [self._head, self._tail]
 
     def host_reasons(self) -> dict[str, str]:
         """See `LoweredProgram.host_reasons`: those of the first stage; the second has a plan when it runs."""

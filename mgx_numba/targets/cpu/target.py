@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
 from ...interrupts import whole_module
-from ...runtime.cpu.threads import default_num_threads
+from ...runtime.cpu.threads import default_num_threads, resolve_num_threads
 from ..passes import PASSES
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class CpuTarget:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
-        return compile_program(program, options, progress)
+        # Counted once: plans for new lengths are made in a run, and the system's files are slow to read.
+        threads = resolve_num_threads(options.num_threads or None)
+        return compile_program(program, replace(options, num_threads=threads), progress)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""
@@ -63,11 +66,11 @@ class CpuTarget:
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, optimized, options.store)
 
-    def limits(self, num_threads: int = 0) -> Limits:
+    def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
         """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""
         from ...runtime.cpu.limits import measure_limits
 
-        return measure_limits(num_threads)
+        return measure_limits(num_threads, units)
 
 
 TARGET = CpuTarget()

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...codegen.gpu.cluster.layout import row_layout
+from ...codegen.gpu.driver.device import selected_architecture
+from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
 from ...core.shape import Shape
+from ...errors import DeviceError
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
@@ -46,9 +49,20 @@ def pass_options(options: TargetOptions) -> Options:
             part_share=PART_SHARE,
             repeated_elements=REPEATED_ELEMENTS,
             one_pass_run=sys.maxsize,
-            block_weights=False,
+            block_weights=True,
+            signed_left=True,
+            narrow_results=True,
+            float8_products=_multiplies_float8(),
         ),
     )
+
+
+def _multiplies_float8() -> bool:
+    """Whether tensor cores of the architecture do."""
+    try:
+        return selected_architecture().capability >= PRODUCTS["float8_e4m3fn", "float8_e4m3fn"].capability
+    except DeviceError:  # the interpreter
+        return True
 
 
 def reduction_walk(

@@ -4,15 +4,18 @@ tensor cores."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 import numpy as np
 
+from ...codegen.gpu.units import TENSOR_CORES
 from ...core.shape import Shape
 from ...core.types import from_numpy
 from ...graph.program import Program
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.limits import Limits
+from ...runtime.memory import numpy_dtype
 from ...runtime.plan import Step
 from ..options import TargetOptions
 from .program import GpuProgram
@@ -26,19 +29,28 @@ SIDE = 4096
 
 
 @functools.lru_cache(maxsize=16)
-def device_limits(number: int) -> Limits | None:
+def device_limits(number: int, units: tuple[str, ...] = ()) -> Limits | None:
     """Those of the device of this number, measured once."""
-    return measure_limits(engine(number))
+    return measure_limits(engine(number), units=units)
 
 
-def measure_limits(on: Engine, copied: int = COPIED, side: int = SIDE) -> Limits | None:
-    """Rates of an engine; None if its steps take no time, as in the interpreter."""
+def measure_limits(on: Engine, copied: int = COPIED, side: int = SIDE, units: Collection[str] = ()) -> Limits | None:
+    """Rates of an engine; None if its steps take no time, as in the interpreter. Of the units those of tensor cores are
+    measured that multiply floats of 16 bits and TF32."""
     memory = _rate("relu", [np.zeros(copied, np.float32)], on)
-    rng = np.random.default_rng(0)  # zeros would run faster: they draw less power
-    compute = _rate("dot", [rng.standard_normal((side, side), np.float32).astype(np.float16) for _ in "ab"], on)
+    compute = _product_rate("float16", side, on)
     if memory is None or compute is None:
         return None
-    return Limits(compute[0] / 1e9, memory[1] / 1e9, 0, "float16 on tensor cores", f"of {on.name}")
+    rates = {name: _product_rate(dtype, side, on) for dtype, name in TENSOR_CORES.items() if name in units}
+    known = {name: rate for name, rate in rates.items() if rate is not None}
+    return Limits(compute, memory[1] / 1e9, 0, TENSOR_CORES["float16"], f"of {on.name}", known)
+
+
+def _product_rate(dtype: str, side: int, on: Engine) -> float | None:
+    """1e9 operations a second of a product of a type; None as `measure_limits`."""
+    rng = np.random.default_rng(0)  # zeros would run faster: they draw less power
+    found = _rate("dot", [rng.standard_normal((side, side), np.float32).astype(numpy_dtype(dtype)) for _ in "ab"], on)
+    return None if found is None else found[0] / 1e9
 
 
 def _rate(name: str, inputs: list[np.ndarray], on: Engine) -> tuple[float, float] | None:
@@ -47,7 +59,7 @@ def _rate(name: str, inputs: list[np.ndarray], on: Engine) -> tuple[float, float
     shapes = [Shape(from_numpy(array.dtype), array.shape) for array in inputs]
     parameters = [program.main.add_parameter(f"x{k}", shape) for k, shape in enumerate(shapes)]
     program.main.add_return([program.main.add_instruction(name, parameters)])
-    executable = GpuProgram(program, TargetOptions(), on=on).executable
+    executable = GpuProgram(program, TargetOptions(float32_matmul_precision="medium"), on=on).executable
     assert executable is not None
     seconds = sum(executable.time_steps(inputs))
     steps = [s for s in executable.plan.steps if isinstance(s, Step)]

@@ -10,9 +10,15 @@ WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminat
 """Passes that make operators which only the CPU has a kernel for, and the one that makes float32 of 16-bit floats:
 tensor cores take these as they are."""
 
-FUSING = OF_COMPILERS.index("fuse_contraction")
-"""What is in 16 bits is settled before regions are made of the rest."""
+BEFORE = {
+    "rewrite_softmax": "rewrite_attention",
+    "simplify_qdq": "narrow_residuals",
+    "fuse_contraction": "round_once",
+}
+"""Passes of this target alone, by the one that each comes before: attention that has no kernel is written out before
+what it is made of is looked at, what is in 8 bits is settled before contractions of integers are made, and what is in
+16 before regions are made of the rest."""
 
 PASSES: tuple[str, ...] = tuple(
-    name for name in (*OF_COMPILERS[:FUSING], "round_once", *OF_COMPILERS[FUSING:]) if name not in WITHOUT_KERNEL
+    name for own in OF_COMPILERS for name in (BEFORE.get(own), own) if name is not None and name not in WITHOUT_KERNEL
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
@@ -62,13 +62,13 @@ class GpuTarget:
 
         return GpuProgram.restored(kept, options, portable)
 
-    def limits(self, num_threads: int = 0) -> Limits | None:
+    def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
         """See `Target.limits`: of the first device, measured once; ``num_threads`` does not matter."""
         whole_module("mgx_numba.targets.gpu.limits")
         from ...runtime.gpu.choice import engine
         from .limits import device_limits
 
-        return device_limits(0) if engine().name else None
+        return device_limits(0, tuple(sorted(units))) if engine().name else None
 
     def missing(self) -> str:
         """Why this process has no device; empty if it has one."""

@@ -91,7 +91,7 @@ class View:
 
     def plan_view(self) -> TensorView:
         """As the runtime sees it."""
-        return TensorView(self.pointer(), self.type.numpy.name, self.lens, self.strides)
+        return TensorView(self.pointer(), self.type.dtype_name, self.lens, self.strides)
 
     def with_shape(self, shape: Shape, offset: int = 0) -> View:
         """Another window of the same buffer, ``offset`` elements after this one's start."""

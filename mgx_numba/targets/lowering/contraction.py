@@ -28,8 +28,8 @@ from .buffers import View
 from .lowering import Lowering
 
 __all__ = [
-    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction", "chosen_solver",
-    "lower_contraction", "note_solver",
+    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
+    "channels_last", "chosen_solver", "lower_contraction", "note_solver",
 ]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
@@ -69,11 +69,14 @@ class Contractions:
             and the result, where the right-hand side is constant or not; None if they do.
         check: raises `UnsupportedError` for pointwise work that its kernels cannot do.
         launch: appends the steps.
+        any_order: whether ``launch`` brings the inputs of convolutions that have no prologue into order, by
+            `channels_last`, or does without.
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]
     check: Callable[[ScalarBody], None]
     launch: Callable[[Lowering, Instruction, Contraction], None]
+    any_order: bool = False
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
@@ -139,7 +142,7 @@ def _types(core: Instruction) -> tuple[Type, Type, Type]:
 
 
 def _element_types(core: Instruction) -> ElementTypes:
-    a, b, out = (type.numpy.name for type in _types(core))
+    a, b, out = (type.dtype_name for type in _types(core))
     return ElementTypes(a, b, out, out)
 
 
@@ -244,8 +247,10 @@ def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str
 
 def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> None:
     (x_ins, w_ins), extras = _operands(low, ins, core)
-    x = _channels_last(low, ins, low.values[x_ins])
     prologue, before = _prologue(low, ins, core, has)
+    x = low.values[x_ins]
+    if prologue or not has.any_order:
+        x = channels_last(low, ins, x)
     if prologue:
         x = _evenly_spaced(low, ins, x)
     op: Any = core.op
@@ -291,7 +296,8 @@ def _output_padding(
     return tuple(extra)
 
 
-def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
+def channels_last(low: Lowering, ins: Instruction, x: View) -> View:
+    """An input of a convolution with its channels side by side: itself, or a copy."""
     if x.lens[1] == 1 or x.strides[1] == 1:
         return x
     return low.materialized(x, _nhwc_strides(x.lens), ins)

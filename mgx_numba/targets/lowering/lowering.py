@@ -68,6 +68,7 @@ class Lowering:
         solutions: how problems were computed before.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
+        ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Lowering:
         self.wanting: dict[KernelSource, None] = {}
         self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
+        self.ranging = False
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
@@ -136,6 +138,7 @@ class Lowering:
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
+        inner.ranging = self.ranging
         inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
@@ -352,7 +355,10 @@ class Lowering:
         return self._texts[ins]
 
     def origin(self, ins: Instruction) -> str:
-        """The instruction's text, with that of its submodules."""
+        """The instruction's text, with that of its submodules, for readers of kernels; nothing where kernels may not be
+        made, as in a run: those that are there have what they were made from."""
+        if self.ready is not None:
+            return ""
         lines = [self.text(ins)]
         for module in ins.module_args:
             lines += [f"  {format_instruction(i, self.names)}" for i in module]
@@ -391,16 +397,16 @@ class Lowering:
         layout = [_flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
-        @np.errstate(all="ignore")
         def function(arrays: list) -> list:
             values = [_rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
-            if bodies is None:
-                return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
-            runs = {module: body.within(outer) for module, body in bodies.items()}
-            return _leaves(
-                compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
-            )
+            with np.errstate(all="ignore"):
+                if bodies is None:
+                    return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
+                runs = {module: body.within(outer) for module, body in bodies.items()}
+                return _leaves(
+                    compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
+                )
 
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -421,7 +427,7 @@ class Lowering:
         """Lend the memory of results and concatenations to the instructions that feed them."""
         for k, ins in enumerate(self.module.results()):
             hosted = ins.shape.is_dynamic or ins.shape.type.hosted
-            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if hosted else ins.shape.array_lens))
+            self.outputs.append(TensorSpec(ins.shape.type.dtype_name, None if hosted else ins.shape.array_lens))
             if not hosted:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
@@ -508,7 +514,7 @@ class Lowering:
             arena_bytes=arena_bytes,
             constants=referenced(self.constants, steps),
             parameters=[
-                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.array_lens)  # type: ignore[attr-defined]
+                ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
             ],
             outputs=self.outputs,

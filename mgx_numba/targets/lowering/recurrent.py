@@ -48,10 +48,10 @@ def recurrence(
         cell=op.cell, steps=x.lens[0], batch=x.lens[1], hidden=op.hidden_size,
         backward=tuple(bool(op.backward >> k & 1) for k in range(x.lens[2])), functions=op.actv_func,
         x_strides=(x.strides[0], x.strides[1], x.strides[2]), y_strides=(y[0], y[1], y[2]),
-        first_strides=strides["first"], first_cell_strides=strides["first_cell"], dtype=x.type.numpy.name,
+        first_strides=strides["first"], first_cell_strides=strides["first_cell"], dtype=x.type.dtype_name,
         clip=op.clip, linear_before_reset=op.linear_before_reset, input_forget=op.input_forget,
         peephole="peephole" in named, inner_bias="bias" in named,
-        lengths=lengths.type.numpy.name if lengths is not None else "", fast_math=low.options.fast_math,
+        lengths=lengths.type.dtype_name if lengths is not None else "", fast_math=low.options.fast_math,
     )  # fmt: skip
     return problem, operands
 

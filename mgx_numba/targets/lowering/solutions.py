@@ -51,8 +51,8 @@ class Solutions:
 
 
 def with_origin(solution: Solution, origin: str) -> Solution:
-    """The solution with another text of where its kernels come from."""
-    if all(launch.kernel.origin == origin for launch in solution.launches):
+    """The solution with another text of where its kernels come from, if there is one."""
+    if not origin or all(launch.kernel.origin == origin for launch in solution.launches):
         return solution
     launches = (replace(one, kernel=replace(one.kernel, origin=origin)) for one in solution.launches)
     return replace(solution, launches=tuple(launches))

@@ -54,7 +54,9 @@ def resolved(step: PendingStep, number: int, text: str) -> Step | HostStep:
     launch = step.launch
     args: list[int | Pointer | MappedTensor | KernelSource] = []
     for arg in launch.args:
-        if isinstance(arg, Operand):
+        if type(arg) is int:
+            args.append(arg)
+        elif isinstance(arg, Operand):
             args.append(step.operands[arg.name].pointer(arg.offset))
         elif isinstance(arg, TensorMap):
             args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
@@ -81,9 +83,10 @@ def referenced(constants: Sequence[np.ndarray], steps: Sequence[Step | HostStep]
     """The constants, with nothing in place of those that no step refers to."""
     used: set[int] = set()
     for step in steps:
-        pointers: list[int | Pointer | KernelSource] = []
+        pointers: list[Pointer | KernelSource] = []
         if isinstance(step, Step):
-            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
+            others = [arg for arg in step.args if not isinstance(arg, int)]
+            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in others]
         else:
             pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
         used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
@@ -92,5 +95,5 @@ def referenced(constants: Sequence[np.ndarray], steps: Sequence[Step | HostStep]
 
 def _plan_view(view: View) -> TensorView:
     if view.buffer.region is Region.HOST or view.shape.is_dynamic:
-        return TensorView(view.pointer(), view.type.numpy.name, (), ())
+        return TensorView(view.pointer(), view.type.dtype_name, (), ())
     return view.plan_view()

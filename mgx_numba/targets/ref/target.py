@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import OptionError
@@ -52,7 +52,7 @@ class RefTarget:
         """
         raise OptionError("the target ref has no plans")
 
-    def limits(self, num_threads: int = 0) -> None:
+    def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> None:
         """Nothing here is measured against a machine's limits."""
 
 

@@ -73,8 +73,8 @@ def skip_layer_norm(b: Builder) -> Any:
     if b.chance(2):
         return b.node("SkipLayerNormalization", [x, skip, *rows], domain="com.microsoft", epsilon=1e-2)
     count = b.pick((1, 4))
-    name = "SkipSimplifiedLayerNormalization"
-    return b.outputs(name, [x, skip, rows[0]], count, missing=(2,), domain="com.microsoft", epsilon=1e-2)
+    name = "SkipSimplifiedLayerNormalization"  # whose mean ONNX Runtime leaves as the memory was
+    return b.outputs(name, [x, skip, rows[0]], count, missing=(1, 2), domain="com.microsoft", epsilon=1e-2)
 
 
 @step()

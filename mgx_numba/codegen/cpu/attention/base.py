@@ -14,7 +14,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
+from .blocks import BUFFER_BYTES, MOST_QUERIES, Blocks, record_size
 
 __all__ = ["AttentionKernel", "inverse", "join_launch"]
 
@@ -48,7 +48,7 @@ class AttentionKernel:
         self._declare()
         setup = [*self._locals(), *self.setup()]
         task = [*self._decode(), *self.body(), *self._finish()]
-        text = kernel_text([*self.arguments.bind(), *setup, *for_tasks(task)])
+        text = kernel_text([*self.arguments.bind(), *setup, *self.in_state(for_tasks(task))])
         name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
         return Launch(
             cpu_kernel(name, text, self.origin),
@@ -65,6 +65,10 @@ class AttentionKernel:
     def body(self) -> list[str]:
         """Statements of one task."""
         raise NotImplementedError
+
+    def in_state(self, statements: list[str]) -> list[str]:
+        """Statements of all tasks, in the state that the kernel's tiles need."""
+        return statements
 
     def mask_name(self) -> str:
         """The mask's part of the kernel's name."""
@@ -123,7 +127,7 @@ class AttentionKernel:
         return [
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
-            *(f"{name} = local_{self.dtype}({QUERIES})" for name in ("top", "total", "factor")),
+            *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["BUFFER_BYTES", "QUERIES", "Blocks", "cut_few", "cut_many", "record_size"]
+__all__ = ["BUFFER_BYTES", "MOST_QUERIES", "Blocks", "cut_few", "cut_many", "cut_tiles", "record_size"]
 
 BUFFER_BYTES = 32768
 """Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
 QUERIES = 64
-"""Most queries in a task."""
+"""Most queries in a task that packs queries."""
+MOST_QUERIES = 128
+"""Most queries in any task: one that packs keys and values does so once for all of them."""
 FEW_KEYS = 4096
 """Most keys in one step of a few queries: long stretches of memory are read faster."""
 TASKS_PER_THREAD = 4
@@ -53,6 +55,23 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     most = room // group // tile.rows * tile.rows
     keys = _even(-(-problem.keys // splits), most, tile.rows)
     return Blocks(queries, group, keys, min(problem.depth, room // queries), width, splits)
+
+
+def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
+    """Blocks for a tile that reads whole matrices: a group is its rows, keys are whole panels of it."""
+    room = BUFFER_BYTES // problem.itemsize
+    width = -(-problem.width // tile.columns) * tile.columns
+    heads = problem.batch * problem.heads
+    for limit in range(min(MOST_QUERIES, room // width // tile.rows * tile.rows), 0, -tile.rows):
+        queries = _even(problem.queries, limit, tile.rows)
+        if heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
+            break
+    splits = _splits(problem, heads * -(-problem.queries // queries), threads)
+    longest = max(width, 2 * tile.depth(problem.depth))
+    most = min(room // tile.rows, 2 * room // longest) // tile.columns * tile.columns
+    return Blocks(
+        queries, tile.rows, _even(-(-problem.keys // splits), most, tile.columns), problem.depth, width, splits
+    )
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:

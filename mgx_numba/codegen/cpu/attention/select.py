@@ -7,9 +7,10 @@ from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
 from .base import AttentionKernel, join_launch
-from .blocks import cut_few, cut_many, record_size
+from .blocks import cut_few, cut_many, cut_tiles, record_size
 from .decode import FewQueries
 from .flash import ManyQueries
+from .tiles import MatrixQueries, bfloat16_tile, tiles_refusal
 
 __all__ = ["plan", "reads_turned_masks"]
 
@@ -20,10 +21,15 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     ``origin`` is the text of the instruction, for readers of the kernels.
     """
     problem = problem.with_grouped_rows()
-    tile, few = tile_for(element_types(problem.dtype)), _few(problem)
-    blocks = (cut_few if few else cut_many)(tile, problem, threads)
-    kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks, origin)
-    launches = [kernel.launch()]
+    tile, matrix = tile_for(element_types(problem.dtype)), bfloat16_tile()
+    kernel: AttentionKernel
+    if matrix and tiles_refusal(problem) is None:
+        kernel = MatrixQueries(problem, cut_tiles(matrix, problem, threads), origin)
+    elif _few(problem):
+        kernel = FewQueries(problem, cut_few(tile, problem, threads), origin)
+    else:
+        kernel = ManyQueries(problem, cut_many(tile, problem, threads), origin)
+    blocks, launches = kernel.blocks, [kernel.launch()]
     scratch = 0
     if blocks.splits > 1:
         rows = problem.batch * problem.heads * problem.queries
@@ -34,7 +40,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
 
 def reads_turned_masks(problem: AttentionProblem) -> bool:
     """Whether the kernel has queries in its lanes: a mask is best where its elements for these lie side by side."""
-    return problem.queries > 1 and not _few(problem)
+    return problem.queries > 1 and not _few(problem) and tiles_refusal(problem) is not None
 
 
 def _few(problem: AttentionProblem) -> bool:

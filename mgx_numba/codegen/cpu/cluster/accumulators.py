@@ -25,7 +25,7 @@ _ACROSS = {
 
 def initial_text(reduction: Reduction, type: Type, lanes: int) -> str:
     """Expression of the neutral element in every lane, for elements of ``type``."""
-    dtype = reduction.accumulator(type).numpy.name
+    dtype = reduction.accumulator(type).dtype_name
     return const_text(dtype, reduction.neutral(type), lanes)
 
 
@@ -47,7 +47,7 @@ def finished(reduction: Reduction, printer: VectorPrinter, text: str, type: Type
     if accumulator is Type.bool_type:
         return value
     if reduction.name == "reduce_mean" and not reduction.sum_can_overflow(type):
-        count = VectorValue(printer.buffer.emit(f"cast_{accumulator.numpy.name}(count)"), accumulator)
+        count = VectorValue(printer.buffer.emit(f"cast_{accumulator.dtype_name}(count)"), accumulator)
         value = printer.div(value, count)
     if accumulator is type or accumulator is type.compute:
         return VectorValue(value.name, type)

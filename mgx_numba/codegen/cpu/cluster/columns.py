@@ -28,7 +28,7 @@ def column_lines(layout: ReduceLayout, names: Names) -> list[str]:
     """Body of a kernel of strategy ``COLUMNS``."""
     stages, lanes = layout.stages, layout.lanes
     reserved = [
-        f"kept{k} = local_{stages.reduction(i).accumulator(i.inputs[0].shape.type).numpy.name}"
+        f"kept{k} = local_{stages.reduction(i).accumulator(i.inputs[0].shape.type).dtype_name}"
         f"({layout.longest_chunk + lanes})"
         for k, i in enumerate(stages.reductions)
     ]

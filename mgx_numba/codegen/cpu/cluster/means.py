@@ -56,7 +56,7 @@ def mean_lines(layout: ReduceLayout, names: Names, stage: int, rows: RowValues, 
 
 
 def _dtype(layout: ReduceLayout, ins: Instruction) -> str:
-    return str(layout.stages.reduction(ins).accumulator(ins.inputs[0].shape.type).numpy.name)
+    return str(layout.stages.reduction(ins).accumulator(ins.inputs[0].shape.type).dtype_name)
 
 
 def _total(layout: ReduceLayout, ins: Instruction, accumulator: str) -> str:

@@ -21,7 +21,9 @@ from .gemv_nbits import GemvNBits
 from .small_channels import ConvFewChannels
 from .strassen.solver import GemmStrassen
 from .transposed import ConvTransposed
+from .transposed_tiles import ConvTransposedTiles
 from .winograd.form import Form
+from .winograd.int8 import ConvWinogradInt8
 from .winograd.solver import ConvWinograd
 from .winograd.strided import ConvWinogradStrided
 
@@ -51,6 +53,8 @@ CONV_SOLVERS = (
     ConvBfloat16(),
     ConvTiles(),
     ConvTransposed(),
+    ConvTransposedTiles(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
+    *(ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
 )

@@ -106,13 +106,15 @@ def cut(
     steps = -(-taps // tap_block) * -(-depth // k_block)
     panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
     near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
+    tallest = max(tile.variants())
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
+    tried: set[Blocking] = set()  # a product of few rows has few
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
             most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, row_bytes // (left * k_block)))
-            if sums < p_block * (max(tile.variants()) if steps == 1 else min(most, tile.rows)):
+            if sums < p_block * (tallest if steps == 1 else min(most, tile.rows)):
                 continue
             for row_limit in (32, 16, 8, 4, 2, 1):
                 m_block = min(
@@ -121,6 +123,9 @@ def cut(
                 blocks = -(-m // (parts * m_block))
                 for rows in (m_block, -(-m // (parts * blocks))):
                     blocking = Blocking(rows, p_block, tap_block, k_block, parts)
+                    if blocking in tried:
+                        continue
+                    tried.add(blocking)
                     cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
                     if cost < best_cost * CLEARLY:
                         best, best_cost = blocking, cost

@@ -27,7 +27,15 @@ from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
 from .solver import Setting, Solver, stored_types_refused
 
-__all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
+__all__ = [
+    "ConvDirect",
+    "ConvPointwise",
+    "direct_launch",
+    "panel_lens",
+    "pixel_product",
+    "tap_matrices",
+    "uneven_pixels",
+]
 
 
 class ConvPointwise(Solver[ConvProblem]):
@@ -45,46 +53,52 @@ class ConvPointwise(Solver[ConvProblem]):
             return "the kernel or a stride is larger than 1"
         if any(problem.pads_begin) or any(problem.pads_end):
             return "the input is padded or cropped"
-        inner = problem.x_strides[-1]
-        for length, stride in zip(reversed(problem.in_lens), reversed(problem.x_strides[1:])):
-            if length > 1 and stride != inner:
-                return "the input's pixels are not evenly spaced"
-            inner = inner * length
-        return None
+        return uneven_pixels(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        return self._gemm.packed_lens(self._product(problem))
+        return self._gemm.packed_lens(pixel_product(problem))
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         matrix = weights.reshape(weights.shape[:2]).T
-        return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
+        return self._gemm.pack_weights(pixel_product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
 
     def refused_types(self, problem: ConvProblem) -> str | None:
-        return self._gemm.refused_types(self._product(problem))
+        return self._gemm.refused_types(pixel_product(problem))
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
-        return self._gemm.solve(self._product(problem), setting)
+        return self._gemm.solve(pixel_product(problem), setting)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        return self._gemm.estimate(self._product(problem), threads)
+        return self._gemm.estimate(pixel_product(problem), threads)
 
-    @staticmethod
-    def _product(problem: ConvProblem) -> GemmProblem:
-        pixel = problem.x_strides[-1]
-        if problem.in_lens[-1] == 1:
-            pixel = next((s for n, s in zip(problem.in_lens[::-1], problem.x_strides[:0:-1]) if n > 1), pixel)
-        return GemmProblem(
-            problem.out_pixels,
-            problem.out_channels,
-            problem.in_channels,
-            (problem.batch,),
-            (problem.x_strides[0], pixel, 1),
-            (0, problem.out_channels, 1),
-            problem.out_strides,
-            problem.types,
-            fast_math=problem.fast_math,
-            prologue=problem.prologue,
-        )
+
+def uneven_pixels(problem: ConvProblem) -> str | None:
+    """Why the pixels of an image are no rows of a matrix."""
+    inner = problem.x_strides[-1]
+    for length, stride in zip(reversed(problem.in_lens), reversed(problem.x_strides[1:])):
+        if length > 1 and stride != inner:
+            return "the input's pixels are not evenly spaced"
+        inner = inner * length
+    return None
+
+
+def pixel_product(problem: ConvProblem) -> GemmProblem:
+    """The product of evenly spaced pixels by the weights of one tap."""
+    pixel = problem.x_strides[-1]
+    if problem.in_lens[-1] == 1:
+        pixel = next((s for n, s in zip(problem.in_lens[::-1], problem.x_strides[:0:-1]) if n > 1), pixel)
+    return GemmProblem(
+        problem.in_pixels,
+        problem.out_channels,
+        problem.in_channels,
+        (problem.batch,),
+        (problem.x_strides[0], pixel, 1),
+        (0, problem.out_channels, 1),
+        problem.out_strides,
+        problem.types,
+        fast_math=problem.fast_math,
+        prologue=problem.prologue,
+    )
 
 
 class ConvDirect(Solver[ConvProblem]):

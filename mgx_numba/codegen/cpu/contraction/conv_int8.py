@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
-from ...launch import Operand, Solution
+from ...launch import Launch, Operand, Solution
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .gemm_int8 import left_words, word_rows
+from .joined_taps import join_taps, joined_weights
 from .pack import aligned_zeros, pack_panels
+from .pixel_words import pixel_words
 from .rows import image_strides
 from .solver import Setting, integer_types_refused
 
@@ -46,15 +50,18 @@ class ConvInt8(ConvDirect):
         """Panels of all groups, each after the row of its columns' sums if the tile wants it, then what stands for
         padding."""
         tile = tile_for(problem.types)
-        groups, panels, taps, depth, columns = panel_lens(problem, tile)
+        groups, panels, taps, depth, columns = panel_lens(join_taps(problem, tile) or problem, tile)
         return (groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns + depth,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         """As `ConvDirect.pack_weights`, in words: int32."""
         tile = tile_for(problem.types)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        joined = join_taps(problem, tile)
+        if joined is not None:
+            problem, weights = joined, joined_weights(weights)
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
         first = int(tile.packing.column_sums)
-        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         target = out[:-depth].reshape(groups, panels, first + taps * depth, columns)
         for tap, matrices in enumerate(tap_matrices(problem, weights)):
             rows = target[:, :, first + tap * depth : first + (tap + 1) * depth]
@@ -66,33 +73,51 @@ class ConvInt8(ConvDirect):
             out[-depth:].view(np.uint8)[...] = 128
         return out
 
+    def packing_key(self, problem: ConvProblem) -> tuple[Any, ...]:
+        return (*super().packing_key(problem), join_taps(problem, tile_for(problem.types)) is not None)
+
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
-        zeros = math.prod(self.packed_lens(problem)) - tile.depth(problem.group_in)
         table = image_strides(problem, epilogue, strides)
-        volume = problem.volume()
-        words, x, pack, scratch = _in_words(volume, tile)
+        joined = join_taps(problem, tile)
+        words, x, pack, scratch = _in_words(problem.volume(), tile, joined and joined.volume())
+        zeros = math.prod(self.packed_lens(problem))
+        problem = joined or problem
         launch = direct_launch(
-            dataclasses.replace(volume, x_strides=words), epilogue, table, threads, 0, zeros, given=blocking,
-            x=x, name=self.name,
+            dataclasses.replace(problem.volume(), x_strides=words), epilogue, table, threads, 0,
+            zeros - tile.depth(problem.group_in), given=blocking, x=x, name=self.name,
         )  # fmt: skip
         return Solution((*pack, launch), scratch)
 
 
-def _in_words(problem: ConvProblem, tile: RegisterTile) -> tuple[tuple[int, ...], Operand, tuple, int]:
+def _in_words(
+    problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None
+) -> tuple[tuple[int, ...], Operand, tuple[Launch, ...], int]:
     """Strides of images, planes, rows and pixels in words, where these are, the launch that brings them there, and the
-    bytes that they take."""
-    lens = (problem.batch, *problem.in_lens)
+    bytes that they take. Pixels are those of the convolution over joined taps, if there is one."""
     together = tile.packing.k_interleave
-    strides = [s if n > 1 else 0 for n, s in zip(lens, problem.x_strides)]
-    in_place = tile.packing.a in ("", problem.types.a) and not problem.in_channels % together
+    read = joined or problem
+    lens = (read.batch, *read.in_lens)
+    strides = [s if n > 1 else 0 for n, s in zip(lens, read.x_strides)]
+    in_place = tile.packing.a in ("", problem.types.a) and not read.in_channels % together
     if in_place and not any(s % together for s in strides):
-        return tuple(s // together for s in problem.x_strides), Operand("x"), (), 0
-    *outer, width = lens
+        return tuple(s // together for s in read.x_strides), Operand("x"), (), 0
+    *outer, width = (problem.batch, *problem.in_lens)
+    if joined:  # lines as they are, of which pixels are parts
+        row, outer, width = width * problem.in_channels, outer[:-1], outer[-1]
+        lines = GemmProblem(
+            width, 1, row, tuple(outer), (*problem.x_strides[:-1], 1), types=problem.types, b_constant=True
+        )
+        pack, words, scratch = left_words(lines, tile)
+        return (*words[:-1], joined.x_strides[-1] // together), Operand("scratch"), pack, scratch
     rows = GemmProblem(
         width, 1, problem.in_channels, tuple(outer), (*problem.x_strides, 1), types=problem.types, b_constant=True
     )
-    pitch = tile.depth(problem.in_channels) * together
-    pack, words, scratch = left_words(rows, tile, pitch)
+    depth = tile.depth(problem.in_channels)
+    pixels = pixel_words(rows, tile)
+    if pixels is not None:
+        strides = [depth * math.prod(lens[d + 1 :]) for d in range(len(lens))]
+        return tuple(strides), Operand("scratch"), (pixels,), math.prod(lens) * depth * ITEMSIZE[tile.left_word]
+    pack, words, scratch = left_words(rows, tile, depth * together)
     return words[:-1], Operand("scratch"), pack, scratch

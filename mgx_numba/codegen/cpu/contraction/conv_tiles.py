@@ -13,8 +13,8 @@ from ...problems.epilogue import NOT_COMPUTED
 from ...statements import indent
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .blocking import cut
-from .conv import tap_matrices
-from .gemm_tiles import form_seconds, part_rows, refused_tiles, tile_of
+from .conv import ConvPointwise, tap_matrices
+from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
 from .grid_filling import fill_grid
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
@@ -39,6 +39,8 @@ class ConvTiles(Solver[ConvProblem]):
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
+        if ConvPointwise().declines(problem) is None:
+            return "it is a product of matrices"
         if problem.groups > 1 and problem.group_in % tile_of(problem.types).packing.k_interleave:
             return "the channels of a group are no whole words"
         return grid_refusal(problem)
@@ -81,6 +83,7 @@ class ConvTiles(Solver[ConvProblem]):
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
         formed = form_seconds(problem.batch * grid.image * tile.packing.k_interleave, threads)
+        formed += parked_seconds(tile, problem.batch * grid.rows * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * groups * panels * columns * k, moved + 4 * math.prod(lens), threads)
 
 

@@ -28,7 +28,7 @@ from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
 from .split_near import SplitNear
 
-__all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches"]
+__all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches", "read_parts"]
 
 
 _PACKING_SECONDS = 1.5e-10
@@ -264,7 +264,7 @@ def _launch(
         macro.read_even_rows()
     if isinstance(split, SplitRows):
         macro.read_matrix(split.low)
-        _read_parts(macro, split, problem.k, offsets["x"] // split.row)
+        read_parts(macro, split, problem.k, offsets["x"] // split.row)
     elif tile.step > 1 and not before:
         macro.read_matrix(0)
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
@@ -277,8 +277,8 @@ def _launch(
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
 
 
-def _read_parts(macro: MacroKernel, split: SplitRows, k: int, first: int) -> None:
-    """Let the macro-kernel look at the notes of rows, from the ``first`` one on."""
+def read_parts(macro: MacroKernel, split: SplitRows, k: int, first: int) -> None:
+    """Let the macro-kernel look at the notes of rows of ``k`` terms, from the ``first`` one on."""
     macro.arguments.pointer("flags", Operand("scratch", split.flags + 4 * first), "int32")
     macro.arguments.integers(x_words=split.row, terms=k)
     flag = "load_scalar(flags, idiv(x0 + (row + i) * x_ld, x_words))"

@@ -20,7 +20,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
 from .blocking import NEAR_PANELS
-from .conv import ConvPointwise
+from .conv import ConvPointwise, pixel_product
 from .gemm import LEFT, GemmPacked, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
@@ -29,12 +29,19 @@ from .roofline import seconds
 from .solver import Setting
 from .split_near import SplitNear, most_terms
 
-__all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "part_rows", "refused_tiles", "tile_of"]
+__all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "parked_seconds", "part_rows", "refused_tiles", "tile_of"]
 
 FORM_SECONDS = 2.5e-10
 """Time to bring one element on the left into the tile's form: a dozen instructions for 16 of them, and the traffic."""
 NEAR_SECONDS = 1.2e-10
-"""The same where the kernel that multiplies splits it, for each block of panels."""
+"""The same where the kernel that multiplies rounds it, for each block of panels."""
+SPLIT_SECONDS = 3.4e-10
+"""The same where it splits it: MobileNet-v2's products on Emerald Rapids with two threads, less what the estimates of
+vector code are too low for these, a fifth."""
+PARKED_SECONDS = 2.8e-10
+"""Time for a sum to be put into memory and read by the epilogue, by the same products: what 130 terms in parts take.
+Products of 16 to 144 terms are therefore quicker in vector code, whose sums of float32 stay in registers (32 terms, 16
+columns: 93 us instead of 146). Sums of what is stored in fewer bits are parked in vector code, too."""
 LAUNCH_SECONDS = 2e-6
 """Of a launch more: threads meet at its end."""
 
@@ -82,6 +89,11 @@ def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
 def form_seconds(elements: int, threads: int) -> float:
     """Time to bring so many elements into a tile's form."""
     return LAUNCH_SECONDS + FORM_SECONDS * elements / max(threads, 1)
+
+
+def parked_seconds(tile: RegisterTile, sums: int, threads: int) -> float:
+    """Time that so many sums take besides their products, more than in vector code."""
+    return PARKED_SECONDS * sums / max(threads, 1) if tile.packing.parts > 1 else 0.0
 
 
 class GemmTiles(GemmPacked):
@@ -158,9 +170,11 @@ class GemmTiles(GemmPacked):
         )
         formed = 0.0
         if _near(problem, tile):
-            formed = NEAR_SECONDS * problem.batch_count * problem.m * problem.k * -(-panels // NEAR_PANELS) / threads
+            one = SPLIT_SECONDS if tile.packing.parts > 1 else NEAR_SECONDS
+            formed = one * problem.batch_count * problem.m * problem.k * -(-panels // NEAR_PANELS) / threads
         elif words_in_place(problem, tile) is None:
             formed = form_seconds(problem.batch_count * problem.m * problem.k, threads)
+        formed += parked_seconds(tile, problem.batch_count * problem.m * problem.n, threads)
         return formed + seconds(tile, 2 * rows * panels * columns * k, moved, threads)
 
 
@@ -172,4 +186,4 @@ class ConvPointwiseTiles(ConvPointwise):
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:
-        return super().declines(problem) or self._gemm.declines(self._product(problem))
+        return super().declines(problem) or self._gemm.declines(pixel_product(problem))

@@ -39,6 +39,7 @@ class GemvInt16(GemvPacked):
     """As `GemvPacked`, with weights of 16 bits; for fast_math, since results differ by about 1e-5 of their scale."""
 
     name = "gemv_int16"
+    rounds_weights = True
     _streams: ClassVar = {2: 1.0, 1: 1.05, 4: 1.05}
     _stored_as = "int32"
 

@@ -51,6 +51,9 @@ STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
 """As those of `GemvPacked`."""
 UNROLL = 4
 """Vectors of words in the text of the innermost loop."""
+AHEAD_BYTES = 3072
+"""How far ahead of each stream weights are asked for that come from memory: on Zen 5 they arrive at 1.2 to 1.3 times
+the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In the last cache it costs 2 to 5%."""
 LARGEST = 127 * 256 + 127
 """The largest integer whose high and low bytes, both signed, add up to it: the high one is rounded."""
 SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-100, 2.0**100
@@ -224,11 +227,12 @@ def _launch(
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
-    product = _Product(form, lanes, streams, batched.m)
+    ahead = AHEAD_BYTES if size > machine().last_cache_bytes // 2 else 0
+    product = _Product(form, lanes, streams, batched.m, ahead)
     body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers))
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" if form.zero_points else ""
-    kernel = cpu_kernel(kernel_name(f"gemv_{form.bits}bits{points}", epilogue), text)
+    kernel = cpu_kernel(kernel_name(f"gemv_{form.bits}bits{points}{'_ahead' if ahead else ''}", epilogue), text)
     grain = max(1, min(TASK_BYTES * groups // size, groups // threads))
     moved = size + batched.m * (4 * left.padded + ITEMSIZE[problem.dtype] * problem.n)
     flops = 2 * batched.m * problem.n * problem.k
@@ -236,10 +240,10 @@ def _launch(
 
 
 class _Product:
-    """Text of the sums of m rows by ``streams`` panels."""
+    """Text of the sums of m rows by ``streams`` panels, each of which is asked for so many bytes ``ahead``."""
 
-    def __init__(self, form: BlockFormat, lanes: int, streams: int, m: int) -> None:
-        self.form, self.lanes, self.streams, self.m = form, lanes, streams, m
+    def __init__(self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int) -> None:
+        self.form, self.lanes, self.streams, self.m, self.ahead = form, lanes, streams, m, ahead
         self.depth = block_words(form)
 
     def look(self) -> list[str]:
@@ -276,6 +280,8 @@ class _Product:
         lines = [f"for word in range(0, {self.depth}, {unroll}):"]
         for u in range(unroll):
             lines.append(f"    here = at + (word + {1 + u}) * {self.lanes}")
+            if self.ahead and not 4 * u * self.lanes % host.CACHE_LINE:
+                lines += [f"    prefetch(w{q}, here + {self.ahead // 4})" for q in range(self.streams)]
             lines += [f"    raw{q} = load(w{q}, here, {self.lanes})" for q in range(self.streams)]
             lines += indent(body(u))
         return lines

@@ -20,7 +20,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
-from .epilogue_rows import Rows, kernel_name
+from .epilogue_rows import Rows, finished_lanes, kernel_name
 from .tile_source import finish_source, tile_record, tile_source
 
 __all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile"]
@@ -69,7 +69,7 @@ class MacroKernel:
     instead: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
+        self.rows = Rows(self.epilogue, self.dtype, finished_lanes(self.tile, self.epilogue))
         self.arguments.callee("tile", tile_source(self.tile, self.masked))
         matrix = self.tile.step > 1
         self.block = RecordText(MATRIX_BLOCK if matrix else finish_block(len(self.epilogue.operands)), "block")

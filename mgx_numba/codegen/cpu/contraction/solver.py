@@ -83,11 +83,17 @@ class Solver(Protocol, Generic[P]):
 
     Attributes:
         reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
+        rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
+            is more of the largest result where these saturate.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
+        large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
+            are made only if one of its optimal lengths takes them.
     """
 
     reads_blocks: ClassVar[bool] = False
+    rounds_weights: ClassVar[bool] = False
     looks_at_values: ClassVar[bool] = False
+    large_alone: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ..machine import machine
 from ..microkernels.tile_table import tile_for
@@ -26,7 +27,7 @@ from .roofline import seconds
 from .rows import image_strides
 from .solver import Setting, Solver
 
-__all__ = ["ConvTransposed"]
+__all__ = ["ConvTransposed", "taps_apart", "weights_stay_near"]
 
 PHASES_SHARE = 4
 """Of so many parts of the L2 cache the weights of all phases may take one, and stay there together."""
@@ -89,7 +90,7 @@ class ConvTransposed(Solver[ConvProblem]):
         zeros = self.packed_lens(problem)[0] - problem.group_in
         launches, start = [], 0
         phases = list(_phases(problem))
-        if _apart(problem) and problem.itemsize * math.prod(problem.weight_lens) <= machine().l2_bytes // PHASES_SHARE:
+        if taps_apart(problem) and weights_stay_near(problem):
             first, count = phases[0], len(phases)
             joined = replace(
                 first.problem,
@@ -113,7 +114,12 @@ class ConvTransposed(Solver[ConvProblem]):
         return seconds(tile, flops, moved, threads)
 
 
-def _apart(problem: ConvProblem) -> bool:
+def weights_stay_near(problem: ConvProblem) -> bool:
+    """Whether the weights of all phases stay in the L2 cache together."""
+    return ITEMSIZE[problem.types.b] * math.prod(problem.weight_lens) <= machine().l2_bytes // PHASES_SHARE
+
+
+def taps_apart(problem: ConvProblem) -> bool:
     """Whether each output pixel receives one tap, and no input pixel is left out or added: phases are alike then."""
     return (
         problem.groups == 1

@@ -50,21 +50,22 @@ def _tile(
     bits: int,
     isa: Callable[[host.Host], bool],
     packing: Packing,
+    tall: int = 0,
 ) -> RegisterTile:
     return RegisterTile(
-        name, types, heights, vectors, bits, isa, packing=packing, intrinsic=_INTRINSICS[packing], finishes=False
+        name, types, heights, vectors, bits, isa, tall, packing, intrinsic=_INTRINSICS[packing], finishes=False
     )
 
 
 INT8_TILES = (
-    _tile("vnni_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4),
-    _tile("vnni_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4_SHIFTED),
+    _tile("vnni_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4, tall=9),
+    _tile("vnni_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4_SHIFTED, tall=9),
     _tile("vnni_4x3", _UNSIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4),
     _tile("vnni_4x3", _SIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4_SHIFTED),
     _tile("avx512_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
     _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
-    _tile("avx2_4x2", _UNSIGNED, (4, 2, 1), 2, 256, _avx2, _DOT2),
-    _tile("avx2_4x2", _SIGNED, (4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("avx2_6x2", _UNSIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
     _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
     _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
 )

@@ -3,6 +3,7 @@ the CPU must have, and what it must be told before. Needs neither llvmlite nor N
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -115,27 +116,27 @@ class RegisterTile:
             raise ValueError(f"tile {self.name} multiplies {self.types}")
         return self.types.uniform
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Rows of a block."""
         return self.heights[0]
 
-    @property
+    @functools.cached_property
     def lanes(self) -> int:
         """Accumulators of a vector."""
         return self.bits // (8 * itemsize(self.types.accumulator))
 
-    @property
+    @functools.cached_property
     def columns(self) -> int:
         """Columns of one packed panel."""
         return self.vectors * self.lanes
 
-    @property
+    @functools.cached_property
     def left_word(self) -> str:
         """Dtype as which a row of the left-hand side is read: what of it is multiplied at once, the unit of strides."""
         return self._word(self.packing.a or self.types.a)
 
-    @property
+    @functools.cached_property
     def right_word(self) -> str:
         """The same of a panel's column."""
         return self._word(self.packing.b or self.types.b)

@@ -17,7 +17,7 @@ import llvmlite.binding as llvm
 
 from ...kernel import KernelSource
 from ...toolchain.garbage import collection_paused
-from ...toolchain.kernel_text import executed, failure
+from ...toolchain.kernel_text import failure, read_text
 from .. import host
 from .elf import read_object
 from .symbols import unavailable
@@ -95,11 +95,11 @@ def _lower(source: KernelSource) -> str:
     """LLVM IR text of a kernel with its exported wrapper."""
     from . import frontend  # imports Numba
 
-    with executed(source, _namespace()) as names:
-        try:
-            return frontend.lower(names["kernel"], source.symbol)
-        except frontend.Refused as error:
-            raise failure(source, str(error)) from error.__cause__
+    function, names = read_text(source, _namespace())
+    try:
+        return frontend.lower(function, names, source.symbol)
+    except frontend.Refused as error:
+        raise failure(source, str(error)) from error.__cause__
 
 
 @functools.lru_cache(maxsize=1)

@@ -5,14 +5,15 @@ Importing this module imports Numba.
 
 from __future__ import annotations
 
-import types as python_types
+import ast
+from collections.abc import Mapping
+from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.core.compiler_lock import global_compiler_lock
+from numba.core import types
 
 from ...lang.target import with_features
-from ...toolchain.frontend import Refused, call_inlined, typed_module
+from ...toolchain.frontend import Refused, write_function
 from .. import host
 
 __all__ = ["Refused", "lower"]
@@ -21,8 +22,7 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _ARGUMENTS = (types.CPointer(types.int64), types.int64, types.int64)
 
 
-@global_compiler_lock
-def lower(function: python_types.FunctionType, symbol: str) -> str:
+def lower(function: ast.FunctionDef, namespace: Mapping[str, Any], symbol: str) -> str:
     """LLVM IR of ``function(args, begin, end)``, exported as ``void symbol(i64*, i64, i64)``.
 
     A function that is annotated ``-> int`` returns an i64 instead.
@@ -30,26 +30,17 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
     Raises:
         Refused: the function does not type or does not lower.
     """
-    returned = types.int64 if "return" in function.__annotations__ else types.void
-    with with_features(host.features()):
-        module, body = typed_module(function, symbol, _ARGUMENTS, returned)
-    _add_entry(module, body, symbol)
-    _call_through_table(module)
-    return cgutils.normalize_ir_text(str(module))
-
-
-def _add_entry(module: ir.Module, body: ir.Function, symbol: str) -> None:
-    """Export the kernel ABI around Numba's calling convention."""
-    stored = body.args[0].type.pointee
-    returned = _I64 if stored == _I64 else ir.VoidType()
+    module = ir.Module(symbol)
+    with host.target_machine() as machine:
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    stored, returned = (types.void, ir.VoidType()) if function.returns is None else (types.int64, _I64)
     entry = ir.Function(module, ir.FunctionType(returned, [_I64.as_pointer(), _I64, _I64]), name=symbol)
     entry.attributes.add("nounwind")
     builder = ir.IRBuilder(entry.append_basic_block())
-    result = call_inlined(module, builder, body, entry.args)
-    if returned == _I64:
-        builder.ret(builder.load(result))
-    else:
-        builder.ret_void()
+    with with_features(host.features()):
+        write_function(builder, function, namespace, list(zip(_ARGUMENTS, entry.args, strict=True)), stored)
+    _call_through_table(module)
+    return str(module)
 
 
 def _call_through_table(module: ir.Module) -> None:

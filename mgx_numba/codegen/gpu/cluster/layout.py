@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ....errors import UnsupportedError
+from ....errors import DeviceError, UnsupportedError
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
+from ..driver.device import selected_architecture
 from ..printer import most_lanes
 from .indexing import contiguous_lanes
 from .teams import ColumnTeam, RowTeam, Team
@@ -22,11 +23,16 @@ MOST_THREADS = 1024
 COLUMN_THREADS = 256
 """Threads of a block whose threads have columns of their own. No figures kept."""
 HELD = 4
-"""Vectors of a row that a thread should hold: so many loads of each operand are in flight at once."""
+"""Vectors of a row that a thread should hold: so many loads of each operand are in flight at once. Single elements are
+less to have in flight: of these it holds as many as it can."""
 LARGE_TEAM = 256
 """Threads of a row from which on one that holds more is faster than twice as many, which wait for each other."""
 MOST_HELD = 8
 """Vectors of a row that a thread can hold in registers; longer rows are read again for each level."""
+CLUSTERS = ((512, 2), (512, 4), (512, 8), (1024, 8))
+"""Threads of a block, and blocks, of clusters that share rows longer than a block can hold: two blocks of 512 threads
+are on a multiprocessor at once, so that one reads while the other waits. Any device has clusters of eight, and few of
+more. No figures kept."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class RowLayout:
     @property
     def blocks(self) -> int:
         """Blocks of the launch, or of each part."""
-        return -(-self.rows // self.team.teams)
+        return -(-self.rows // self.team.teams) * self.team.blocks
 
 
 def row_layout(
@@ -119,18 +125,33 @@ def row_layout(
                 raise UnsupportedError(f"parts of {share} elements end within vectors of {lanes}")
             whole_parts, items = items % (share // lanes) == 0, share // lanes
         size = 1
-        while size < MOST_THREADS and -(-items // size) > (HELD if size < LARGE_TEAM else MOST_HELD):
+        while size < MOST_THREADS and -(-items // size) > (HELD if lanes > 1 and size < LARGE_TEAM else MOST_HELD):
             size *= 2
+        team: Team = RowTeam(max(size, FEWEST_THREADS), size)
+        if -(-items // size) > MOST_HELD and parts == 1:
+            team = _of_blocks(items) or team
+            size = team.size
         held = -(-items // size)
         looped = held > MOST_HELD
         held = HELD if looped else 1 << (held - 1).bit_length() if general else held
-        team: Team = RowTeam(max(size, FEWEST_THREADS), size)
         exact = not general and not looped and items == held * size and (parts == 1 or whole_parts)
         return RowLayout(full, keep, reduce, team, lanes, held, looped, exact, walked, parts, share // lanes)
     across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
     lanes = contiguous_lanes(most, keep.lens[-1], across_first)
     team = ColumnTeam(COLUMN_THREADS, lanes)
     return RowLayout(full, keep, reduce, team, lanes, HELD, True, False, walked, parts, share)
+
+
+def _of_blocks(items: int) -> RowTeam | None:
+    """A cluster of blocks that holds a row of so many vectors in its registers; None if there is none."""
+    try:
+        arch = selected_architecture()
+    except DeviceError:
+        return None
+    if not arch.clusters:
+        return None
+    fitting = (RowTeam(n, blocks * n) for n, blocks in CLUSTERS if blocks * n * MOST_HELD >= items)
+    return next(fitting, None)
 
 
 def _slowest_first(strides: Sequence[int]) -> tuple[int, ...]:

@@ -40,14 +40,14 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values
     tensors = (*problem.inputs, *problem.outputs)
-    kernel = gpu_kernel(
-        cluster_name(problem.module, "reduce"), lines, layout.team.threads, len(arguments), problem.origin
-    )
+    team = layout.team
+    name = cluster_name(problem.module, "reduce")
+    kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, cluster=team.blocks)
     empty = any(0 in t.lens for t in problem.outputs)
     return Launch(
         kernel=kernel,
         args=arguments,
-        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads, layout.parts),
+        geometry=gpu_grid(0 if empty else layout.blocks, team.threads, layout.parts),
         flops=scalar_flops(problem.module) * prod(layout.full),
         bytes=sum(t.footprint for t in tensors),
     )
@@ -91,6 +91,7 @@ class _RowsText:
         self._row_values: dict[Instruction, VectorValue] = {}
         self._full_values: dict[tuple[Instruction, int], VectorValue] = {}
         self._places: list[list[str]] = []
+        self._walks = 0
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -113,6 +114,8 @@ class _RowsText:
         for level in range(self.levels.count):
             self._level(level)
         self._store_row_results()
+        if team.blocks > 1:
+            buffer.line("cluster_barrier()")  # others may still read what this block has of their sums
         return buffer.lines
 
     def _level(self, level: int) -> None:
@@ -147,7 +150,11 @@ class _RowsText:
     def _walk(
         self, reductions: Sequence[Instruction], stored: Sequence[int] = (), down: bool = False
     ) -> dict[Instruction, VectorValue]:
-        """Emit the rounds of a thread that walks its row: what it has of each reduction, and stores of full results."""
+        """Emit the rounds of a thread that walks its row: what it has of each reduction, and stores of full results.
+
+        Every second walk is backwards: what was read last is in the second-level cache, and the first no longer. One
+        ``down`` is over the elements of the one before.
+        """
         buffer, own = self.buffer, {}
         for r in reductions:
             value = self._neutral(r)
@@ -156,12 +163,13 @@ class _RowsText:
         buffer.line(f"item = {self.begin or 'member'}")
         with buffer.block(f"while item < {self.end}:"):
             self._full_values.clear()
-            self._find_places("item")
+            self._find_places("item", (self._walks - down) % 2 == 1 and self.layout.parts == 1)
             for r in reductions:
                 buffer.assign(own[r].name, self._combined(r, own[r], down).name)
             self._store(stored)
             buffer.assign("item", f"item + {self.layout.team.size * self.layout.held}")
         self._full_values.clear()
+        self._walks += not down
         return own
 
     @staticmethod
@@ -229,8 +237,9 @@ class _RowsText:
             return VectorValue(value.name, type)
         return self.row.cast(value, type)
 
-    def _find_places(self, first: str) -> None:
-        """Emit where this thread's vectors lie, counted from ``first``, in each operand's row."""
+    def _find_places(self, first: str, backwards: bool = False) -> None:
+        """Emit where this thread's vectors lie, counted from ``first``, or ``backwards`` from the last one, in each
+        operand's row."""
         buffer, layout = self.buffer, self.layout
         self._places = []
         self._first = first
@@ -238,6 +247,8 @@ class _RowsText:
             number = buffer.emit(f"{first} + {j * layout.team.size}") if j else first
             if not layout.exact:
                 number = buffer.emit(f"imin({number}, items - 1)")
+            if backwards:
+                number = buffer.emit(f"items - 1 - {number}")
             indices = self.walk.split(buffer, number)
             self._places.append([self.walk.offset(k, indices) for k in range(len(self.names))])
 

@@ -44,6 +44,10 @@ class Team(Protocol):
     def row_lanes(self) -> int:
         """Lanes of a value of one a row: 0 for scalars."""
 
+    @property
+    def blocks(self) -> int:
+        """Blocks that share a row, as a cluster."""
+
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
         result. ``name`` is of memory that nothing else uses."""
@@ -51,33 +55,44 @@ class Team(Protocol):
 
 @dataclass(frozen=True)
 class RowTeam:
-    """Consecutive threads, whose vectors lie along the row; a power of two of them."""
+    """Consecutive threads, whose vectors lie along the row; a power of two of them, of one block or of several whole
+    ones."""
 
     threads: int
     size: int
     row_lanes: int = 0
 
     @property
-    def teams(self) -> int:
+    def blocks(self) -> int:
         """See `Team`."""
-        return self.threads // self.size
+        return max(1, self.size // self.threads)
+
+    @property
+    def teams(self) -> int:
+        """See `Team`; 1 where several blocks are one."""
+        return max(1, self.threads // self.size)
 
     @property
     def member(self) -> str:
         """See `Team`."""
+        if self.blocks > 1:
+            return f"cluster_rank() * {self.threads} + thread_index(0)"
         return f"imod(thread_index(0), {self.size})"
 
     @property
     def row(self) -> str:
         """See `Team`."""
+        if self.blocks > 1:
+            return f"idiv(block_index(0), {self.blocks})"
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
-        """By lanes, by shuffles within a warp, and through the block's memory between warps."""
+        """By lanes, by shuffles within a warp, through the block's memory between warps, and through that of all blocks
+        between them."""
         buffer = printer.buffer
         value = VectorValue(buffer.emit(f"{_ACROSS_LANES[reduction.combine]}({own.name})"), own.dtype)
         value = _shuffled(printer, reduction, value, min(self.size, WARP))
-        warps = self.size // WARP
+        warps = min(self.size, self.threads) // WARP
         if warps > 1:
             buffer.line(f"{name} = shared_{dtype_name(own.dtype)}({self.threads // WARP})")
             with buffer.block(f"if imod(thread_index(0), {WARP}) == 0:"):
@@ -86,6 +101,15 @@ class RowTeam:
             place = f"idiv(thread_index(0), {self.size}) * {warps} + imod(thread_index(0), {warps})"
             value = VectorValue(buffer.emit(f"load_scalar({name}, {place})"), own.dtype)
             value = _shuffled(printer, reduction, value, warps)
+        if self.blocks > 1:
+            buffer.line(f"{name}_block = shared_{dtype_name(own.dtype)}(1)")
+            with buffer.block("if thread_index(0) == 0:"):
+                buffer.line(f"store_scalar({name}_block, 0, {value.name})")
+            buffer.line("cluster_barrier()")
+            for rank in range(self.blocks):
+                there = buffer.emit(f"load_scalar(cluster_pointer({name}_block, {rank}), 0)")
+                found = VectorValue(there, own.dtype)
+                value = getattr(printer, reduction.combine)(value, found) if rank else found
         return value
 
 
@@ -95,6 +119,7 @@ class ColumnTeam:
 
     threads: int
     row_lanes: int
+    blocks: int = 1
 
     @property
     def size(self) -> int:

@@ -1,13 +1,14 @@
 """Pointwise clusters of operands that lie in different orders: tiles are turned in a block's memory.
 
 Reading along the innermost dimension of the results would take a line of memory for each element of an operand that
-lies along another one. Such operands are read along their own, kept as a tile, and taken from there across, four bytes
-of a thread at once if elements are smaller.
+lies along another one. Such operands are read along their own. Where all rows and columns are whole vectors, each
+thread reads a square of them, and turns it in its registers; else they are kept as a tile in the block's memory, and
+taken from there across, four bytes of a thread at once if elements are smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from ....graph.module import Module
@@ -18,7 +19,7 @@ from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space
 from ..kernel import gpu_grid, gpu_kernel
-from ..printer import ThreadPrinter, dtype_name
+from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .indexing import Axes
 
 __all__ = ["turned_launch"]
@@ -33,6 +34,14 @@ LEAST = 16
 """Lengths of both dimensions from which on tiles pay."""
 MOST_STAGED = 40 << 10
 """Bytes of tiles that a block can hold."""
+LANES_ALONG, LANES_ACROSS = 4, 8
+"""Lanes of a warp along the operand that is turned and along the results: both move whole sectors of 32 bytes."""
+WARPS_ALONG, WARPS_ACROSS = 2, 4
+"""The same of a block's warps. No figures kept."""
+MOST_SQUARE = 8
+"""Rows of a square of vectors that a thread holds: 32 registers of 16-bit elements."""
+MOST_REPEATED = 32
+"""Instructions of a module that are repeated for each row of a square."""
 
 
 def turned_launch(
@@ -58,35 +67,37 @@ def turned_launch(
     if min(space.lens[other], space.lens[-1]) < LEAST or any(s[-1] != 1 for s in space.strides[len(inputs) :]):
         return None
     turned = [k for k in range(len(inputs)) if space.strides[k][other] == 1 and space.strides[k][-1] not in (0, 1)]
-    lanes = _lanes((*inputs, *outputs), space, other, turned)
+    tensors = (*inputs, *outputs)
+    square = min(MOST_SQUARE, most_lanes(max(t.type.size for t in tensors)))
+    if square > 1 and len(module) <= MOST_REPEATED and _whole(tensors, space, other, turned, square):
+        squares = _SquaresText(module, tensors, len(inputs), space, names, other, turned, square, fast_math)
+        return squares.launch(origin)
+    lanes = _lanes(tensors, space, other, turned)
     side = TILE * lanes
     if sum(inputs[k].type.size for k in turned) * side * (side + 1) > MOST_STAGED:
         return None
-    text = _TurnedText(module, (*inputs, *outputs), len(inputs), space, names, other, turned, lanes, fast_math)
-    lines = text.lines()
-    return Launch(
-        kernel=gpu_kernel(cluster_name(module, "transpose"), lines, TILE * ROWS, len(text.arguments.values), origin),
-        args=text.arguments.values,
-        geometry=gpu_grid(text.blocks, TILE * ROWS),
-        flops=scalar_flops(module) * prod(space.lens),
-        bytes=sum(t.footprint for t in (*inputs, *outputs)),
-    )
+    return _TurnedText(module, tensors, len(inputs), space, names, other, turned, lanes, fast_math).launch(origin)
 
 
 def _lanes(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence[int]) -> int:
     """Elements that a thread moves at once: those of a word, if all operands have whole words of them."""
     lanes = max(1, WORD // max(t.type.size for t in tensors))
+    return lanes if _whole(tensors, space, other, turned, lanes) else 1
+
+
+def _whole(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence[int], lanes: int) -> bool:
+    """Whether all operands have whole vectors of so many elements, along the dimension that they lie along."""
     last = space.rank - 1
     if space.lens[other] % lanes or space.lens[last] % lanes:
-        return 1
+        return False
     for k, (tensor, strides) in enumerate(zip(tensors, space.strides)):
         along = other if k in turned else last
         apart = [s for d, s in enumerate(strides) if d != along]
         if strides[along] not in (0, 1) or (strides[along] and tensor.offset % lanes):
-            return 1
+            return False
         if strides[along] and any(s % lanes for s in apart):
-            return 1
-    return lanes
+            return False
+    return True
 
 
 def _lies_along(strides: Sequence[int]) -> int | None:
@@ -95,7 +106,14 @@ def _lies_along(strides: Sequence[int]) -> int | None:
 
 
 class _TurnedText:
-    """The text of one cluster; a block makes one tile of the last dimension and the ``other`` one."""
+    """The text of one cluster; a block makes one tile of the last dimension and the ``other`` one.
+
+    Attributes:
+        threads: of a block.
+        tile: elements of a block along the ``other`` dimension and the last one.
+    """
+
+    threads = TILE * ROWS
 
     def __init__(
         self,
@@ -111,7 +129,7 @@ class _TurnedText:
     ) -> None:
         self.module, self.tensors, self.inputs, self.names = module, tensors, inputs, names
         self.turned, self.lanes, self.fast_math = turned, lanes, fast_math
-        self.side = side = TILE * lanes
+        self.tile = self._tile()
         self.splat = [s[-1] == 0 for s in space.strides]
         self.arguments = Arguments()
         for name, tensor in zip(names, tensors):
@@ -121,36 +139,56 @@ class _TurnedText:
         high, wide = space.lens[other], space.lens[last]
         self.arguments.integer("high", high)
         self.arguments.integer("wide", wide)
-        self.arguments.integer("down", -(-high // side))
-        self.arguments.integer("across", -(-wide // side))
+        down, across = -(-high // self.tile[0]), -(-wide // self.tile[1])
+        self.arguments.integer("down", down)
+        self.arguments.integer("across", across)
         self.outer = Axes(
             self.arguments, "o", [space.lens[d] for d in rest], [[s[d] for d in rest] for s in space.strides]
         )
         self.inner = Axes(self.arguments, "i", (high, wide), [(s[other], s[last]) for s in space.strides])
-        self.blocks = -(-high // side) * -(-wide // side) * prod(space.lens[d] for d in rest)
+        self.blocks = down * across * prod(space.lens[d] for d in rest)
+        self.elements = prod(space.lens)
 
-    def lines(self) -> list[str]:
-        """All statements of the kernel."""
+    def _tile(self) -> tuple[int, int]:
+        return TILE * self.lanes, TILE * self.lanes
+
+    def launch(self, origin: str) -> Launch:
+        """The launch of the kernel."""
+        name, lines = cluster_name(self.module, "transpose"), self.lines()
+        return Launch(
+            kernel=gpu_kernel(name, lines, self.threads, len(self.arguments.values), origin),
+            args=self.arguments.values,
+            geometry=gpu_grid(self.blocks, self.threads),
+            flops=scalar_flops(self.module) * self.elements,
+            bytes=sum(t.footprint for t in self.tensors),
+        )
+
+    def _begin(self) -> CodeBuffer:
+        """Statements for the arguments, and where the block's tile and plane of each operand are."""
         buffer = CodeBuffer()
-        for line in self.arguments.bind():
-            buffer.line(line)
-        lanes, pitch = self.lanes, self.side + 1
-        for k in self.turned:
-            dtype = dtype_name(self.tensors[k].type)
-            buffer.line(f"tile_{self.names[k]} = shared_{dtype}({self.side * pitch})")
         for line in (
+            *self.arguments.bind(),
             "number = idiv(block_index(0), across)",
-            f"first_wide = (block_index(0) - number * across) * {self.side}",
+            f"first_wide = (block_index(0) - number * across) * {self.tile[1]}",
             "plane = idiv(number, down)",
-            f"first_high = (number - plane * down) * {self.side}",
-            f"lead = idiv(thread_index(0), {TILE})",
-            f"side = (thread_index(0) - lead * {TILE}) * {lanes}",
+            f"first_high = (number - plane * down) * {self.tile[0]}",
         ):
             buffer.line(line)
         places = self.outer.split(buffer, "plane") if self.outer.lens else []
         for k, name in enumerate(self.names):
             buffer.line(f"r_{name} = offset(p_{name}, {self.outer.offset(k, places)})")
-        steps = range(0, self.side, ROWS)
+        return buffer
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, lanes, side = self._begin(), self.lanes, self.tile[0]
+        pitch = side + 1
+        for k in self.turned:
+            dtype = dtype_name(self.tensors[k].type)
+            buffer.line(f"tile_{self.names[k]} = shared_{dtype}({side * pitch})")
+        buffer.line(f"lead = idiv(thread_index(0), {TILE})")
+        buffer.line(f"side = (thread_index(0) - lead * {TILE}) * {lanes}")
+        steps = range(0, side, ROWS)
         load = "load_aligned" if lanes > 1 else "load"
         buffer.line("own_high = first_high + side")
         for step in steps:
@@ -164,21 +202,22 @@ class _TurnedText:
         for step in steps:
             at = buffer.emit(f"first_high + lead + {step}")
             with buffer.block(f"if (own_wide < wide) & ({at} < high):"):
-                self._compute(buffer, at, step)
+                slots = [f"(side + {j}) * {pitch} + lead + {step}" for j in range(lanes)]
+                tiles = {k: [f"load(tile_{self.names[k]}, {slot}, 1)" for slot in slots] for k in self.turned}
+                self._compute(buffer, at, {k: _joined(own) for k, own in tiles.items()})
         return buffer.lines
 
-    def _compute(self, buffer: CodeBuffer, high: str, step: int) -> None:
-        """Evaluate the module at a thread's elements and store the results."""
+    def _compute(self, buffer: CodeBuffer, high: str, turned: Mapping[int, str]) -> None:
+        """Evaluate the module at a thread's elements, from ``own_wide`` on, and store the results; ``turned`` are the
+        vectors of the operands that are."""
         lanes = self.lanes
         aligned = "_aligned" if lanes > 1 else ""
         printer = ThreadPrinter(buffer, lanes, self.fast_math)
         values: list[VectorValue] = []
         for k in range(self.inputs):
             place = self.inner.offset(k, [high, "own_wide"])
-            if k in self.turned:
-                slots = [f"(side + {j}) * {self.side + 1} + lead + {step}" for j in range(lanes)]
-                own = [f"load(tile_{self.names[k]}, {slot}, 1)" for slot in slots]
-                text = f"join{lanes}({', '.join(own)})" if lanes > 1 else own[0]
+            if k in turned:
+                text = turned[k]
             elif self.splat[k]:
                 text = f"load_splat(r_{self.names[k]}, {place}, {lanes})"
             else:
@@ -187,3 +226,46 @@ class _TurnedText:
         for k, value in enumerate(evaluate_scalar_module(self.module, printer, values), self.inputs):
             place = self.inner.offset(k, [high, "own_wide"])
             buffer.line(f"store{aligned}(r_{self.names[k]}, {place}, {printer.stored(value)})")
+
+
+class _SquaresText(_TurnedText):
+    """The text of one cluster whose threads turn squares of vectors in their registers."""
+
+    threads = 32 * WARPS_ALONG * WARPS_ACROSS
+
+    def _tile(self) -> tuple[int, int]:
+        return LANES_ALONG * WARPS_ALONG * self.lanes, LANES_ACROSS * WARPS_ACROSS * self.lanes
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, lanes = self._begin(), self.lanes
+        for line in (
+            "warp = idiv(thread_index(0), 32)",
+            "lane = thread_index(0) - warp * 32",
+            f"along = imod(warp, {WARPS_ALONG}) * {LANES_ALONG} + imod(lane, {LANES_ALONG})",
+            f"aside = idiv(warp, {WARPS_ALONG}) * {LANES_ACROSS} + idiv(lane, {LANES_ALONG})",
+            f"own_high = first_high + along * {lanes}",
+            f"own_wide = first_wide + aside * {lanes}",
+        ):
+            buffer.line(line)
+        with buffer.block("if (own_high < high) & (own_wide < wide):"):
+            found = {
+                k: [
+                    buffer.emit(f"load_aligned(r_{self.names[k]}, {self.inner.offset(k, ['own_high', at])}, {lanes})")
+                    for at in ("own_wide", *(buffer.emit(f"own_wide + {i}") for i in range(1, lanes)))
+                ]
+                for k in self.turned
+            }
+            for j in range(lanes):
+                high = buffer.emit(f"own_high + {j}")
+                rows = {k: [f"splat(extract({v}, {j}), 1)" for v in own] for k, own in found.items()}
+                self._compute(buffer, high, {k: _joined(own) for k, own in rows.items()})
+        return buffer.lines
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Expression of a power of two of vectors side by side."""
+    if len(parts) in (2, 4):
+        return f"join{len(parts)}({', '.join(parts)})"
+    half = len(parts) // 2
+    return f"join2({_joined(parts[:half])}, {_joined(parts[half:])})" if half else parts[0]

@@ -19,9 +19,10 @@ from .placed import VECTOR_BYTES
 
 __all__ = ["FilledImages", "filled_images"]
 
-MOST_FILLED = 4
-"""How often as many channels there may be with those of zeros: tensor cores are as much faster than what gathers single
-elements, and more. For images of 3 channels it is 4/3 or 8/3. No figures kept of more."""
+MOST_FILLED, MOST_OTHERS = {1: 8}, 4
+"""How often as many channels there may be with those of zeros, by bytes of an element, and of elements of other sizes:
+tensor cores are as much faster than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3,
+of 8 bits up to 16/3. No figures kept of more."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,14 @@ class FilledImages:
         channels: of a pixel of the copies, with those that are zeros.
         pixels: of a row, with those of zeros at both ends.
         before: of these, those before the image's first one.
-        taps: pixels of a row that are one of ``problem``; 1 if they stay what they are.
+        folded: whether pixels of a row under the filter are one of ``problem``.
     """
 
     problem: ConvProblem
     channels: int
     pixels: int
     before: int = 0
-    taps: int = 1
+    folded: bool = False
 
     @property
     def lens(self) -> tuple[int, ...]:
@@ -51,23 +52,23 @@ class FilledImages:
         """The weights of ``problem`` from those of the convolution, ``[outputs, channels, *kernel]``."""
         outputs, channels, *kernel = given.shape
         whole = np.pad(given, [(0, 0), (0, self.channels - channels), *[(0, 0)] * len(kernel)])
-        if self.problem.kernel[-1] == kernel[-1] and self.taps == 1:
+        if not self.folded:
             return whole
-        whole = np.pad(whole, [(0, 0)] * (given.ndim - 1) + [(0, self.taps - kernel[-1])])
         together = np.ascontiguousarray(np.moveaxis(whole, -1, 1))
-        return together.reshape(outputs, self.taps * self.channels, *kernel[:-1], 1)
+        return together.reshape(outputs, kernel[-1] * self.channels, *kernel[:-1], 1)
 
 
 def filled_images(problem: ConvProblem) -> FilledImages | None:
     """The images that a convolution should be computed from; None if its channels are whole vectors, or would have to
     be more than `MOST_FILLED` times as many."""
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
+    size = ITEMSIZE[problem.types.a]
+    lanes = VECTOR_BYTES // size
     if problem.in_channels % lanes == 0 or problem.groups > 1 or problem.transposed or problem.prologue is not None:
         return None
     pads = (problem.pads_begin[-1], problem.pads_end[-1])
     straight = problem.dilation[-1] == 1 and min(pads) >= 0
     found = _in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)
-    return found if found.channels <= MOST_FILLED * problem.in_channels else None
+    return found if found.channels <= MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels else None
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
@@ -78,13 +79,12 @@ def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
 
 
 def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
-    """Pixels under a row of the filter as one."""
+    """Pixels under a row of the filter as one, without others: zero times an infinite one is no zero."""
     taps, step, before = problem.kernel[-1], problem.stride[-1], problem.pads_begin[-1]
     channels = 1 << (problem.in_channels - 1).bit_length()
-    while channels * step % lanes:
+    while channels * step % lanes or channels * taps % lanes:
         channels *= 2
     together = max(1, lanes // channels)
-    taps = -(-taps // together) * together
     outer, across = problem.in_lens[:-1], problem.out_lens[-1]
     pixels = max(before + problem.in_lens[-1], (across - 1) * step + taps)
     pixels = -(-pixels // together) * together
@@ -99,4 +99,4 @@ def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
         pads_end=(*problem.pads_end[:-1], 0),
         x_strides=(prod(outer) * pixels * channels, *rows, step * channels),
     )
-    return FilledImages(filled, channels, pixels, before, taps)
+    return FilledImages(filled, channels, pixels, before, True)

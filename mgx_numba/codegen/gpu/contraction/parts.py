@@ -17,8 +17,8 @@ LANES = 4
 
 
 def add_parts(placed: PlacedRequest, first: Launch, splits: int) -> Solution:
-    """A launch that writes ``splits`` parts of each sum to ``scratch``, float32 in the order part, plane, row and
-    column, and the launch that adds them, always in one order.
+    """A launch that writes ``splits`` parts of each sum to ``scratch``, in the sums' dtype and the order part, plane,
+    row and column, and the launch that adds them, always in one order.
 
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.
@@ -39,7 +39,7 @@ class _AddingText(ContractionText):
     def __init__(self, placed: PlacedRequest, splits: int) -> None:
         super().__init__(placed)
         self.width = placed.lanes(self.operands.columns, LANES)
-        self.arguments.pointer("p_scratch", "scratch", "float32")
+        self.arguments.pointer("p_scratch", "scratch", self.accumulator)
         self.arguments.integer("planes", self.operands.planes)
         self.arguments.integer("splits", splits)
         self.arguments.integer("across", self.operands.columns // self.width)
@@ -57,7 +57,7 @@ class _AddingText(ContractionText):
             buffer.line(line)
         load = "load_aligned" if self.width > 1 else "load"
         with buffer.block("if row < rows:"):
-            buffer.line(f"sums = const_float32(0, {self.width})")
+            buffer.line(f"sums = const_{self.accumulator}(0, {self.width})")
             with buffer.block("for k in range(splits):"):
                 place = "((k * planes + plane) * rows + row) * columns + column"
                 buffer.line(f"sums = add(sums, {load}(p_scratch, {place}, {self.width}))")

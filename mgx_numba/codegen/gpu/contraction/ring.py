@@ -78,16 +78,16 @@ def slices_of(placed: PlacedRequest) -> int:
     return -(-Extent.of(placed.problem).depth // (WORDS * 4 // ITEMSIZE[placed.problem.types.a]))
 
 
-def ring_refusal(placed: PlacedRequest) -> str:
-    """Why operands cannot come to a ring; empty if they can."""
+def ring_refusal(placed: PlacedRequest, capability: tuple[int, int] = LEAST_CAPABILITY) -> str:
+    """Why operands cannot come to a ring; empty if they can. ``capability`` is the least that what multiplies needs."""
     problem = placed.request.problem
     try:
         arch = selected_architecture()
     except DeviceError:
         arch = None  # the interpreter
-    if arch is not None and arch.capability < LEAST_CAPABILITY:
+    if arch is not None and arch.capability < capability:
         return f"{arch.name} has no copies beside other work, and no tensor cores of this kind"
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
         rank = len(problem.batch)
         left, right = problem.a_strides, problem.b_strides
@@ -95,6 +95,8 @@ def ring_refusal(placed: PlacedRequest) -> str:
             return "the left operand's rows are no whole vectors"
         along = right[rank] == 1 and not any(s % lanes for s in (*right[:rank], right[-1]))
         across = right[-1] == 1 and problem.n % lanes == 0 and not any(s % lanes for s in right[:-1])
+        if across and not along and ITEMSIZE[problem.types.b] == 1:
+            return f"columns of {problem.types.b} cannot be turned"
         return "" if along or across else "the right operand has no whole vectors"
     if problem.group_in % lanes or any(s % lanes for s in problem.x_strides):
         return "the channels of a group are no whole vectors"
@@ -151,28 +153,27 @@ class RingText(ContractionText):
         """``tile`` and ``splits``, in how many parts each sum is computed, are chosen if they are not given."""
         super().__init__(placed)
         problem = self.request.problem
-        self.dtype = problem.types.single
-        self.lanes = VECTOR_BYTES // ITEMSIZE[self.dtype]
-        self.depth = WORDS * 4 // ITEMSIZE[self.dtype]
-        self.pitch = PITCH * 4 // ITEMSIZE[self.dtype]
+        self.size = size = ITEMSIZE[problem.types.a]
+        self.lanes = VECTOR_BYTES // size
+        self.depth = WORDS * 4 // size
+        self.pitch = PITCH * 4 // size
         planes, slices = self.operands.planes, slices_of(placed)
         self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
         part = -(-slices // self.splits)
         self.splits = -(-slices // part)
         self.arguments.integer("part", part * self.depth)
         if self.splits > 1:
-            self.arguments.pointer("p_scratch", "scratch", "float32")
+            self.arguments.pointer("p_scratch", "scratch", self.accumulator)
             self.arguments.integer("planes", planes)
         self.along = not isinstance(problem, GemmProblem) or problem.b_strides[len(problem.batch)] == 1
         self.width = placed.lanes(self.operands.columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
-        size = ITEMSIZE[self.dtype]
         rows, columns = self.tile.rows, self.tile.columns
         self.turned_pitch = columns + TURNED_PAD // size
         self.left_slot = rows * self.pitch
         self.right_slot = columns * self.pitch if self.along else self.depth * self.turned_pitch
         stage = size * (self.left_slot + self.right_slot)
         self.stages = max(2, min(MOST_STAGES, _shared_bytes() // stage))
-        self.shared_bytes = max(self.stages * stage, 4 * self._staged())
+        self.shared_bytes = max(self.stages * stage, ITEMSIZE[self.accumulator] * self._staged())
 
     @classmethod
     def chosen(cls, placed: PlacedRequest) -> tuple[RingTile, int]:
@@ -189,7 +190,7 @@ class RingText(ContractionText):
         return tile, max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
 
     def _staged(self) -> int:
-        """Float32 numbers that pass through the block's memory when sums are finished."""
+        """Sums that pass through the block's memory when sums are finished."""
         raise NotImplementedError
 
     def _start(self, buffer: CodeBuffer) -> None:
@@ -206,12 +207,12 @@ class RingText(ContractionText):
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
-        buffer, tile, size = CodeBuffer(), self.tile, ITEMSIZE[self.dtype]
+        buffer, tile, types = CodeBuffer(), self.tile, self.request.problem.types
         self._begin(buffer, tile.rows, tile.columns)
         for line in (
-            f"ring_a = dynamic_{self.dtype}(0)",
-            f"ring_b = dynamic_{self.dtype}({size * self.stages * self.left_slot})",
-            "staged = dynamic_float32(0)",
+            f"ring_a = dynamic_{types.a}(0)",
+            f"ring_b = dynamic_{types.b}({self.size * self.stages * self.left_slot})",
+            f"staged = dynamic_{self.accumulator}(0)",
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
         ):
@@ -274,7 +275,7 @@ class RingText(ContractionText):
                 if self.request.problem.prologue is None:
                     buffer.line(f"copy_async(ring_a, {to}, r_x, {offset}, {condition})")
                     continue
-                buffer.line(f"given = const_{self.dtype}(0, {self.lanes})")
+                buffer.line(f"given = const_{self.request.problem.types.a}(0, {self.lanes})")
                 with buffer.block(f"if {condition}:"):
                     loaded = f"load_aligned(r_x, {offset}, {self.lanes})"
                     buffer.line(f"given = {self._prologue(buffer, loaded, channel, place.image)}")

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
-from . import tiled
+from . import nbits, tiled
 from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal, fma_solution
@@ -82,6 +83,30 @@ class SquareTiling:
     """Rows and columns of a block's tile, which are as many."""
 
     side: int
+
+
+class FewBits:
+    """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
+
+    name = "nbits"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return nbits.nbits_refusal(placed) if _in_blocks(placed) else "its weights are in no blocks"
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`: there is one way."""
+        return []
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        extent = Extent.of(placed.problem)
+        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.OWN)) * extent.planes)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return nbits.nbits_solution(placed)
 
 
 class FewRows:
@@ -166,7 +191,8 @@ class TensorCores(_OfRing):
     name = "tensor"
     text = TensorText
     products = 770.0
-    """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long."""
+    """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of
+    8 bits half as long."""
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -175,8 +201,9 @@ class TensorCores(_OfRing):
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
-        wide = ITEMSIZE[placed.problem.types.a] == 4
-        times = 1 if not wide else 6 if placed.precision == "high" else 2
+        times = ITEMSIZE[placed.problem.types.a] / 2
+        if placed.problem.types.a == "float32" and placed.precision == "high":
+            times *= 3
         return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
@@ -234,13 +261,26 @@ class Tiles:
         return tiled.tiled_solution(placed, tiling.side if tiling is not None else 0)
 
 
-SOLVERS: tuple[GpuSolver, ...] = (FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
+SOLVERS: tuple[GpuSolver, ...] = (FewBits(), FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
 """All of them; of those that should take as long the first one is taken."""
+
+
+def _in_blocks(placed: PlacedRequest) -> bool:
+    """Whether the right operand is codes of a few bits in blocks."""
+    problem = placed.problem
+    return isinstance(problem, GemmProblem) and problem.blocks is not None
+
+
+def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
+    """Why a solver does not compute a contraction; only `FewBits` reads weights in blocks."""
+    if _in_blocks(placed) and not isinstance(solver, FewBits):
+        return "its weights are in blocks of a few bits"
+    return solver.refusal(placed)
 
 
 def candidates(placed: PlacedRequest) -> list[Candidate]:
     """The solvers that apply, with their own choice of a tile, the quickest by the cost model first."""
-    able = [solver for solver in SOLVERS if not solver.refusal(placed)]
+    able = [solver for solver in SOLVERS if not _refusal(solver, placed)]
     return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
 
 
@@ -252,7 +292,7 @@ def choose(placed: PlacedRequest) -> Candidate:
 def estimates(placed: PlacedRequest) -> list[Estimate]:
     """See `Backend.estimates`."""
     able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in candidates(placed)]
-    refused = ((s.name, s.refusal(placed)) for s in SOLVERS)
+    refused = ((s.name, _refusal(s, placed)) for s in SOLVERS)
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
 
@@ -266,7 +306,7 @@ def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
     """See `Backend.candidate_of`; a tiling that the solver does not have is none."""
     for solver in SOLVERS:
-        if solver.name == record.solver and not solver.refusal(placed):
+        if solver.name == record.solver and not _refusal(solver, placed):
             if not record.configuration:
                 return Candidate(solver)
             wanted = dict(record.configuration)

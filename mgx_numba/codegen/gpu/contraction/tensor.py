@@ -1,4 +1,4 @@
-"""Products and convolutions on tensor cores: float16, bfloat16, and float32 as one product in TF32 or three.
+"""Products and convolutions on tensor cores: of 8 and 16 bits, and float32 as one product in TF32 or three.
 
 Each warp has a part of the block's tile (`ring`); its sums go through memory of its own, so that rows are stored whole.
 """
@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from ...launch import Solution
 from ...printer import CodeBuffer
+from ..products import product_of
 from .placed import PlacedRequest
 from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
 
 __all__ = ["TensorText", "refusal", "split_words", "tensor_solution"]
 
-TYPES = ("float16", "bfloat16", "float32")
 MASK = -(1 << 13)
 """Bits of a float32 number that TF32 keeps, as an int32."""
 
 
 def refusal(placed: PlacedRequest) -> str:
     """Why tensor cores do not compute a contraction; empty if they do."""
-    dtype = placed.request.problem.types.uniform
-    if dtype not in TYPES:
+    product = product_of(placed.request.problem.types)
+    if product is None:
         return f"tensor cores have no products of {placed.request.problem.types}"
-    if dtype == "float32" and placed.precision == "highest":
+    if product.a == "float32" and placed.precision == "highest":
         return "products of float32 shall be those of float32"
-    return ring_refusal(placed)
+    return ring_refusal(placed, product.capability)
 
 
 def tensor_solution(placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> Solution:
@@ -46,7 +46,11 @@ class TensorText(RingText):
 
     def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
         super().__init__(placed, tile, splits)
+        product = product_of(self.request.problem.types)
+        assert product is not None
+        self.product, self.dtype = product, product.a
         self.high, self.wide = self.tile.rows // self.tile.down, self.tile.columns // self.tile.across
+        self.width = min(self.width, self.wide // 2)  # sixteen rows have a vector for each lane
 
     def _staged(self) -> int:
         return self.tile.threads // 32 * 16 * (self.tile.columns // self.tile.across + STAGING_PAD)
@@ -64,7 +68,7 @@ class TensorText(RingText):
             buffer.line(line)
         for i in range(self.high // 16):
             for j in range(self.wide // 8):
-                buffer.line(f"acc{i}_{j} = const_float32(0, 4)")
+                buffer.line(f"acc{i}_{j} = const_{self.accumulator}(0, 4)")
 
     def _own_right(self) -> list[str]:
         """Statements for where a lane reads the right operand's slice."""
@@ -105,7 +109,7 @@ class TensorText(RingText):
             for j in range(columns):
                 pairs = [(f"a{i}l", f"b{j}"), (f"a{i}", f"b{j}l")] if split else []
                 for a, b in [*pairs, (f"a{i}", f"b{j}")]:
-                    buffer.line(f"acc{i}_{j} = mma_{self.dtype}(acc{i}_{j}, {a}, {b})")
+                    buffer.line(f"acc{i}_{j} = mma_{self.product.name}(acc{i}_{j}, {a}, {b})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
         """Sixteen rows of the warp at a time."""

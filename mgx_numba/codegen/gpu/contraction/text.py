@@ -6,6 +6,7 @@ from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
 from ...arguments import Arguments
 from ...printer import CodeBuffer, VectorValue, numpy_dtype
+from ...problems.gemm import GemmProblem
 from ..printer import ThreadPrinter
 from .operands import operands_of
 from .placed import PlacedRequest
@@ -44,7 +45,8 @@ class ContractionText:
         self.accumulator = ACCUMULATORS[problem.types.out]
         self.arguments = Arguments()
         self.arguments.pointer("p_x", "x", problem.types.a)
-        self.arguments.pointer("p_w", "w", problem.types.b)
+        in_blocks = isinstance(problem, GemmProblem) and problem.blocks is not None
+        self.arguments.pointer("p_w", "w", "int32" if in_blocks else problem.types.b)
         self.out_dtype = epilogue.out_dtype(problem.types.out)
         self.arguments.pointer("p_out", "out", self.out_dtype)
         for k, operand in enumerate(epilogue.operands):
@@ -136,7 +138,7 @@ class ContractionText:
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
         type: Type = from_numpy(numpy_dtype(problem.types.out))
         value = VectorValue(buffer.emit(sums) if "(" in sums else sums, type)
-        if type.compute.numpy.name != self.accumulator:
+        if type.compute.dtype_name != self.accumulator:
             raise UnsupportedError(f"GPU kernels have no sums of {problem.types.out}")
         if epilogue.body is not None:
             value = epilogue.body.evaluate(printer, [value, *extras])

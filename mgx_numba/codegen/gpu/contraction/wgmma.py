@@ -21,17 +21,27 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
+from ..products import product_of
 from .operands import Extent, ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
-from .wgmma_tiles import AHEAD, AT_ONCE, SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors, weighed_tiles
+from .wgmma_tiles import (
+    AHEAD,
+    AHEAD_REGISTERS,
+    AT_ONCE,
+    EARLY_REGISTERS,
+    SLICE_BYTES,
+    WarpgroupTile,
+    chosen_tile,
+    multiprocessors,
+    weighed_tiles,
+)
 
 __all__ = ["wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
-TYPES = ("float16", "bfloat16", "float32")
 TURNED_BYTES = 2
 """Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2
@@ -39,6 +49,11 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
+HALVED = 8
+"""Words of a staged vector that a lane reads in two loads, of 16 bytes each."""
+NARROW = 8
+"""Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
+ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -52,13 +67,14 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
         return "the architecture is not known"
     if arch.name != TARGET:
         return f"{arch.name} has no products of warpgroups"
-    if problem.types.uniform not in TYPES:
+    product = product_of(problem.types)
+    if product is None:
         return f"warpgroups have no products of {problem.types}"
-    if problem.types.uniform == "float32" and placed.precision != "medium":
+    if product.a == "float32" and placed.precision != "medium":
         return "warpgroups multiply float32 in TF32"
     if problem.prologue is not None:
         return "the left operand has a prologue"
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    lanes = VECTOR_BYTES // product.size
     if isinstance(problem, GemmProblem):
         return _gemm_refusal(problem, lanes)
     return _convolution_refusal(problem, lanes)
@@ -74,8 +90,8 @@ def _gemm_refusal(problem: GemmProblem, lanes: int) -> str:
     moving = [s for n, s in zip(problem.batch, right) if n > 1]
     along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
     across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
-    if across and not along and ITEMSIZE[problem.types.single] != TURNED_BYTES:
-        return f"columns of {problem.types.single} cannot be turned"
+    if across and not along and VECTOR_BYTES // lanes != TURNED_BYTES:
+        return f"columns of {problem.types.b} cannot be turned"
     return "" if along or across else "the right operand has no whole vectors"
 
 
@@ -85,7 +101,7 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
         return "the convolution is a transposed one"
     if full.kernel[0] > 1 or full.in_lens[0] > 1:
         return "a tensor map of images has two spatial dimensions"
-    slice = SLICE_BYTES // ITEMSIZE[problem.types.single]
+    slice = SLICE_BYTES // VECTOR_BYTES * lanes
     if full.group_in % lanes or any(s % lanes for s in full.x_strides):
         return "the channels of a group are no whole vectors"
     if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
@@ -160,8 +176,10 @@ class _WarpgroupText(ContractionText):
     def __init__(self, placed: PlacedRequest, tile: WarpgroupTile | None, splits: int) -> None:
         super().__init__(placed)
         problem = self.request.problem
-        self.dtype = problem.types.single
-        self.slice = SLICE_BYTES // ITEMSIZE[self.dtype]
+        product = product_of(problem.types)
+        assert product is not None
+        self.product = product
+        self.slice = SLICE_BYTES // product.size
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
         rows, columns, slices, planes, widths, self.reads = question = _tile_question(placed)
         self.turned = widths != 8
@@ -169,18 +187,19 @@ class _WarpgroupText(ContractionText):
         part = -(-slices // splits)
         self.splits = -(-slices // part)
         down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
-        self.tiles = down * across * planes
-        self.blocks = min(self.tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
+        tiles = down * across * planes
+        self.blocks = min(tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
         self.arguments.integers(
-            down=down, across=across, tiles=self.tiles, part=part, slices=slices, stride=self.blocks, planes=planes
+            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=self.blocks, planes=planes
         )
         if self.splits > 1:
-            self.arguments.pointer("p_scratch", "scratch", "float32")
+            self.arguments.pointer("p_scratch", "scratch", self.accumulator)
         if isinstance(self._problem, GemmProblem):
             self._map_matrices(self._problem)
         else:
             self._map_images(self._problem)
-        self.width = placed.lanes(columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
+        roomy = self.tile.spare_registers >= AHEAD_REGISTERS
+        self.width = placed.lanes(columns, min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW))
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.slice
 
@@ -198,8 +217,8 @@ class _WarpgroupText(ContractionText):
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
         across = self.slice if self.turned else self.tile.columns
-        self.arguments.tensor_map("map_x", "x", self._layout(a, (self.slice, self.tile.rows, 1, 1)))
-        self.arguments.tensor_map("map_w", "w", self._layout(b, (self.slice, across, 1, 1)))
+        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.tile.rows, 1, 1)))
+        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (self.slice, across, 1, 1)))
 
     def _map_images(self, full: ConvProblem) -> None:
         """Declare the operands of a convolution."""
@@ -207,11 +226,11 @@ class _WarpgroupText(ContractionText):
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
         box = (self.slice, self.tile.rows, 1, 1)
-        self.arguments.tensor_map("map_x", "x", self._layout(axes, box, _windows(full)))
+        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
         taps, inputs, outputs = full.taps, full.group_in, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
         box = (self.slice, 1, self.tile.columns, 1)
-        self.arguments.tensor_map("map_w", "w", self._layout(weights, box))
+        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
             group_channels=full.group_in,
@@ -222,14 +241,18 @@ class _WarpgroupText(ContractionText):
             self.arguments.integer(f"apart_{axis}", full.dilation[d])
 
     def _layout(
-        self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int], windows: Windows | None = None
+        self,
+        dtype: str,
+        axes: Sequence[tuple[int, int]],
+        box: tuple[int, int, int, int],
+        windows: Windows | None = None,
     ) -> TensorLayout:
         """The layout of these lengths and strides; a stride along which nothing moves is any that is valid."""
-        lanes = VECTOR_BYTES // ITEMSIZE[self.dtype]
+        lanes = VECTOR_BYTES // self.product.size
         whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
         lens = [n for n, _ in whole]
         strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
-        return TensorLayout(self.dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
+        return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -238,9 +261,9 @@ class _WarpgroupText(ContractionText):
         for line in (
             *self.arguments.bind(),
             "thread = thread_index(0)",
-            f"ring_x = dynamic_{self.dtype}(0)",
-            f"ring_w = dynamic_{self.dtype}({ring})",
-            f"staged = dynamic_float32({tile.stages * tile.stage_bytes})",
+            f"ring_x = dynamic_{self.product.a}(0)",
+            f"ring_w = dynamic_{self.product.b}({ring})",
+            f"staged = dynamic_{self.accumulator}({tile.stages * tile.stage_bytes})",
             f"full = shared_int64({tile.stages})",
             f"empty = shared_int64({tile.stages})",
             "begin = block_index(2) * part",
@@ -399,7 +422,8 @@ class _WarpgroupText(ContractionText):
     def _consume(self, buffer: CodeBuffer) -> None:
         """Emit a warpgroup's loop over the slices of a tile."""
         tile = self.tile
-        buffer.line(f"sums = wgmma_zero({tile.columns})")
+        zero = "wgmma_zero" if self.accumulator == "float32" else f"wgmma_zero_{self.accumulator}"
+        buffer.line(f"sums = {zero}({tile.columns})")
         buffer.line("last = slot")
         buffer.line("k = begin")
         with buffer.block("while k < end:"):
@@ -407,7 +431,7 @@ class _WarpgroupText(ContractionText):
             buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            buffer.line(f"sums = wgmma_{self.dtype}(sums, own, theirs, {int(self.turned)})")
+            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)})")
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
@@ -428,19 +452,15 @@ class _WarpgroupText(ContractionText):
         turns, apart = per_row // 2, 32 // per_row
         for line in (
             f"area = warp * {16 * tile.pitch}",
-            f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2",
             f"line = idiv(lane, {per_row})",
             f"side = (lane - line * {per_row}) * {lanes}",
             f"from_staged = area + line * {tile.pitch} + side",
             "first_line = first_row + warp * 16 + line",
+            *self._halves(),
         ):
             buffer.line(line)
-        count = tile.staging // 8
         pieces = range(tile.columns // tile.staging)
-        stage = [
-            ["warp_barrier()", f"store_sums(staged, mine, {tile.pitch}, sums, {p * count}, {count})", "warp_barrier()"]
-            for p in pieces
-        ]
+        stage = [["warp_barrier()", *self._stored(p), "warp_barrier()"] for p in pieces]
         if turns <= AT_ONCE:
             ahead = self._parts_ahead(turns)
             parts = [
@@ -467,6 +487,41 @@ class _WarpgroupText(ContractionText):
                     self._load_part(buffer, part)
                     self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
 
+    def _halves(self) -> list[str]:
+        """Statements for where a lane stages its sums and finds its vectors.
+
+        A vector of 8 words is read as two halves, and neighbours would leave every second four banks alone: so halves
+        change places in every second row and every second 32 columns.
+        """
+        row = f"own_row = area + idiv(lane, 4) * {self.tile.pitch}"
+        if self.width != HALVED:
+            return [row, "mine = own_row + imod(lane, 4) * 2", "mine_far = mine"]
+        return [
+            row,
+            "odd_row = imod(idiv(lane, 4), 2) * 4",
+            "mine = own_row + imod(imod(lane, 4) * 2 + odd_row, 8)",
+            "mine_far = own_row + imod(imod(lane, 4) * 2 + 4 - odd_row, 8)",
+            "swapped = imod(line + idiv(side, 32), 2) * 4",
+        ]
+
+    def _stored(self, piece: int) -> list[str]:
+        """Statements that stage a piece of the sums."""
+        first, count = piece * self.tile.staging // 8, min(self.tile.staging, 32) // 8
+        return [
+            f"store_sums(staged, {place} + {32 * k}, {self.tile.pitch}, sums, {first + 4 * k}, {count})"
+            for k, place in enumerate(("mine", "mine_far")[: self.tile.staging // (8 * count)])
+        ]
+
+    def _staged(self, buffer: CodeBuffer, step: str) -> str:
+        """Emit the load of a staged vector, again and again: others are staged there later."""
+        lanes, place, name = self.width, f"from_staged + {step}", buffer.fresh()
+        text = f"{'load_aligned' if lanes > 1 else 'load'}(staged, {place}, {lanes})"
+        if lanes == HALVED:
+            halves = [f"load_aligned(staged, {place} + {at}, 4)" for at in ("swapped", "4 - swapped")]
+            text = f"join2({', '.join(halves)})"
+        buffer.line(f"{name} = {text}")
+        return name
+
     def _parts_ahead(self, turns: int) -> int:
         """Parts of so many vectors whose operands a lane asks for while it finishes another one; the first ones it asks
         for before the sums are there. Vectors that are one for each column are the same in all rows of a part."""
@@ -474,8 +529,8 @@ class _WarpgroupText(ContractionText):
         if self.splits > 1:
             return 0
         if not self.reads:
-            return 1
-        return at_once // turns - int(at_once < AHEAD)
+            return int(self.tile.spare_registers >= EARLY_REGISTERS)
+        return max(0, at_once // turns - int(at_once < AHEAD))
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
@@ -492,11 +547,8 @@ class _WarpgroupText(ContractionText):
         All loads come before the first store, across which the compiler moves none: so they are on their way together.
         """
         lanes = self.width
-        load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
-        sums = []
-        for step in steps:
-            sums.append(buffer.fresh())
-            buffer.line(f"{sums[-1]} = {load}(staged, from_staged + {step} + {part.along}, {lanes})")
+        store = "store_aligned" if lanes > 1 else "store"
+        sums = [self._staged(buffer, f"{step} + {part.along}") for step in steps]
         if self.splits == 1:
             sums = [self._finished(buffer, own, extras, lanes) for own, (_, extras) in zip(sums, part.places)]
         for row, (place, _), value in zip(part.rows, part.places, sums):

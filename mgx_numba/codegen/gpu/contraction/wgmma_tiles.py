@@ -27,9 +27,9 @@ AT_ONCE = 4
 AHEAD = 8
 """Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
 for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
-AT_ONCE_REGISTERS, AHEAD_REGISTERS = 64, 104
-"""Registers besides sums with which ptxas spills none for `AT_ONCE` vectors, and for `AHEAD`. With spills the
-convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
+EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
+"""Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills
+the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ TILES = (
     WarpgroupTile(64, 64, 12, 1),
     WarpgroupTile(64, 32, 16, 1, 32),
 )
-"""Those that were fastest for some shape on an H200."""
+"""Those that were fastest for some shape on an H200. Pairs of blocks that bring the columns of one another's tile, too,
+were up to 8% slower there."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2

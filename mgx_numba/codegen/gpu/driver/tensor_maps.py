@@ -14,7 +14,10 @@ from .library import Driver
 __all__ = ["encoded"]
 
 # Enumerations of cuda.h, CUtensorMap...
-_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+_TYPES = {
+    **dict.fromkeys(("uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 0),  # bytes, which nothing is computed of
+    "float16": 6, "float32": 7, "bfloat16": 9,
+}  # fmt: skip
 _INTERLEAVE_NONE, _SWIZZLE_128, _PROMOTION_256, _FILL_ZEROS = 0, 3, 3, 0
 _RANK = 4
 _ALIGNMENT = 64

@@ -1,6 +1,6 @@
 """What works beside threads, as interpreted kernels see it: barriers that count, the copy engine, warpgroups' products.
 
-Who may see what is known by clocks: each thread has one, with an entry for every thread and every barrier of the block;
+Who may see what is known by clocks: each thread has one, with an entry for every thread and barrier of its cluster;
 arriving gives it to the barrier, waiting takes what all who arrived knew. A copy is seen by those who know that the
 phase which counts its bytes is complete; a product has read its operands when `wgmma_wait` has said so, and memory may
 be written again by those who know that.
@@ -14,14 +14,15 @@ import numpy as np
 
 from ...launch import TensorLayout
 from ...printer import numpy_dtype
+from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread
 
-__all__ = ["WARPGROUP", "BlockAsync", "Copies"]
+__all__ = ["WARPGROUP", "BlockAsync", "Copies", "added_products"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
 MOST_BARRIERS = 64
-"""Barriers of a block that clocks have entries for."""
+"""Barriers of a cluster that clocks have entries for."""
 ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
 _TF32 = np.int32(-(1 << 13))
@@ -69,7 +70,8 @@ class _Products:
 
 
 class BlockAsync:
-    """A block's barriers, copies on the way, products on the way, and clocks."""
+    """Barriers, copies on the way, products on the way, and clocks of the blocks of a cluster, whose threads are
+    numbered through."""
 
     def __init__(self, threads: int, memory: Memory) -> None:
         self._threads = threads
@@ -93,7 +95,7 @@ class BlockAsync:
         """``mbarrier_init``."""
         key = id(p.allocation), p.start
         if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
-            raise KernelFault(f"a block has more than {MOST_BARRIERS} barriers")
+            raise KernelFault(f"the blocks of a cluster have more than {MOST_BARRIERS} barriers")
         if count < 1:
             raise KernelFault(f"a barrier of {count} arrivals")
         number = self._threads + len(self._barriers)
@@ -187,18 +189,14 @@ class BlockAsync:
 
     # Products
 
-    def multiply(self, dtype: np.dtype, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
-        """``wgmma_<dtype>`` of the warpgroup whose first thread is ``first``: 64 rows of sums and as many of ``a``."""
-        depth, columns = ROW // dtype.itemsize, sums.shape[1]
-        left = self._operand(a, first, np.arange(64 * ROW), dtype).reshape(64, depth)
+    def multiply(self, product: Product, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
+        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``."""
+        depth, columns = ROW // product.size, sums.shape[1]
+        left = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
+        right = self._operand(b, first, np.arange(columns * ROW), numpy_dtype(product.b))
         if turned:
-            wide = ROW // dtype.itemsize
-            parts = self._operand(b, first, np.arange(columns * ROW), dtype).reshape(-1, depth, wide)
-            right = parts.transpose(0, 2, 1).reshape(columns, depth)
-        else:
-            right = self._operand(b, first, np.arange(columns * ROW), dtype).reshape(columns, depth)
-        with np.errstate(all="ignore"):
-            return (sums + left.astype(np.float32) @ right.astype(np.float32).T).astype(np.float32)
+            right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
+        return added_products(sums, left, right.reshape(columns, depth))
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size
@@ -236,6 +234,12 @@ class BlockAsync:
             for reading in own.committed.pop(0):
                 reading.done = self._clocks[threads, threads].copy()
         return not own.committed and not own.current
+
+
+def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``sums + left @ right.T`` in the dtype of the sums, in which integers wrap."""
+    with np.errstate(all="ignore"):
+        return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
 
 
 class Copies:

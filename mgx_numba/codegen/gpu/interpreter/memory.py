@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ....errors import MgxError
 from ...launch import TensorLayout, TensorMap
 from ..architecture import WARP
 
-__all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
+__all__ = ["EPOCH", "GENERATION", "Allocation", "KernelFault", "Memory", "Place", "Thread", "block_number"]
 
 _NOBODY = -1
 """Thread number of a byte that none has touched."""
@@ -21,6 +22,8 @@ _WARP_READERS = -3
 """Less the number of a warp: several threads of it have read a byte, and no other."""
 EPOCH = 1 << 20
 """A block's epoch: barriers of a warp between two of the block are fewer."""
+GENERATION = 1 << 20
+"""Epochs of a block between two barriers of its cluster are fewer."""
 _X_BITS, _Y_BITS = 24, 20
 """Bits of a block's number for its first two indices: interpreted grids are small."""
 
@@ -32,12 +35,25 @@ class KernelFault(MgxError):
 @dataclass
 class Thread:
     """Whose turn it is: a thread of a block, and the barriers that its block has passed: ``epoch`` of the block
-    counted in steps of `EPOCH`, plus those of the thread's warp since."""
+    counted in steps of `EPOCH`, plus those of the thread's warp since; a barrier of its cluster begins the next
+    multiple of `GENERATION` epochs. ``kin`` are the number of the first block of the cluster and of the first one
+    behind it."""
 
     block: tuple[int, int, int] = (0, 0, 0)
     index: int = 0
     number: int = 0
     epoch: int = 0
+    kin: tuple[int, int] = (0, 0)
+
+
+class _Access(NamedTuple):
+    """Bytes of an allocation, and the thread, the block, the epoch and the cluster (`Thread.kin`) that touch them."""
+
+    part: slice
+    number: int
+    block: int
+    epoch: int
+    kin: tuple[int, int]
 
 
 class Allocation:
@@ -56,6 +72,8 @@ class Allocation:
         shape = (3, self.data.size)
         self._writer = np.full(shape, _NOBODY, np.int64)  # thread, block, epoch
         self._reader = np.full(shape, _NOBODY, np.int64)
+        self._is_written = self._is_read = False
+        self._reads: list[_Access] = []
 
     def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
         """Note an access.
@@ -72,42 +90,76 @@ class Allocation:
                 self.written[part] = True
             elif not self.written[part].all():
                 raise KernelFault(f"reads bytes {start} to {start + size} of {self.name}, which nobody has written")
-        self._check(self._writer[:, part], who, block, "wrote", start, write)
-        if write:
-            self._check(self._reader[:, part], who, block, "read", start, write)
-            self._writer[:, part] = [[who.number], [block], [who.epoch]]
-        else:
-            readers = self._reader[:, part]
-            before = readers[2] < who.epoch
-            past = (
-                (readers[1] == block)
-                & before
-                & ((readers[2] // EPOCH < who.epoch // EPOCH) | _of_warp(readers[0], who))
-            )
-            fresh = (readers[0] == _NOBODY) | (readers[0] == who.number) | past
-            near = (readers[1] == block) & _of_warp(readers[0], who)
-            readers[0] = np.where(fresh, who.number, np.where(near, _WARP_READERS - who.number // WARP, _SEVERAL))
-            readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
-            readers[2] = who.epoch
+        access = _Access(part, who.number, block, who.epoch, who.kin)
+        if self._is_written:
+            self._check(self._writer, access, "wrote", write)
+        if not write:
+            self._reads.append(access)  # who has read is asked when somebody writes, which of most memory nobody does
+            return
+        if self._reads:
+            self._note_reads(access)
+        if self._is_read:
+            self._check(self._reader, access, "read", write)
+        self._writer[0, part], self._writer[1, part], self._writer[2, part] = who.number, block, who.epoch
+        self._is_written = True
 
-    def _check(self, last: np.ndarray, who: Thread, block: int, did: str, start: int, write: bool) -> None:
-        past = (last[2] // EPOCH < who.epoch // EPOCH) | ((last[2] < who.epoch) & _of_warp(last[0], who))
-        others = (last[0] != _NOBODY) & ((last[1] != block) | ((last[0] != who.number) & ~past))
+    def _since(self, access: _Access) -> int:
+        """The epoch before which all that touched this memory had passed a barrier with who does so now."""
+        alone = self.shared and access.kin[1] - access.kin[0] <= 1
+        return access.epoch // EPOCH * EPOCH if alone else _NOBODY
+
+    def _note_reads(self, now: _Access) -> None:
+        """Bring who has read up to an access."""
+        since = self._since(now)
+        for access in self._reads:
+            if access.epoch < since:
+                continue
+            number, block = access.number, access.block
+            readers = self._reader[:, access.part]
+            fresh = (readers[0] == _NOBODY) | (readers[0] == number) | _past(readers, access)
+            near = (readers[1] == block) & _of_warp(readers[0], number)
+            readers[0] = np.where(fresh, number, np.where(near, _WARP_READERS - number // WARP, _SEVERAL))
+            readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
+            readers[2] = access.epoch
+            self._is_read = True
+        self._reads.clear()
+
+    def _check(self, touched: np.ndarray, access: _Access, did: str, write: bool) -> None:
+        part = access.part
+        last = touched[:, part]
+        if (last[0] == _NOBODY).all() or (last[2] < self._since(access)).all():
+            return
+        others = (last[0] != _NOBODY) & ((last[0] != access.number) | (last[1] != access.block))
+        if not others.any():
+            return
+        others &= ~_past(last, access)
         if others.any():
             at = int(np.argmax(others))
             number = int(last[0, at])
             whom = f"thread {number}" if number >= 0 else "several threads"
             verb = "writes" if write else "reads"
             raise KernelFault(
-                f"{verb} byte {start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without a "
-                "barrier between"
+                f"{verb} byte {part.start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without "
+                "a barrier between"
             )
 
 
-def _of_warp(numbers: np.ndarray, who: Thread) -> np.ndarray:
+def _past(last: np.ndarray, access: _Access) -> np.ndarray:
+    """Which accesses, by thread, block and epoch, were before a barrier that both they and a thread have passed."""
+    own = (last[2] < access.epoch) & _of_warp(last[0], access.number)
+    within = (last[2] // EPOCH < access.epoch // EPOCH) | own
+    past = (last[1] == access.block) & within
+    first, end = access.kin
+    if end - first > 1:
+        steps = EPOCH * GENERATION
+        past |= (last[1] >= first) & (last[1] < end) & (last[2] // steps < access.epoch // steps)
+    return past
+
+
+def _of_warp(numbers: np.ndarray, number: int) -> np.ndarray:
     """Which of these, threads or all readers of a warp, are of a thread's own warp."""
     warps = np.where(numbers >= 0, numbers // WARP, _WARP_READERS - numbers)
-    return warps == who.number // WARP
+    return warps == number // WARP
 
 
 class Memory:
@@ -197,5 +249,10 @@ class Place:
         return (self.start + int(index) * self.dtype.itemsize) % size
 
     def _block(self) -> int:
-        x, y, z = self.who.block
-        return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)
+        return block_number(self.who.block)
+
+
+def block_number(block: tuple[int, int, int]) -> int:
+    """A block's number in its grid, as accesses are noted with: neighbours along the first axis follow one another."""
+    x, y, z = block
+    return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)

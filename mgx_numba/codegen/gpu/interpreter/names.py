@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from ....core.types import from_numpy
-from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar, cast_array
+from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, cast_array, evaluator
 from .memory import KernelFault, Place
 
 __all__ = ["DTYPES", "elementwise_names", "memory_names", "numpy_dtype"]
@@ -25,7 +25,6 @@ _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 3
 _STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 DTYPES = ("bool", *_INTEGERS, "float32", "float64", *_STORAGE)
 _WEAK = (np.dtype(np.int64), np.dtype(np.float64))
-_scalar = NumpyScalar()
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -41,6 +40,8 @@ def _dtype(value: Any) -> np.dtype:
 
 def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     """Operands of one dtype: that of the vectors, else of the scalars that are not what Python's literals are."""
+    if len({getattr(v, "dtype", None) for v in operands}) == 1 and isinstance(operands[0], (np.ndarray, np.generic)):
+        return tuple(map(np.asarray, operands))
     vectors = {v.dtype for v in operands if isinstance(v, np.ndarray) and v.ndim}
     if len(vectors) > 1:
         raise KernelFault(f"operands of the dtypes {sorted(map(str, vectors))}")
@@ -53,12 +54,19 @@ def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
 
 
 def _elementwise(name: str) -> Callable[..., Any]:
-    function = getattr(_scalar, name)
+    function = _fma if name == "fma" else evaluator(name)
 
     def call(*operands: Any) -> Any:
         return function(*_meet(operands))
 
     return call
+
+
+_multiplied, _added = evaluator("mul"), evaluator("add")
+
+
+def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    return _added(_multiplied(a, b), c)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
@@ -85,7 +93,7 @@ def _bits(dtype: np.dtype, x: Any) -> Any:
 
 
 def _reduced(name: str) -> Callable[[np.ndarray], Any]:
-    combine = getattr(_scalar, name)
+    combine = evaluator(name)
 
     def call(v: np.ndarray) -> Any:
         while v.size > 1:
@@ -99,6 +107,10 @@ def _reduced(name: str) -> Callable[[np.ndarray], Any]:
 def _exp2(x: Any) -> Any:
     with np.errstate(all="ignore"):
         return np.exp2(np.asarray(x, np.float32))
+
+
+def _rounded(dtype: np.dtype, x: np.ndarray, zero: int) -> np.ndarray:
+    return _cast(dtype, np.rint(x) + np.float32(zero))
 
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
@@ -120,6 +132,8 @@ def elementwise_names() -> dict[str, Any]:
         names[f"const_{dtype}"] = functools.partial(_constant, numpy_dtype(dtype))
         names[f"cast_{dtype}"] = functools.partial(_cast, numpy_dtype(dtype))
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
+    for dtype in ("int8", "uint8"):
+        names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
     for dtype in _INTEGERS:
         names[f"iota_{dtype}"] = functools.partial(np.arange, dtype=numpy_dtype(dtype))
     for name, combine in (("add", "add"), ("mul", "mul"), ("max", "max"), ("min", "min"), ("or", "logical_or"),

@@ -20,8 +20,9 @@ from ....errors import MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
 from ..architecture import WARP
-from .asynchronous import WARPGROUP, BlockAsync, Copies
-from .memory import EPOCH, Allocation, KernelFault, Memory, Place, Thread
+from ..products import PRODUCTS, Product
+from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products
+from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
 from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
 
@@ -32,19 +33,18 @@ def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [lanes[k ^ mask][0] for k, (_, mask) in enumerate(lanes)]
 
 
-def _mma(dtype: np.dtype, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _mma(product: Product, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The product of 16 rows and 8 columns, from words as `lang.tensor_cores` says who holds them."""
-    rows, columns, sums = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32), np.empty((16, 8), np.float32)
+    rows, columns = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32)
+    sums = np.empty((16, 8), numpy_dtype(product.accumulator))
     places = [(lane // 4, lane % 4) for lane in range(WARP)]
     for (g, c), (own, a, b) in zip(places, lanes):
         rows[g, c], rows[g + 8, c], rows[g, c + 4], rows[g + 8, c + 4] = a
         columns[g, c], columns[g, c + 4] = b
         sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2] = own[:2], own[2:]
-    if dtype == np.float32:
+    if product.a == "float32":
         rows, columns = rows & _TF32, columns & _TF32
-    wide = [m.view(dtype).astype(np.float32) for m in (rows, columns)]
-    with np.errstate(all="ignore"):
-        sums += wide[0] @ wide[1].T
+    sums = added_products(sums, rows.view(numpy_dtype(product.a)), columns.view(numpy_dtype(product.b)))
     return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
 
 
@@ -68,11 +68,11 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "ldmatrix4": functools.partial(_ldmatrix, False),
     "ldmatrix4_turned": functools.partial(_ldmatrix, True),
     "warp_barrier": lambda lanes: [None] * WARP,
-    **{f"mma_{name}": functools.partial(_mma, numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
+    **{f"mma_{product.name}": functools.partial(_mma, product) for product in PRODUCTS.values()},
 }
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
-_STOPPING = frozenset(("barrier", "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
+_STOPPING = frozenset(("barrier", "cluster_barrier", "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -107,59 +107,101 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
     """
     memory.forget()
     filename = f"<{source.name}>"
-    state = _BlockState(memory, geometry)
-    names = {**elementwise_names(), **memory_names(), **_thread_names(state), **_engine_names(state)}
-    exec(_code(source.text, filename), names)
-    if names["THREADS"] != geometry.threads[0] or geometry.threads[1:] != (1, 1):
+    code = _code(source.text, filename)
+    defined: dict[str, Any] = {}
+    exec(code, defined)
+    if defined["THREADS"] != geometry.threads[0] or geometry.threads[1:] != (1, 1):
         raise KernelFault(
-            f"{source.name} is launched with {geometry.threads} threads a block; it is for {names['THREADS']}"
+            f"{source.name} is launched with {geometry.threads} threads a block; it is for {defined['THREADS']}"
         )
-    if len(args) > names["SLOTS"]:
-        raise KernelFault(f"{source.name} is launched with {len(args)} arguments; it has {names['SLOTS']}")
+    if len(args) > defined["SLOTS"]:
+        raise KernelFault(f"{source.name} is launched with {len(args)} arguments; it has {defined['SLOTS']}")
+    count = defined.get("CLUSTER", 1)
+    if geometry.blocks[0] % count:
+        raise KernelFault(f"{source.name} is launched with {geometry.blocks} blocks, in clusters of {count}")
+    cluster: list[_BlockState] = []
+    for rank in range(count):
+        cluster.append(_BlockState(memory, geometry, rank, cluster))
+    kernels = []
+    for state in cluster:
+        names = {**elementwise_names(), **memory_names(), **_thread_names(state), **_engine_names(state)}
+        exec(code, names)
+        kernels.append(names["kernel"])
     lines = source.text.splitlines()
     for z in range(geometry.blocks[2]):
         for y in range(geometry.blocks[1]):
-            for x in range(geometry.blocks[0]):
-                state.begin((x, y, z))
-                _RunningBlock(source.name, lines, filename, names["kernel"], args, state).run()
+            for x in range(0, geometry.blocks[0], count):
+                sync = BlockAsync(count * geometry.threads[0], memory)
+                for state in cluster:
+                    state.begin((x + state.rank, y, z), sync)
+                blocks = [_RunningBlock(source.name, lines, filename, k, args, s) for k, s in zip(kernels, cluster)]
+                with np.errstate(all="ignore"):  # once for all names: it takes as long as a vector's sum
+                    _run_together(blocks, sync)
 
 
 class _BlockState:
     """What the names refer to that a block has: whose turn it is, its memory, and what works beside its threads.
 
     Attributes:
+        rank: its number in its cluster, of which ``cluster`` has all blocks.
+        first: number of its first thread there.
         shared: its memory by the line that declares it.
         dynamic: the memory that the launch gives.
     """
 
-    def __init__(self, memory: Memory, geometry: Grid) -> None:
+    def __init__(self, memory: Memory, geometry: Grid, rank: int, cluster: Sequence[_BlockState]) -> None:
         self.memory = memory
         self.threads = geometry.threads[0]
+        self.rank, self.cluster = rank, cluster
+        self.first = rank * self.threads
         self.who = Thread()
         self.copies = Copies(self.who)
         self._dynamic_bytes = geometry.shared_bytes
-        self.begin((0, 0, 0))
 
-    def begin(self, block: tuple[int, int, int]) -> None:
-        """A new block."""
+    @property
+    def number(self) -> int:
+        """That of the thread whose turn it is, in the cluster."""
+        return self.first + self.who.number
+
+    def there(self, place: Place, rank: int) -> Place:
+        """Where a place of the block's memory is in another block's.
+
+        Raises:
+            KernelFault: there is no such block, or it has not come to declare this memory.
+        """
+        if not 0 <= rank < len(self.cluster):
+            raise KernelFault(f"a cluster of {len(self.cluster)} blocks has no block {rank}")
+        other = self.cluster[rank]
+        lines = [line for line, own in self.shared.items() if own is place.allocation]
+        if place.allocation is not self.dynamic and (not lines or lines[0] not in other.shared):
+            raise KernelFault(f"{place.allocation.name} is not in block {rank} of the cluster")
+        found = other.shared[lines[0]] if lines else other.dynamic
+        return Place(found, place.start, place.dtype, place.who)
+
+    def begin(self, block: tuple[int, int, int], sync: BlockAsync) -> None:
+        """A new block, in a new cluster."""
         self.who.block, self.who.epoch = block, 0
+        first = block_number(block) - self.rank
+        self.who.kin = first, first + len(self.cluster)
         self.shared: dict[int, Allocation] = {}
         self.dynamic = Allocation(np.zeros(self._dynamic_bytes, np.uint8), "the block's dynamic memory", shared=True)
         self.copies.forget()
-        self.sync = BlockAsync(self.threads, self.memory)
+        self.sync = sync
 
 
 def _engine_names(state: _BlockState) -> dict[str, Any]:
     """The names of barriers that count, of the copy engine, and of what warpgroups hold."""
 
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
-        state.sync.load(to, number, barrier, place, taps, state.who.number)
+        state.sync.load(to, number, barrier, place, taps, state.number)
 
     return {
         "mbarrier_init": lambda p, count: state.sync.init(p, count),
         "mbarrier_fence": lambda: None,
-        "mbarrier_arrive": lambda p: state.sync.arrive(p, state.who.number),
-        "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.who.number, count),
+        "mbarrier_arrive": lambda p: state.sync.arrive(p, state.number),
+        "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
+        "cluster_rank": lambda: state.rank,
+        "cluster_pointer": state.there,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
         "copy_wait": state.copies.wait,
@@ -169,7 +211,8 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "tensor_load": load,
         "tensor_load_window": load,
         "wgmma_fence": lambda: None,
-        "wgmma_zero": wgmma_zero,
+        "wgmma_zero": functools.partial(wgmma_zero, np.float32),
+        "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "store_sums": store_sums,
     }
 
@@ -206,6 +249,21 @@ def _line_of_caller() -> int:
     return sys._getframe(2).f_lineno
 
 
+def _run_together(blocks: Sequence[_RunningBlock], sync: BlockAsync) -> None:
+    """Run the blocks of a cluster to their end."""
+    answers = [block.everyone() for block in blocks]
+    while any(answers):
+        for block, given in zip(blocks, answers):
+            block.advance(given)
+        answers = [block.met() for block in blocks]
+        places = {block.waits_for_cluster() for block in blocks}
+        if not any(answers) and len(places) == 1 and all(places):
+            answers = [block.everyone() for block in blocks]
+            sync.meet(range(sum(len(a) for a in answers)))
+    for block in blocks:
+        block.expect_ended()
+
+
 class _RunningBlock:
     """One block while it runs."""
 
@@ -218,18 +276,31 @@ class _RunningBlock:
         self._filename = filename
         self._who = state.who
         self._sync = state.sync
+        self._first = state.first
         self._steps = [kernel(args) for _ in range(state.threads)]
         self._warp_epochs = [0] * (-(-state.threads // WARP))
         self._epoch = 0
         self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
 
-    def run(self) -> None:
-        """Run all threads to their end."""
-        answers: dict[int, Any] = dict.fromkeys(range(len(self._steps)))
-        while answers:
-            for index, answer in answers.items():
-                self._advance(index, answer)
-            answers = self._met()
+    def everyone(self) -> dict[int, Any]:
+        """Nothing for every thread: to begin with, and after a barrier of the cluster."""
+        self._epoch = (self._epoch // GENERATION + 1) * GENERATION
+        return dict.fromkeys(range(len(self._steps)))
+
+    def advance(self, answers: dict[int, Any]) -> None:
+        """Run threads that are given something to where they wait next."""
+        for index, answer in answers.items():
+            self._advance(index, answer)
+
+    def waits_for_cluster(self) -> int:
+        """The line of the cluster's barrier at which all threads wait; 0 if they do not."""
+        places = {r[:2] for r in self._waiting.values()}
+        together = len(self._waiting) == len(self._steps) and len(places) == 1
+        name, line = next(iter(places)) if together else ("", 0)
+        return line if name == "cluster_barrier" else 0
+
+    def expect_ended(self) -> None:
+        """Raises `KernelFault` if threads wait for others."""
         if self._waiting:
             raise self._stuck()
 
@@ -259,7 +330,7 @@ class _RunningBlock:
             trace = trace.tb_next
         return f", line {line} ({self._lines[line - 1].strip()})" if line else ""
 
-    def _met(self) -> dict[int, Any]:
+    def met(self) -> dict[int, Any]:
         """What the threads get that have all met, by thread."""
         found: dict[int, Any] = {}
         for index, (name, line, given) in self._waiting.items():
@@ -270,14 +341,14 @@ class _RunningBlock:
             if name in COLLECTIVES:
                 if name == "warp_barrier":
                     self._warp_epochs[first // WARP] += 1
-                    self._sync.meet(range(first, first + WARP))
+                    self._sync.meet(range(self._first + first, self._first + first + WARP))
                 self._turn(first)
                 results = self._told(first, self._waiting[first][1], functools.partial(COLLECTIVES[name], operands))
                 found.update(zip(range(first, first + WARP), results))
         for first in range(0, len(self._steps), WARPGROUP):
             name, operands = self._agreed(range(first, first + WARPGROUP))
             if name in WARPGROUP_NAMES:
-                call = functools.partial(WARPGROUP_NAMES[name], self._sync, first, operands)
+                call = functools.partial(WARPGROUP_NAMES[name], self._sync, self._first + first, operands)
                 results = self._told(first, self._waiting[first][1], call)
                 found.update(zip(range(first, first + WARPGROUP), results))
         if found:
@@ -285,7 +356,7 @@ class _RunningBlock:
         everyone = len(self._waiting) == len(self._steps)
         if everyone and {r[:2] for r in self._waiting.values()} == {("barrier", next(iter(self._waiting.values()))[1])}:
             self._epoch += 1
-            self._sync.meet(range(len(self._steps)))
+            self._sync.meet(range(self._first, self._first + len(self._steps)))
             return dict.fromkeys(range(len(self._steps)))
         return {}
 
@@ -297,7 +368,7 @@ class _RunningBlock:
         return requests[0][0], [r[2] for r in requests]
 
     def _passed(self, index: int, barrier: Place, parity: int) -> bool:
-        return self._sync.passed(barrier, parity, index)
+        return self._sync.passed(barrier, parity, self._first + index)
 
     def _told(self, index: int, line: int, action: Callable[[], Any]) -> Any:
         """What an action gives; a fault says which thread and line it is of."""

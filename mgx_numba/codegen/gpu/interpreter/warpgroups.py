@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from ..products import PRODUCTS, Product
 from .asynchronous import WARPGROUP, BlockAsync
 from .memory import KernelFault, Place
-from .names import numpy_dtype
 
 __all__ = ["WARPGROUP_NAMES", "HeldSums", "store_sums", "wgmma_zero"]
 
 
 @dataclass(frozen=True)
 class HeldSums:
-    """A thread's sums; ``ready`` when no product that adds to them is on the way."""
+    """A thread's sums, float32 or int32; ``ready`` when no product that adds to them is on the way."""
 
     numbers: np.ndarray
     ready: bool = True
 
 
-def wgmma_zero(columns: int) -> HeldSums:
+def wgmma_zero(dtype: type, columns: int) -> HeldSums:
     """See the vocabulary."""
-    return HeldSums(np.zeros(columns // 2, np.float32))
+    return HeldSums(np.zeros(columns // 2, dtype))
 
 
 def store_sums(p: Place, i: int, pitch: int, sums: HeldSums, first: int, count: int) -> None:
@@ -51,16 +51,16 @@ def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, number // 4 * 8 + thread[:, None] % 4 * 2 + number % 2
 
 
-def _multiply(dtype: np.dtype) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
+def _multiply(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
     def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
         _, a, b, turned = operands[0]
         if any((o[1].start, o[2].start, o[3]) != (a.start, b.start, turned) for o in operands):
             raise KernelFault("the threads of a warpgroup multiply different operands")
         held = np.stack([o[0].numbers for o in operands])
         rows, columns = _places(2 * held.shape[1])
-        whole = np.empty((64, 2 * held.shape[1]), np.float32)
+        whole = np.empty((64, 2 * held.shape[1]), held.dtype)
         whole[rows, columns] = held
-        whole = sync.multiply(dtype, first, whole, a, b, turned)
+        whole = sync.multiply(product, first, whole, a, b, turned)
         return [HeldSums(numbers, False) for numbers in whole[rows, columns]]
 
     return call
@@ -79,6 +79,6 @@ def _wait(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> 
 WARPGROUP_NAMES: dict[str, Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]] = {
     "wgmma_commit": _commit,
     "wgmma_wait": _wait,
-    **{f"wgmma_{name}": _multiply(numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
+    **{f"wgmma_{product.name}": _multiply(product) for product in PRODUCTS.values()},
 }
 """Names that the 128 threads of a warpgroup call together: each thread's result, from the operands of all."""

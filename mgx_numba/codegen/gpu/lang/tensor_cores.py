@@ -2,7 +2,8 @@
 
 In 32-bit words the operands of all types are alike: with g = lane // 4 and c = lane % 4, ``a`` has the words (row g,
 word c), (g + 8, c), (g, c + 4), (g + 8, c + 4) of 16 rows of 8 words, ``b`` the words c and c + 4 of column g, and the
-sums are those of rows g and g + 8, columns 2 c and 2 c + 1: PTX ISA, "Matrix fragments for mma.m16n8k16" (and k8).
+sums are those of rows g and g + 8, columns 2 c and 2 c + 1: PTX ISA, "Matrix fragments for mma.m16n8k16" (k8, k32).
+`codegen.gpu.products` has the types and what the words for them are called.
 """
 
 from __future__ import annotations
@@ -15,37 +16,51 @@ from numba.core.errors import TypingError
 
 from ...lang.target import itemsize
 from ...lang.vector import Vec, make_intrinsic, pointer_type
+from ..products import PRODUCTS, Product
 from .threads import call, target
 
-__all__ = ["floats_of", "join2", "join4", "mma_bfloat16", "mma_float16", "mma_float32", "pack_words", "words_of"]
+__all__ = ["floats_of", "join2", "join4", "pack_words", "words_of"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
-_SUMS, _A, _B = Vec("float32", 4), Vec("int32", 4), Vec("int32", 2)
-_LEAST_CAPABILITY = (8, 0)
-"""Compute capability from which on PTX has these instructions for bfloat16 and TF32."""
+_NUMBERS = {"float32": _F32, "int32": _I32}
+_A, _B = Vec("int32", 4), Vec("int32", 2)
+_INTRINSICS = {
+    "f16.f16": "m16n8k16.row.col.f32.f32",
+    "bf16.bf16": "m16n8k16.row.col.bf16",
+    "tf32.tf32": "m16n8k8.row.col.tf32",
+    "s8.s8": "m16n8k32.row.col.s8",
+    "u8.u8": "m16n8k32.row.col.u8",
+    "s8.u8": "m16n8k32.row.col.s8.u8",
+    "u8.s8": "m16n8k32.row.col.u8.s8",
+    "e4m3.e4m3": "m16n8k32.row.col.f32.e4m3.e4m3.f32",
+    "e5m2.e5m2": "m16n8k32.row.col.f32.e5m2.e5m2.f32",
+}
+"""LLVM's names of the instructions, less what all begin with, by the operands' types (NVPTX usage, "mma")."""
 
 
-def _mma(dtype: str, intrinsic: str) -> Any:
-    name = f"mma_{dtype}"
+def _mma(name: str, product: Product) -> Any:
+    held = Vec(product.accumulator, 4)
+    element = _NUMBERS[product.accumulator]
+    intrinsic = f"llvm.nvvm.mma.{_INTRINSICS[product.kind]}"
 
     def define(sums: types.Type, a: types.Type, b: types.Type) -> Any:
-        if (sums, a, b) != (_SUMS, _A, _B):
-            raise TypingError(f"{name}: expected {_SUMS}, {_A} and {_B}, got {sums}, {a} and {b}")
+        if (sums, a, b) != (held, _A, _B):
+            raise TypingError(f"{name}: expected {held}, {_A} and {_B}, got {sums}, {a} and {b}")
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            if target().capability < _LEAST_CAPABILITY:
+            if target().capability < product.capability:
                 raise TypingError(f"{name}: {target().name} has no such instruction")
             words = [builder.extract_element(v, _I32(k)) for v, n in ((values[1], 4), (values[2], 2)) for k in range(n)]
-            if dtype == "float16":
+            if product.a == "float16":
                 words = [builder.bitcast(word, ir.VectorType(ir.HalfType(), 2)) for word in words]
             before = [builder.extract_element(values[0], _I32(k)) for k in range(4)]
-            made = call(builder, intrinsic, ir.LiteralStructType([_F32] * 4), [*words, *before])
+            made = call(builder, intrinsic, ir.LiteralStructType([element] * 4), [*words, *before])
             result = ir.Constant(values[0].type, ir.Undefined)
             for k in range(4):
                 result = builder.insert_element(result, builder.extract_value(made, k), _I32(k))
             return result
 
-        return _SUMS(_SUMS, _A, _B), lower
+        return held(held, _A, _B), lower
 
     return make_intrinsic(name, define, 3)
 
@@ -97,8 +112,10 @@ def _pack_words(v: types.Type) -> Any:
 
 pack_words = make_intrinsic("pack_words", _pack_words, 1)
 join2, join4 = _join(2), _join(4)
-mma_float16 = _mma("float16", "llvm.nvvm.mma.m16n8k16.row.col.f32.f32")
-mma_bfloat16 = _mma("bfloat16", "llvm.nvvm.mma.m16n8k16.row.col.bf16")
-mma_float32 = _mma("float32", "llvm.nvvm.mma.m16n8k8.row.col.tf32")
 words_of = _seen_as("words_of", "int32", _I32)
 floats_of = _seen_as("floats_of", "float32", _F32)
+
+for _product in PRODUCTS.values():
+    _name = f"mma_{_product.name}"
+    globals()[_name] = _mma(_name, _product)
+    __all__ += [_name]

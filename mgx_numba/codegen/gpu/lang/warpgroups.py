@@ -3,6 +3,8 @@
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four consecutive warps, the first of which
 is a multiple of four. Its sums are 64 rows: thread t has of rows 16 (t // 32) + t % 32 // 4 and 8 further, of each 8
 columns, columns 2 (t % 4) and the next: four sums, those of the first row before those of the second.
+
+`codegen.gpu.products` has the types and what the words for them are called.
 """
 
 from __future__ import annotations
@@ -15,17 +17,19 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.extending import register_model
 
-from ...lang.target import itemsize
 from ...lang.vector import constant_int, make_intrinsic, pointer_dtype
+from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
 from .threads import inline, target
 
-__all__ = [
-    "WarpgroupSums", "store_sums", "wgmma_bfloat16", "wgmma_commit", "wgmma_fence", "wgmma_float16", "wgmma_float32",
-    "wgmma_wait", "wgmma_zero",
-]  # fmt: skip
+__all__ = ["WarpgroupSums", "store_sums", "wgmma_commit", "wgmma_fence", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32"]
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_NUMBERS = {"float32": _F32, "int32": _I32}
+_REGISTERS = {"float32": "f", "int32": "r"}
+"""What inline text calls a register of a sum's type."""
+_TYPES = {"float32": "f32", "int32": "s32"}
+"""What PTX calls it."""
 MOST_COLUMNS = 256
 """Columns of one instruction at most."""
 SLICE_BYTES = 128
@@ -39,11 +43,12 @@ _FEATURE = "90a"
 
 
 class WarpgroupSums(types.Type):
-    """A thread's part of the sums of ``columns`` columns: half as many float32."""
+    """A thread's part of the sums of ``columns`` columns: half as many numbers of a dtype, float32 or int32."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, dtype: str) -> None:
         self.columns = columns
-        super().__init__(name=f"sums({columns})")
+        self.dtype = dtype
+        super().__init__(name=f"sums({dtype}, {columns})")
 
     @property
     def count(self) -> int:
@@ -54,19 +59,22 @@ class WarpgroupSums(types.Type):
 @register_model(WarpgroupSums)
 class _SumsModel(models.PrimitiveModel):
     def __init__(self, manager: Any, sums: WarpgroupSums) -> None:
-        super().__init__(manager, sums, ir.LiteralStructType([_F32] * sums.count))
+        super().__init__(manager, sums, ir.LiteralStructType([_NUMBERS[sums.dtype]] * sums.count))
 
 
-def _zero(columns: types.Type) -> Any:
-    wanted = constant_int("wgmma_zero", "COLUMNS", columns, low=8, high=MOST_COLUMNS)
-    if wanted % 8:
-        raise TypingError(f"wgmma_zero: COLUMNS must be a multiple of 8, got {wanted}")
-    made = WarpgroupSums(wanted)
+def _zero(name: str, dtype: str) -> Any:
+    def define(columns: types.Type) -> Any:
+        wanted = constant_int(name, "COLUMNS", columns, low=8, high=MOST_COLUMNS)
+        if wanted % 8:
+            raise TypingError(f"{name}: COLUMNS must be a multiple of 8, got {wanted}")
+        made = WarpgroupSums(wanted, dtype)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        return ir.Constant(ir.LiteralStructType([_F32] * made.count), None)
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            return ir.Constant(ir.LiteralStructType([_NUMBERS[dtype]] * made.count), None)
 
-    return made(columns), lower
+        return made(columns), lower
+
+    return make_intrinsic(name, define, 1, literal=True)
 
 
 def _expect_sums(name: str, sums: types.Type) -> WarpgroupSums:
@@ -90,29 +98,33 @@ def _descriptor(builder: ir.IRBuilder, pointer: ir.Value, across: int) -> ir.Val
     return builder.or_(address, _I64(_LAYOUT_128 | _GROUP | (across >> 4) << 16))
 
 
-def _wgmma(dtype: str) -> Any:
-    name = f"wgmma_{dtype}"
-    kind, depth = {"float16": ("f16", 16), "bfloat16": ("bf16", 16), "float32": ("tf32", 8)}[dtype]
+def _wgmma(name: str, product: Product) -> Any:
+    size, accumulator = product.size, product.accumulator
+    depth, integer = STEP_BYTES // size, accumulator == "int32"
 
     def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type) -> Any:
         held = _expect_sums(name, sums)
-        if (pointer_dtype(name, a), pointer_dtype(name, b)) != (dtype, dtype):
-            raise TypingError(f"{name}: expected pointers to {dtype}, got {a} and {b}")
+        if held.dtype != accumulator:
+            raise TypingError(f"{name}: sums are {accumulator}, got {held}")
+        if (pointer_dtype(name, a), pointer_dtype(name, b)) != (product.a, product.b):
+            raise TypingError(f"{name}: expected pointers to {product.a} and {product.b}, got {a} and {b}")
         across = constant_int(name, "TURNED", turned, high=1)
-        if across and (itemsize(dtype) != 2 or held.columns % 64):
-            raise TypingError(f"{name}: no instruction takes turned columns of {dtype}, {held.columns} of them")
+        if across and (size != 2 or held.columns % 64):
+            raise TypingError(f"{name}: no instruction takes turned columns of {product.b}, {held.columns} of them")
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             _check_target(name)
             count = held.count
             kept = ", ".join(f"${k}" for k in range(count))
-            layouts = f", 0, {across}" if itemsize(dtype) == 2 else ""
+            signs = "" if integer else ", 1, 1"
+            layouts = f", 0, {across}" if size == 2 else ""
             text = (
-                f"wgmma.mma_async.sync.aligned.m64n{held.columns}k{depth}.f32.{kind}.{kind} {{{kept}}}, "
-                f"${2 * count}, ${2 * count + 1}, 1, 1, 1{layouts};"
+                f"wgmma.mma_async.sync.aligned.m64n{held.columns}k{depth}.{_TYPES[accumulator]}.{product.kind} "
+                f"{{{kept}}}, ${2 * count}, ${2 * count + 1}, 1{signs}{layouts};"
             )
-            ties = ",".join([*["=f"] * count, *map(str, range(count)), "l", "l"]) + ",~{memory}"
-            rows = SLICE_BYTES // itemsize(dtype)
+            ties = ",".join([*[f"={_REGISTERS[accumulator]}"] * count, *map(str, range(count)), "l", "l"])
+            ties += ",~{memory}"
+            rows = SLICE_BYTES // size
             left = _descriptor(builder, values[1], 16)
             right = _descriptor(builder, values[2], rows * SLICE_BYTES if across else 16)
             made = values[0]
@@ -152,7 +164,7 @@ def _wait(sums: types.Type, pending: types.Type) -> Any:
         if groups:  # the sums stay where they are: only the oldest products are complete
             inline(builder, text, "~{memory}", ir.VoidType(), [], True)
             return values[0]
-        ties = ",".join([*["=f"] * held.count, *map(str, range(held.count))]) + ",~{memory}"
+        ties = ",".join([*[f"={_REGISTERS[held.dtype]}"] * held.count, *map(str, range(held.count))]) + ",~{memory}"
         return inline(builder, text, ties, values[0].type, _members(builder, values[0]), True)
 
     return held(held, pending), lower
@@ -162,14 +174,14 @@ def _store(
     p: types.Type, i: types.Type, pitch: types.Type, sums: types.Type, first: types.Type, count: types.Type
 ) -> Any:
     held = _expect_sums("store_sums", sums)
-    if pointer_dtype("store_sums", p) != "float32":
-        raise TypingError(f"store_sums: sums are float32, got {p}")
+    if pointer_dtype("store_sums", p) != held.dtype:
+        raise TypingError(f"store_sums: sums are {held.dtype}, got {p}")
     begin = constant_int("store_sums", "FIRST", first, high=held.columns // 8)
     pieces = constant_int("store_sums", "COUNT", count, high=held.columns // 8 - begin)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
         base, index, step, numbers = values[0], values[1], values[2], values[3]
-        pair = ir.VectorType(_F32, 2)
+        pair = ir.VectorType(_NUMBERS[held.dtype], 2)
         for half in (0, 1):
             row = builder.gep(base, [builder.add(index, builder.mul(step, _I64(8 * half)))])
             for j in range(pieces):
@@ -184,9 +196,13 @@ def _store(
     return types.void(p, types.int64, types.int64, held, first, count), lower
 
 
-wgmma_zero = make_intrinsic("wgmma_zero", _zero, 1, literal=True)
-wgmma_float16, wgmma_bfloat16, wgmma_float32 = _wgmma("float16"), _wgmma("bfloat16"), _wgmma("float32")
+wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero_int32", "int32")
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
 store_sums = make_intrinsic("store_sums", _store, 6, literal=True)
+
+for _product in PRODUCTS.values():
+    _name = f"wgmma_{_product.name}"
+    globals()[_name] = _wgmma(_name, _product)
+    __all__ += [_name]

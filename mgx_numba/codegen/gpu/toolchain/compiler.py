@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from ...kernel import KernelSource
 from ...toolchain.garbage import collection_paused
-from ...toolchain.kernel_text import executed, failure
+from ...toolchain.kernel_text import failure, read_text
 from ..architecture import Architecture
 
 __all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
@@ -49,12 +49,13 @@ def lowered(source: KernelSource, arch: Architecture) -> str:
     """LLVM IR of a kernel before LLVM's passes; errors as `compile_object`."""
     from . import frontend  # imports Numba
 
-    with _lock, executed(source, vocabulary_names()) as names:
-        try:
-            shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1))
-            return frontend.lower(names["kernel"], source.symbol, shape, arch)
-        except frontend.Refused as error:
-            raise failure(source, str(error)) from error.__cause__
+    function, names = read_text(source, vocabulary_names())
+    try:
+        shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1), names.get("CLUSTER", 1))
+        with _lock, _machine(arch) as machine:
+            return frontend.lower(function, names, source.symbol, shape, arch, str(machine.target_data))
+    except frontend.Refused as error:
+        raise failure(source, str(error)) from error.__cause__
 
 
 @functools.lru_cache(maxsize=1)
@@ -79,9 +80,6 @@ def _machine(arch: Architecture) -> llvm.TargetMachine:
 def _optimised(source: KernelSource, arch: Architecture, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     """The kernel's module after LLVM's passes; whoever emits it closes it: a second emission aborts the process."""
     text = lowered(source, arch)
-    # Loads without "align" get theirs when the text is parsed, by the layout that it names.
-    text = re.sub(r"^target triple = .*$", f'target triple = "{machine.triple}"', text, flags=re.M)
-    text = re.sub(r"^target datalayout = .*$", f'target datalayout = "{machine.target_data}"', text, flags=re.M)
     if not arch.nvidia:
         text = _with_flag(text, f'!{{i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}}}')
     try:

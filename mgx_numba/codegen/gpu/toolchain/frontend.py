@@ -1,26 +1,27 @@
-"""Numba as a front end: a kernel's Python function as LLVM IR that any of the GPU's targets takes.
+"""A kernel's Python function as LLVM IR that any of the GPU's targets takes.
 
 Importing this module imports Numba.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-import types as python_types
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.core.compiler_lock import global_compiler_lock
+from numba.core import types
 
 from ...lang.target import with_features
-from ...toolchain.frontend import Refused, call_inlined, typed_module
+from ...toolchain.frontend import Refused, write_function
 from ..architecture import Architecture, lowering_for
 from ..lang.threads import inline
 
 __all__ = ["BlockShape", "Refused", "lower"]
 
-_ARGUMENTS = (types.CPointer(types.int64),)
+_WORDS = types.CPointer(types.int64)
 _FEATURES = frozenset(("fma", "f16c"))
 """What the names shared with the CPU may use, as the CPU's features call it."""
 _BLOCK_ALIGNMENT = 64
@@ -34,11 +35,13 @@ _I64 = ir.IntType(64)
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What a kernel's text says of its blocks: int64 words of arguments, threads, blocks on a multiprocessor."""
+    """What a kernel's text says of its blocks: int64 words of arguments, threads, blocks on a multiprocessor, and of a
+    cluster."""
 
     slots: int
     threads: int
     blocks: int = 1
+    cluster: int = 1
 
 
 class _Entry(ir.Function):
@@ -57,6 +60,8 @@ class _Entry(ir.Function):
                 f"{place})"
                 f' "nvvm.maxntid"="{threads}"'
                 f' "nvvm.minctasm"="{shape.blocks}"'
+                + f' "nvvm.cluster_dim"="{shape.cluster},1,1"'
+                * (shape.cluster > 1)
             )
         else:
             self._head = (
@@ -69,27 +74,33 @@ class _Entry(ir.Function):
         buf.append(f"define {self._head}\n")
 
 
-@global_compiler_lock
-def lower(function: python_types.FunctionType, symbol: str, shape: BlockShape, arch: Architecture) -> str:
-    """LLVM IR of ``function(args)`` as a kernel called ``symbol``, whose one parameter is a block of int64 words.
+def lower(
+    function: ast.FunctionDef,
+    namespace: Mapping[str, Any],
+    symbol: str,
+    shape: BlockShape,
+    arch: Architecture,
+    layout: str,
+) -> str:
+    """LLVM IR of ``function(args)`` as a kernel called ``symbol``, whose one parameter is a block of int64 words, for a
+    machine of LLVM's data layout ``layout``.
 
     Raises:
         Refused: the function does not type or does not lower.
     """
+    module = ir.Module(symbol)
+    module.triple, module.data_layout = arch.triple, layout
+    entry = _Entry(module, symbol, shape, arch)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    if arch.overlaps:
+        waits = any(isinstance(node, ast.Name) and node.id == "grid_wait" for node in ast.walk(function))
+        for instruction in _OVERLAP[: 1 if waits else 2]:
+            inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
+    words = _I64.as_pointer()
+    place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
     with with_features(_FEATURES), lowering_for(arch):
-        module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
-        entry = _Entry(module, symbol, shape, arch)
-        builder = ir.IRBuilder(entry.append_basic_block())
-        if arch.overlaps:
-            waits = "grid_wait" in function.__code__.co_names
-            for instruction in _OVERLAP[: 1 if waits else 2]:
-                inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
-        words = _I64.as_pointer()
-        place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
-        call_inlined(module, builder, body, [builder.bitcast(place, words)])
-        builder.ret_void()
-        text = cgutils.normalize_ir_text(str(module))
-    return text if arch.nvidia else _with_private_stack(text)
+        write_function(builder, function, namespace, [(_WORDS, builder.bitcast(place, words))])
+    return str(module) if arch.nvidia else _with_private_stack(str(module))
 
 
 def _with_private_stack(text: str) -> str:

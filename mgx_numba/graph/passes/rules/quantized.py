@@ -16,10 +16,13 @@ from ....ops.pad import PadMode
 from ....ops.pooling import PoolingMode
 from ...constants import is_constant, uniform_value
 from ...instruction import Instruction
+from ..base import Options
 from ..build import RewriteBuilder
 from ..match import Match, op, rule
 
-__all__ = ["INT8", "QUANTIZED_RULES", "SHIFT"]
+__all__ = [
+    "INT8", "QUANTIZED_RULES", "SHIFT", "STEPS", "Parameters", "multiplies_signed", "pair_like", "parameters",
+]  # fmt: skip
 
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
 SHIFT = 128
@@ -34,7 +37,12 @@ STEPS = 255  # from the smallest to the largest value of 8 bits
 Parameters = tuple[float, int, Type]
 
 
-def _parameters(ins: Instruction) -> Parameters | None:
+def multiplies_signed(options: Options) -> bool:
+    """Whether the target's kernels multiply left operands in int8."""
+    return options.capabilities is not None and options.capabilities.signed_left
+
+
+def parameters(ins: Instruction) -> Parameters | None:
     """Scale, zero point and 8-bit type of a ``quantizelinear`` or ``dequantizelinear``; None if they differ between
     elements, are computed, or if a difference of 8 bits times the scale is not a normal float32."""
     given, scale, *zero = ins.inputs
@@ -49,7 +57,8 @@ def _parameters(ins: Instruction) -> Parameters | None:
     return step, int(point), type
 
 
-def _pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -> Instruction:
+def pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -> Instruction:
+    """``quantizelinear`` or ``dequantizelinear`` of a value, with the same scale and zero point for all elements."""
     step, point, type = p
     scale = b.scalar(step, value.shape.with_type(Type.float_type))
     if point == 0 and type is Type.uint8_type:
@@ -60,18 +69,18 @@ def _pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) 
 @rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")))
 def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``view(dequantize(x)) -> dequantize(view(x))``."""
-    x, *parameters = m.dq.inputs
+    x, *given = m.dq.inputs
     if x.shape.type not in INT8:
         return "the values are no 8-bit integers"
-    if len(m.ins.inputs) > 1 or not all(map(is_constant, parameters)):
+    if len(m.ins.inputs) > 1 or not all(map(is_constant, given)):
         return "the view, or a scale or zero point, is computed"
-    values = [uniform_value(p) for p in parameters]
+    values = [uniform_value(p) for p in given]
     if m.ins.name in JOINING and any(v is None for v in values):
         return "the scale varies, and the view joins axes"
     viewed = b.op(m.ins.op, x)
     like = [
         b.op(m.ins.op, p) if v is None else b.scalar(v, viewed.shape.with_type(p.shape.type))
-        for p, v in zip(parameters, values)
+        for p, v in zip(given, values)
     ]
     return b.op("dequantizelinear", viewed, *like)
 
@@ -82,12 +91,12 @@ def moved_dequantized(m: Match, b: RewriteBuilder) -> object:
     dq, *rest = m.ins.inputs
     if dq.name != "dequantizelinear":
         return None
-    p = _parameters(dq)
+    p = parameters(dq)
     if p is None:
         return "the scale or zero point varies, or the values are no 8-bit integers"
     x, point = dq.inputs[0], p[1]
     if m.ins.name == "relu":
-        return _pair_like(b, "dequantizelinear", b.op("max", x, b.scalar(point, x.shape)), p)
+        return pair_like(b, "dequantizelinear", b.op("max", x, b.scalar(point, x.shape)), p)
     attributes = m.ins.op.attributes()
     moved = m.ins.op
     if m.ins.name == "pooling" and attributes["mode"] is not PoolingMode.max:
@@ -98,7 +107,7 @@ def moved_dequantized(m: Match, b: RewriteBuilder) -> object:
         if rest or attributes["value"] != 0:
             return "the padding is not 0"
         moved = moved.with_attributes(value=float(point))
-    return _pair_like(b, "dequantizelinear", b.op(moved, x, *rest), p)
+    return pair_like(b, "dequantizelinear", b.op(moved, x, *rest), p)
 
 
 @rule("dequantize_concat", op("concat"))
@@ -106,11 +115,11 @@ def concat_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``concat(dequantize(x), dequantize(y)) -> dequantize(concat(x, y))`` where all have the same parameters."""
     if any(i.name != "dequantizelinear" for i in m.ins.inputs):
         return None
-    known = {_parameters(i) for i in m.ins.inputs}
+    known = {parameters(i) for i in m.ins.inputs}
     p = known.pop()
     if known or p is None:
         return "scales or zero points differ"
-    return _pair_like(b, "dequantizelinear", b.op(m.ins.op, *(i.inputs[0] for i in m.ins.inputs)), p)
+    return pair_like(b, "dequantizelinear", b.op(m.ins.op, *(i.inputs[0] for i in m.ins.inputs)), p)
 
 
 @rule("requantize", op("quantizelinear"))
@@ -119,8 +128,8 @@ def same_again(m: Match, b: RewriteBuilder) -> object:
     dq = m.ins.inputs[0]
     if dq.name != "dequantizelinear":
         return None
-    p = _parameters(dq)
-    if p is None or _parameters(m.ins) != p:
+    p = parameters(dq)
+    if p is None or parameters(m.ins) != p:
         return "scales or zero points differ"
     return dq.inputs[0]
 
@@ -133,10 +142,10 @@ def view_then_quantized(m: Match, b: RewriteBuilder) -> object:
         return "the pooling is no maximum"
     if view.name not in SAME_ELEMENTS:
         return None
-    p = _parameters(m.ins)
+    p = parameters(m.ins)
     if p is None or len(view.users) > 1 or len(view.inputs) > 1 or is_constant(view):
         return "the view is computed or used otherwise, or the scale or zero point varies"
-    return b.op(view.op, _pair_like(b, "quantizelinear", view.inputs[0], p))
+    return b.op(view.op, pair_like(b, "quantizelinear", view.inputs[0], p))
 
 
 @rule("quantize_concat", op("quantizelinear"))
@@ -145,33 +154,66 @@ def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
     joined = m.ins.inputs[0]
     if joined.name != "concat":
         return None
-    p = _parameters(m.ins)
+    p = parameters(m.ins)
     if p is None or len(joined.users) > 1:
         return "the concatenation is used otherwise, or the scale or zero point varies"
-    return b.op(joined.op, *(_pair_like(b, "quantizelinear", i, p) for i in joined.inputs))
+    return b.op(joined.op, *(pair_like(b, "quantizelinear", i, p) for i in joined.inputs))
 
 
-@rule("unsigned_pair", op("quantizelinear"))
-def unsigned_pair(m: Match, b: RewriteBuilder) -> object:
-    """``dequantize(quantize(x))`` in int8 -> the same in uint8, in which all products are multiplied."""
-    p = _parameters(m.ins)
-    if p is None or p[2] is not Type.int8_type:
+@rule("quantize_relu", op("quantizelinear"))
+def quantized_relu(m: Match, b: RewriteBuilder) -> object:
+    """``quantize(relu(x)) -> quantize(x)`` in uint8 without a zero point: what is below 0 saturates."""
+    relu = wide = m.ins.inputs[0]
+    if wide.name == "convert" and len(wide.users) == 1:
+        relu = wide.inputs[0]
+    if relu.name != "relu":
         return None
+    p = parameters(m.ins)
+    if p is None or p[1:] != (0, Type.uint8_type):
+        return "the zero point is not the least number, or the scale varies"
+    if len(relu.users) > 1:
+        return "the values are used otherwise"
+    return b.op(m.ins.op, b.convert(relu.inputs[0], wide.shape.type), *m.ins.inputs[1:])
+
+
+@rule("widened_maximum", op("convert", op("pooling", bind="pool")))
+def widened_maximum(m: Match, b: RewriteBuilder) -> object:
+    """``float(max_pooling(x)) -> max_pooling(float(x))`` of what is quantised next, so that it is before."""
+    if any(u.name != "quantizelinear" for u in m.ins.users):
+        return None
+    if m.pool.op.attributes()["mode"] is not PoolingMode.max or len(m.pool.users) > 1:
+        return "the pooling is no maximum, or used otherwise"
+    return b.op(m.pool.op, b.convert(m.pool.inputs[0], m.ins.shape.type))
+
+
+@rule("shifted_pair", op("quantizelinear"))
+def shifted_pair(m: Match, b: RewriteBuilder) -> object:
+    """``dequantize(quantize(x))`` in int8 -> the same in uint8 where all products are multiplied in that; else in uint8
+    around its middle -> the same in int8, whose zero point is 0, so that images need no padding by it."""
+    p = parameters(m.ins)
+    if p is None:
+        return None
+    step, point, given = p
+    if multiplies_signed(m.options):
+        type, shift = Type.int8_type, -SHIFT
+        if (given, point) != (Type.uint8_type, SHIFT):
+            return None
+    else:
+        type, shift = Type.uint8_type, SHIFT
+        if given is not Type.int8_type:
+            return None
     users = list(m.ins.users)
-    if any(u.name != "dequantizelinear" or u.inputs[0] is not m.ins or _parameters(u) is None for u in users):
+    known = {u: parameters(u) for u in users if u.name == "dequantizelinear" and u.inputs[0] is m.ins}
+    if len(known) < len(users) or None in known.values():
         return "the quantised values are used otherwise"
-    step, point, _ = p
-    q = _pair_like(b, "quantizelinear", m.ins.inputs[0], (step, point + SHIFT, Type.uint8_type))
-    patch = {}
-    for user in users:
-        own = _parameters(user)
-        assert own is not None
-        patch[user] = _pair_like(b, "dequantizelinear", q, (own[0], own[1] + SHIFT, Type.uint8_type))
-    return patch or None
+    q = pair_like(b, "quantizelinear", m.ins.inputs[0], (step, point + shift, type))
+    return {u: pair_like(b, "dequantizelinear", q, (own[0], own[1] + shift, type)) for u, own in known.items() if own}
 
 
 QUANTIZED_RULES = (
-    unsigned_pair,
+    quantized_relu,
+    widened_maximum,
+    shifted_pair,
     view_of_dequantized,
     moved_dequantized,
     concat_of_dequantized,

@@ -35,13 +35,13 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
-        dtype=type.numpy.name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math,
-        nan_rows=op.nan_rows,
+        dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math,
+        nan_rows=op.nan_rows, bfloat16_products=op.bfloat16_products or low.options.precision == "medium",
     )  # fmt: skip
     if len(ins.inputs) == 4:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
+        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
     origin = low.origin(ins)
     chosen = with_origin(low.solutions.of((problem, low.threads), lambda: plan(problem, low.threads, origin)), origin)
     if chosen.scratch:

@@ -28,7 +28,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
     if not depth or not width:
         return "there are no features"
     keys, values = row_major_strides((1, 1, 1, depth)), row_major_strides((1, 1, 1, width))
-    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.numpy.name)
+    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.dtype_name)
     return attention_refusal(problem, precision)
 
 
@@ -46,7 +46,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=out.strides,
-        dtype=type.numpy.name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math, nan_rows=op.nan_rows,
+        dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math, nan_rows=op.nan_rows,
     )  # fmt: skip
     reason = attention_refusal(problem, low.options.precision)
     if reason:
@@ -57,7 +57,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         given = low.input(ins, 3)
         mask = given if given.type in (Type.bool_type, Type.float_type) else as_type(low, ins, given, type)
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
+        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
         operands["mask"] = mask
     pairs = out.byte_offset % (2 * type.size) == 0
     solution = attention_solution(problem, low.options.precision, low.origin(ins), pairs)

@@ -11,15 +11,19 @@ import numpy as np
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
+from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
+from ....codegen.gpu.data.unpacking import unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
+from ....codegen.gpu.products import product_of
 from ....codegen.launch import Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request, least_bytes
@@ -30,7 +34,14 @@ from ....graph.instruction import Instruction
 from ....runtime.memory import aligned_copy
 from ...lowering import contraction
 from ...lowering.buffers import View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
+from ...lowering.contraction import (
+    BLOCK_PRODUCTS,
+    CONVOLUTIONS,
+    PRODUCTS,
+    Contraction,
+    Contractions,
+    accepts_contraction,
+)
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -42,15 +53,18 @@ MOST_SLOWER = 3
 takes as long as some ten thousand runs of a small product. No figures kept."""
 
 
-@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """One launch, with the pointwise operations around the contraction compiled in."""
     contraction.lower_contraction(low, ins, _HERE)
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types, which are one float."""
-    if out in FLOATS and a is b is out:
+    """Why kernels do not have the types: they have one float or int32, and products of 8 bits."""
+    if out in (*FLOATS, Type.int32_type) and a is b is out:
+        return None
+    names = (t.dtype_name for t in (a, b, out, out))
+    if product_of(ElementTypes(*names)) is not None:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
@@ -69,7 +83,12 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
+    elif isinstance(problem, ConvProblem) and problem.prologue is None:
+        x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
+        problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    if isinstance(problem, GemmProblem) and what.blocks is not None:
+        problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
         problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
@@ -116,6 +135,35 @@ def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solu
     return low.solutions.of(
         (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
     )
+
+
+def _with_blocks(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    what: Contraction,
+    places: tuple[tuple[int, ...], ...],
+    operands: dict[str, View],
+) -> GemmProblem:
+    """A product with weights in blocks, whose operands are put among the others; of more than a few rows that with what
+    a launch makes of them."""
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+    points = blocks.zero_points
+    if points is not None:
+        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    operands["x"] = _aligned(low, ins, operands["x"])
+    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    if not nbits_refusal(PlacedRequest(request)):
+        return problem
+    count = form.blocks(problem.k)
+    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
+    launch = unpacked_weights_launch(form, problem.n, count, problem.types.b, low.origin(ins))
+    low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
+    operands["w"] = whole
+    return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
 def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
@@ -169,7 +217,7 @@ def _packed(
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.taps))
+        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
         return low.packed_constant(
             weights, how, lambda: _contiguous(pack(filled.weights(weights) if filled else weights))
         )
@@ -182,4 +230,4 @@ def _packed(
     return low.materialized(packed, row_major_strides(lens), ins)
 
 
-_HERE = Contractions(_refused, _check, _launch)
+_HERE = Contractions(_refused, _check, _launch, any_order=True)

@@ -1,20 +1,36 @@
-"""Reshapes and concatenations; the other views are the same on every target."""
+"""Reshapes, orders of axes and concatenations; the other views are the same on every target."""
 
 from __future__ import annotations
 
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.gpu.data.copies import MOST_COPIES, copies_launch
 from ....graph.instruction import Instruction
-from ...lowering.common import lower_concat, pieces_to_copy
+from ...lowering.common import lower_concat, lower_contiguous, pieces_to_copy
+from ...lowering.contraction import CONVOLUTIONS
 from ...lowering.destinations import RESHAPES
 from ...lowering.lowering import Lowering
 from ...lowering.views import reshape
 from .table import lowering
+
+READERS = (*CONVOLUTIONS, "fused_contraction")
+"""What an image of few channels is filled up for (`codegen.gpu.contraction.narrow`)."""
 
 
 @lowering(*RESHAPES)
 def lower_reshape(low: Lowering, ins: Instruction) -> None:
     """See `reshape`; one copy is always faster: a second one is another launch."""
     reshape(low, ins, lambda source, target: True)
+
+
+@lowering("layout")
+def lower_layout(low: Lowering, ins: Instruction) -> None:
+    """A parameter itself where a convolution copies it anyway, with more channels; else a copy."""
+    users = list(ins.users)
+    whole = ins.shape.lens[1] * ins.shape.type.size >= VECTOR_BYTES if ins.shape.ndim > 1 else True
+    if ins.inputs[0].is_param and len(users) == 1 and users[0].name in READERS and not whole:
+        low.values[ins] = low.input(ins, 0)
+    else:
+        lower_contiguous(low, ins)
 
 
 @lowering("concat")

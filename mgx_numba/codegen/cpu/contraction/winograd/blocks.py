@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from ....problems.convolution import ConvProblem
+from ....problems.element_types import ITEMSIZE
 from ...machine import Machine, machine
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import tile_for
@@ -57,7 +58,7 @@ _PLAIN_RATE, _PLAIN_AHEAD_RATE = 25.0, 9.0
 class Block:
     """Tiles and weight panels of one task, and tasks of one claim (each claim has its own scratch).
 
-    ``depth`` input channels of filters are transformed at a time; 0 if all are stored as transformed.
+    ``depth`` words of input channels of filters are transformed at a time; 0 if all are stored as transformed.
     """
 
     tiles: int
@@ -128,23 +129,23 @@ def given_block(form: Form, problem: ConvProblem, threads: int, blocking: Blocki
 
 def _stacked(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
     """Panels of outputs of one tile that fit the memory for sums."""
-    return SUMS_BYTES // (problem.itemsize * tile.columns * form.out**2)
+    return SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns * form.out**2)
 
 
 def _panel_bytes(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
-    return form.points * problem.group_in * tile.columns * problem.itemsize
+    return form.points * tile.depth(problem.group_in) * tile.columns * ITEMSIZE[tile.right_word]
 
 
 def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
-    """Channels of filters that a task transforms at a time, evenly many in each step."""
+    """Words of channels of filters that a task transforms at a time, evenly many in each step."""
     room = _FILTER_EIGHTHS * machine().l2_bytes // 8
     steps = -(-_panel_bytes(tile, form, problem) // room)
-    return -(-problem.group_in // steps)
+    return -(-tile.depth(problem.group_in) // steps)
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Rough cycles of the parts of one task of ``count`` tiles."""
+    """Rough cycles of the parts of one task of ``count`` tiles. Words of integers take as long as floats."""
 
     tile: RegisterTile
     form: Form
@@ -153,8 +154,8 @@ class _Cost:
 
     def inputs(self, panels: int) -> float:
         """Transforming the tiles, which is slower where they leave the cache."""
-        form, depth = self.form, self.problem.group_in
-        held = form.points * self.count * (depth + panels * self.tile.columns) * self.problem.itemsize
+        form, depth = self.form, self.tile.depth(self.problem.group_in)
+        held = form.points * self.count * (depth + panels * self.tile.columns) * ITEMSIZE[self.tile.right_word]
         spilled = max(0, held - _NEAR_BYTES)
         return (
             self.count * (depth / self.tile.lanes * form.points * _INPUT_VECTOR + _INPUT_TILE)
@@ -167,7 +168,7 @@ class _Cost:
         Stored filters of a point that follow each other are fetched while those before are multiplied; the first are
         waited for.
         """
-        tile, form, depth = self.tile, self.form, self.problem.group_in
+        tile, form, depth = self.tile, self.form, self.tile.depth(self.problem.group_in)
         heights = tile_rows(tile, self.count)
         rows = sum(max(_ROW * height + _ROW_MORE, _LEAST_ROW) for height in heights)
         steps = 1 if form.stored else -(-depth // _step(tile, form, self.problem))
@@ -187,7 +188,7 @@ class _Cost:
         all_panels = panel_count(tile, self.problem.group_out)
         once = min(claim, -(-all_panels // panels)) * panels
         size = _panel_bytes(tile, form, self.problem)
-        products = form.points * once * self.count * self.problem.group_in * tile.vectors / 2
+        products = form.points * once * self.count * tile.depth(self.problem.group_in) * tile.vectors / 2
         if form.stored:
             rate = _KEPT_RATE if self.problem.groups * all_panels * size <= _KEPT_BYTES else _FAR_RATE
             waited = max(0, once * size / _AHEAD_RATE - _OVERLAP * products)

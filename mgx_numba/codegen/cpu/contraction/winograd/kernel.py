@@ -16,7 +16,7 @@ from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_RO
 from ...records import Holds, Record, RecordText, Word
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
-from ..epilogue_rows import Rows, kernel_name
+from ..epilogue_rows import Rows, finished_lanes, kernel_name
 from ..macro_kernel import next_height
 from ..rows import row_offsets, stride_arguments
 from ..tile_source import tile_record, tile_source
@@ -43,9 +43,10 @@ _PLANE_PAD = 64
 
 
 def filter_plane(problem: ConvProblem, depth: int = 0) -> int:
-    """Elements from one point to the next of the transformed filters of all panels, or of ``depth`` channels of one."""
-    groups, panels, _, whole, columns = panel_lens(problem, tile_for(problem.types))
-    return (depth or groups * panels * whole) * columns + _PLANE_PAD // problem.itemsize
+    """Words from one point to the next of the transformed filters of all panels, or of ``depth`` words of one."""
+    tile = tile_for(problem.types)
+    groups, panels, _, whole, columns = panel_lens(problem, tile)
+    return (depth or groups * panels * whole) * columns + _PLANE_PAD // ITEMSIZE[tile.right_word]
 
 
 class WinogradWriter:
@@ -67,7 +68,9 @@ class WinogradWriter:
         self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
         self.whole_vectors = whole_vectors
         self.tile = tile_for(problem.types)
-        self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
+        # Transformed inputs and filters lie in words as large as the sums.
+        self.word, self.word_bytes = self.tile.right_word, ITEMSIZE[self.tile.right_word]
+        self.rows = Rows(epilogue, self.tile.types.accumulator, finished_lanes(self.tile, epilogue))
         self.arguments = Arguments()
         self.arguments.callee("tile", tile_source(self.tile))
         self.tile_block = RecordText(TILE_BLOCK, "block")
@@ -80,7 +83,7 @@ class WinogradWriter:
         tiles = problem.batch * high * across
         blocks, p_blocks = -(-tiles // block.tiles), -(-panels // block.panels)
         tasks = groups * blocks * p_blocks
-        pad = _PLANE_PAD // problem.itemsize
+        pad = _PLANE_PAD // self.word_bytes
         held = block.tiles + tile.rows
         u_plane, m_plane = held * depth + pad, held * block.panels * columns + pad
         v_plane = filter_plane(problem, block.depth)
@@ -92,12 +95,12 @@ class WinogradWriter:
             tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, p_blocks=p_blocks,
             n=problem.group_out, high=high, across=across,
         )  # fmt: skip
-        a.pointer("scratch", "scratch", problem.dtype)
+        a.pointer("scratch", "scratch", self.word)
         common = a.names
-        a.pointer("x", "x", problem.dtype)
-        a.pointer("w", "w", problem.dtype)
+        a.pointer("x", "x", problem.types.a)
+        a.pointer("w", "w", self.word)
         zeros = points * v_plane if self.form.stored else groups * panels * taps * depth * columns
-        a.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
+        a.pointer("zero", Operand("w", zeros * self.word_bytes), problem.types.a)
         a.integers(
             u_plane=u_plane, depth=depth, v_plane=v_plane, w_panel=(taps if block.depth else 1) * depth * columns,
             in_h=problem.in_lens[-2], in_w=problem.in_lens[-1], pad_h=problem.pads_begin[-2],
@@ -113,12 +116,13 @@ class WinogradWriter:
         stride_arguments(a, self.strides)
         text = kernel_text([*a.bind((*common, *a.names[before:])), *self._body()])
         source = cpu_kernel(kernel_name(self.form.name, self.epilogue), text)
-        moved = problem.itemsize * (problem.batch * problem.in_pixels * problem.in_channels + zeros)
+        moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
+        moved += self.word_bytes * zeros
         results = problem.batch * problem.out_pixels * problem.out_channels
-        moved += ITEMSIZE[self.epilogue.out_dtype(problem.dtype)] * results
+        moved += ITEMSIZE[self.epilogue.out_dtype(problem.types.out)] * results
         seen = self.epilogue.moving
         launch = Launch(source, a.values, TaskRange(tasks, block.grain), problem.flops, moved, seen)
-        return Solution((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
+        return Solution((launch,), -(-tasks // block.grain) * claim * self.word_bytes)
 
     def _filter(self, source: str, target: str, plane: str) -> str:
         form, columns = self.form, self.tile.columns
@@ -131,7 +135,7 @@ class WinogradWriter:
             CALL.local(),
             *CALL.fill(arguments="args", scratch="idiv(begin, grain) * claim_size"),
             f"products = offset(scratch, {CALL.get('scratch')} + u_size)",
-            f"sums = local_{self.problem.dtype}({SUMS_BYTES // self.problem.itemsize})",
+            f"sums = local_{self.tile.types.accumulator}({SUMS_BYTES // self.word_bytes})",
             *self.rows.invariant(),
             "before = -1",
             *for_tasks([
@@ -202,10 +206,12 @@ class WinogradWriter:
         ]
 
     def _inputs(self) -> list[str]:
-        lanes, depth = self.tile.lanes, self.problem.group_in
+        together = self.tile.packing.k_interleave
+        lanes, channels = self.tile.lanes * together, self.problem.group_in
         if not self.whole_vectors:
-            lanes = depth if depth < lanes else math.gcd(depth, lanes)
-        target = "offset(u, t * depth), u_plane, depth"
+            lanes = channels if channels < lanes else math.gcd(channels, lanes)
+        depth = "depth" if together == 1 else f"depth * {together}"
+        target = f"offset(u, t * depth), u_plane, {depth}"
         place = RecordText(INPUT_PLACE, "place")
         return [
             place.local(),
@@ -216,7 +222,7 @@ class WinogradWriter:
                 "top -= pad_h",
                 "left_edge -= pad_w",
                 *place.fill(
-                    start="image * x_image + top * x_h + left_edge * x_w + group * depth",
+                    start=f"image * x_image + top * x_h + left_edge * x_w + group * {depth}",
                     top="-top", bottom="in_h - top", left="-left_edge", right="in_w - left_edge",
                 ),
                 f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})",
@@ -280,7 +286,7 @@ class WinogradWriter:
         """Have the products of some points fetch the filters that are transformed next, which follow those at
         ``source``: each of these points a part as long as its own filters."""
         columns, taps = self.tile.columns, self.form.taps**2
-        every, shift = max(1, self.form.points // taps), self.problem.itemsize.bit_length() - 1
+        every, shift = max(1, self.form.points // taps), self.word_bytes.bit_length() - 1
         block = self.tile_block
         gap = f"({block.get('elsewhere')} - {block.address('w')}) >> {shift}"
         return [

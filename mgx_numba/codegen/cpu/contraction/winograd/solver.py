@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
+from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import NOT_COMPUTED
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
@@ -40,7 +42,7 @@ class ConvWinograd(Solver[ConvProblem]):
 
     form: Form
     whole_vectors: bool = False
-    _direct = ConvDirect()
+    _direct: ClassVar[ConvDirect] = ConvDirect()
 
     @property
     def name(self) -> str:
@@ -51,6 +53,10 @@ class ConvWinograd(Solver[ConvProblem]):
             return NOT_COMPUTED
         if not problem.fast_math:
             return "fast_math is off, and Winograd's transforms change rounding"
+        return self._declines_form(problem)
+
+    def _declines_form(self, problem: ConvProblem) -> str | None:
+        """`declines` for what any element type has to be like."""
         if problem.transposed:
             return "the convolution is transposed"
         if len(problem.kernel) < 2 or problem.kernel[-2:] != (self.form.taps,) * 2:
@@ -73,25 +79,31 @@ class ConvWinograd(Solver[ConvProblem]):
         """As `plain_lens`, or transformed panels of each point, then a row of zeros."""
         if not self.form.stored:
             return self.plain_lens(problem)
-        return (self.form.points * filter_plane(problem) + problem.group_in,)
+        return (self.form.points * filter_plane(problem) + tile_for(problem.types).depth(problem.group_in),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        packed = self._direct.pack_weights(problem, weights)
         tile = tile_for(problem.types)
+        dtype, scale = tile.packing.b or tile.types.b, self._scale()
+        packed = self._direct.pack_weights(problem, weights).view(dtype)
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
-        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        together = tile.packing.k_interleave
         if not self.form.stored:
-            lens = (groups * panels, taps, depth, tile.vectors, tile.lanes)
+            lens = (groups * panels, taps, depth, tile.vectors, tile.lanes * together)
             given = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
-            np.multiply(given, self.form.scale, out=out[: math.prod(lens)].reshape(given.shape))
+            np.multiply(given, scale, out=out.view(dtype)[: math.prod(lens)].reshape(given.shape))
             return out
-        matrix = self.form.scale * self.form.filter_matrix().T
-        size = depth * columns
-        planes = out[: -problem.group_in].reshape(self.form.points, -1)
+        matrix = scale * self.form.filter_matrix().T
+        size = depth * columns * together
+        planes = out[:-depth].view(dtype).reshape(self.form.points, -1)
         for panel in range(groups * panels):
             filters = packed[panel * taps * size : (panel + 1) * taps * size].reshape(taps, size)
             planes[:, panel * size : (panel + 1) * size] = matrix @ filters
         return out
+
+    def _scale(self) -> float:
+        """What filters are multiplied by before they are transformed."""
+        return self.form.scale
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
@@ -103,13 +115,16 @@ class ConvWinograd(Solver[ConvProblem]):
         return WinogradWriter(self.form, problem, epilogue, table, block, self.whole_vectors).plan()
 
     def packing_growth(self, problem: ConvProblem) -> int:
-        return (math.prod(self.packed_lens(problem)) - math.prod(self.plain_lens(problem))) * problem.itemsize
+        word_bytes = ITEMSIZE[tile_for(problem.types).right_word]
+        return (math.prod(self.packed_lens(problem)) - math.prod(self.plain_lens(problem))) * word_bytes
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
         return winograd_blockings()
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         _, cycles = best_block(self.form, problem, threads)
-        pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-        moved = problem.itemsize * (problem.batch * pixels + math.prod(self.packed_lens(problem)))
+        types = problem.types
+        pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
+        pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
+        moved = problem.batch * pixels + ITEMSIZE[tile_for(types).right_word] * math.prod(self.packed_lens(problem))
         return max(cycles / machine().clock, moved / machine().bytes_per_second)

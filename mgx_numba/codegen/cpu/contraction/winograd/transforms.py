@@ -17,19 +17,24 @@ OUT is m, LANES a divisor of the number of channels.
 
 Filters are to be multiplied by 1/4 (n = 4) or 1/36 (n = 6) beforehand: the usual scales of the points, less what is
 common to all, are in the transform of outputs, where they cost nothing.
+
+Of 8-bit integers (n = 4) inputs and filters are transformed as int16, two channels in a word of int32: what ``target``
+and ``w`` point to, and what ``plane`` and the ``channels`` of filters count. Filters are not multiplied by anything;
+outputs are int32, exact if their fourfold is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from ....lang.builder import VectorBuilder, element_type
+from ....lang.builder import VectorBuilder, element_type, is_signed
+from ....lang.target import itemsize
 from ....lang.vector import constant_int, pointer_dtype
 from .transform_table import INPUT_PLACE
 
@@ -38,17 +43,50 @@ __all__ = ["winograd_filter", "winograd_input", "winograd_output"]
 _I64 = ir.IntType(64)
 _INT = types.int64
 
+_BYTES, _HALF, _WORD = ("uint8", "int8"), "int16", "int32"
+"""Of integers: what inputs are, what they and filters are transformed as, and what holds two of these."""
+_HALVINGS = 2
+"""What filters of integers were not multiplied by: 1/4."""
+
 _AT_0 = -1.5  # what the point 0 is scaled by, less the 1/36 of the filters and the factor that they have in common
 
 Values = list[ir.Value]
-Line = Callable[[VectorBuilder, Values], Values]
 
 
-def _input4(b: VectorBuilder, d: Values) -> Values:
+class _LineArithmetic(Protocol):
+    """What transforms are written in."""
+
+    def add(self, x: ir.Value, y: ir.Value) -> ir.Value: ...
+
+    def sub(self, x: ir.Value, y: ir.Value) -> ir.Value: ...
+
+    def muladd(self, x: ir.Value, y: float, z: ir.Value) -> ir.Value: ...
+
+
+class _LineIntegers:
+    """The same modulo the range of integers, by whole factors."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self.ir, self.b = builder, VectorBuilder(builder)
+
+    def add(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.ir.add(x, y)
+
+    def sub(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.ir.sub(x, y)
+
+    def muladd(self, x: ir.Value, y: float, z: ir.Value) -> ir.Value:
+        return self.ir.add(self.ir.mul(x, self.b.constant(x.type, int(y))), z)
+
+
+Line = Callable[[_LineArithmetic, Values], Values]
+
+
+def _input4(b: _LineArithmetic, d: Values) -> Values:
     return [b.sub(d[0], d[2]), b.add(d[1], d[2]), b.sub(d[2], d[1]), b.sub(d[1], d[3])]
 
 
-def _input6(b: VectorBuilder, d: Values) -> Values:
+def _input6(b: _LineArithmetic, d: Values) -> Values:
     odd, even = b.muladd(d[1], -4.0, d[3]), b.muladd(d[2], -4.0, d[4])
     twice, outer = b.sub(d[3], d[1]), b.sub(d[4], d[2])
     return [
@@ -61,7 +99,7 @@ def _input6(b: VectorBuilder, d: Values) -> Values:
     ]
 
 
-def _at_pair(b: VectorBuilder, g: Values, point: float) -> Values:
+def _at_pair(b: _LineArithmetic, g: Values, point: float) -> Values:
     """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
     even, odd = g[0], g[1]
     for k in range(2, len(g)):
@@ -73,19 +111,19 @@ def _at_pair(b: VectorBuilder, g: Values, point: float) -> Values:
     return [b.muladd(odd, point, even), b.muladd(odd, -point, even)]
 
 
-def _filter4(b: VectorBuilder, g: Values) -> Values:
+def _filter4(b: _LineArithmetic, g: Values) -> Values:
     return [g[0], *_at_pair(b, g, 1.0), g[-1]]
 
 
-def _filter6(b: VectorBuilder, g: Values) -> Values:
+def _filter6(b: _LineArithmetic, g: Values) -> Values:
     return [g[0], *_at_pair(b, g, 1.0), *_at_pair(b, g, 2.0), g[-1]]
 
 
-def _output4(b: VectorBuilder, m: Values) -> Values:
+def _output4(b: _LineArithmetic, m: Values) -> Values:
     return [b.muladd(m[0], 2.0, b.add(m[1], m[2])), b.muladd(m[3], -2.0, b.sub(m[1], m[2]))]
 
 
-def _output6_2(b: VectorBuilder, m: Values) -> Values:
+def _output6_2(b: _LineArithmetic, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
@@ -94,7 +132,7 @@ def _output6_2(b: VectorBuilder, m: Values) -> Values:
     ]
 
 
-def _output6_3(b: VectorBuilder, m: Values) -> Values:
+def _output6_3(b: _LineArithmetic, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
@@ -104,7 +142,7 @@ def _output6_3(b: VectorBuilder, m: Values) -> Values:
     ]
 
 
-def _output6_4(b: VectorBuilder, m: Values) -> Values:
+def _output6_4(b: _LineArithmetic, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
@@ -120,7 +158,7 @@ _FILTER: dict[int, Line] = {4: _filter4, 6: _filter6}
 _OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6, 3): _output6_3, (6, 4): _output6_4}
 
 
-def _both_sides(b: VectorBuilder, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:
+def _both_sides(b: _LineArithmetic, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:
     """The rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of that side.
 
     ``value`` loads an element of X by row and column just before it is needed; a row that is stored before the next
@@ -132,18 +170,22 @@ def _both_sides(b: VectorBuilder, value: Callable[[int, int], ir.Value], side: i
 
 
 class _Channels:
-    """A function of the module that runs a body for each vector of channels; its last argument is their number."""
+    """A function of the module that runs a body for each vector of ``channels``: its last argument.
 
-    def __init__(self, module: ir.Module, name: str, arguments: list[ir.Type], vector: ir.VectorType) -> None:
+    Vectors hold ``lanes`` values of a type in which the transform is computed.
+    """
+
+    def __init__(self, module: ir.Module, name: str, arguments: list[ir.Type], dtype: str, lanes: int) -> None:
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [*arguments, _I64]), name=name)
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
         self.function.attributes.add("nounwind")
         self.function.attributes.alignstack = 64
-        self.vector = vector
-        self.align = 4 if isinstance(vector.element, ir.FloatType) else 8
+        self.vector = ir.VectorType(element_type(dtype), lanes)
+        self.align = itemsize(dtype)
         self.ir = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.b = VectorBuilder(self.ir)
+        self.channels = self.function.args[-1]
+        self.b: _LineArithmetic = _LineIntegers(self.ir) if is_signed(dtype) else VectorBuilder(self.ir)
 
     def at(self, pointer: ir.Value, *terms: ir.Value) -> ir.Value:
         """Pointer to ``pointer[sum of terms]``."""
@@ -154,8 +196,17 @@ class _Channels:
     def times(self, value: ir.Value, count: int) -> ir.Value:
         return self.ir.mul(value, ir.Constant(_I64, count))
 
-    def load(self, pointer: ir.Value) -> ir.Value:
-        return self.ir.load(self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+    def halves(self, pointer: ir.Value) -> ir.Value:
+        """A pointer to words as one to the values in them."""
+        return self.ir.bitcast(pointer, self.vector.element.as_pointer())
+
+    def load(self, pointer: ir.Value, dtype: str = "") -> ir.Value:
+        """A vector of values, which memory may hold in fewer bits, as ``dtype``."""
+        if not dtype:
+            return self.ir.load(self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+        held = ir.VectorType(element_type(dtype), self.vector.count)
+        value = self.ir.load(self.ir.bitcast(pointer, held.as_pointer()), align=itemsize(dtype))
+        return (self.ir.sext if is_signed(dtype) else self.ir.zext)(value, self.vector)
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
         self.ir.store(value, self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
@@ -171,7 +222,7 @@ class _Channels:
         following = self.ir.add(channel, ir.Constant(_I64, self.vector.count))
         channel.add_incoming(ir.Constant(_I64, 0), entry)
         channel.add_incoming(following, self.ir.block)
-        self.ir.cbranch(self.ir.icmp_signed("<", following, self.function.args[-1]), head, after)
+        self.ir.cbranch(self.ir.icmp_signed("<", following, self.channels), head, after)
         self.ir.position_at_end(after)
 
     def transform(
@@ -181,29 +232,39 @@ class _Channels:
         line: Line,
         target: ir.Value,
         step: ir.Value,
+        held: str = "",
+        halvings: int = 0,
     ) -> None:
         """Transform the block of which ``source`` points to an element of a channel, to ``target`` and every ``step``
-        on."""
+        on.
+
+        Elements are ``held`` in memory as `load` says. What comes out, integers, is halved so many times.
+        """
 
         def body(channel: ir.Value) -> None:
             def load(i: int, j: int) -> ir.Value:
-                return self.load(source(i, j, channel))
+                return self.load(source(i, j, channel), held)
 
             for i, row in enumerate(_both_sides(self.b, load, side, line)):
                 first = self.at(target, self.times(step, i * len(row)), channel)
                 for j, value in enumerate(row):
+                    if halvings:
+                        value = self.ir.ashr(value, ir.Constant(self.vector, [halvings] * self.vector.count))
                     self.store(value, self.at(first, self.times(step, j)))
 
         self.run(body)
 
 
 def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int) -> ir.Function:
-    element = element_type(dtype)
-    pointer = element.as_pointer()
-    arguments = [pointer, _I64.as_pointer(), pointer, pointer, _I64]
-    loop = _Channels(module, name, arguments, ir.VectorType(element, lanes))
+    pointer, whole_numbers = element_type(dtype).as_pointer(), dtype in _BYTES
+    words = element_type(_WORD).as_pointer() if whole_numbers else pointer
+    arguments = [pointer, _I64.as_pointer(), pointer, words, _I64]
+    loop = _Channels(module, name, arguments, _HALF if whole_numbers else dtype, lanes)
     x, place, zero, target, plane, _ = loop.function.args
     build = loop.ir
+    held = ""
+    if whole_numbers:
+        held, target, plane = dtype, loop.halves(target), loop.times(plane, 2)
 
     def word(name: str) -> ir.Value:
         return build.load(build.gep(place, [ir.Constant(_I64, INPUT_PLACE.number(name))]))
@@ -224,7 +285,7 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
     whole = build.and_(whole, build.icmp_signed(">=", z1, end))
     with build.if_else(whole) as (all_inside, some_outside):
         with all_inside:
-            loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _INPUT[side], target, plane)
+            loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _INPUT[side], target, plane, held)
         with some_outside:
             in_rows = [inside(i, y0, y1) for i in range(side)]
             in_columns = [inside(j, z0, z1) for j in range(side)]
@@ -235,33 +296,40 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
                 ]
                 for row, first in zip(in_rows, rows)
             ]
-            loop.transform(lambda i, j, c: loop.at(places[i][j], c), side, _INPUT[side], target, plane)
+            loop.transform(lambda i, j, c: loop.at(places[i][j], c), side, _INPUT[side], target, plane, held)
     build.ret_void()
     return loop.function
 
 
 def _filter_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, taps: int) -> ir.Function:
-    element = element_type(dtype)
-    pointer = element.as_pointer()
-    loop = _Channels(module, name, [pointer, pointer, _I64], ir.VectorType(element, lanes))
-    w, target, plane, _ = loop.function.args
+    pointer = element_type(dtype).as_pointer()
+    if dtype == _WORD:
+        loop = _Channels(module, name, [pointer, pointer, _I64], _HALF, 2 * lanes)
+        w, target = (loop.halves(argument) for argument in loop.function.args[:2])
+        plane, channels = (loop.times(argument, 2) for argument in loop.function.args[2:])
+    else:
+        loop = _Channels(module, name, [pointer, pointer, _I64], dtype, lanes)
+        w, target, plane, channels = loop.function.args
 
     def place(i: int, j: int, channel: ir.Value) -> ir.Value:
-        return loop.at(w, loop.times(channel, taps**2), ir.Constant(_I64, (i * taps + j) * lanes))
+        return loop.at(w, loop.times(channel, taps**2), ir.Constant(_I64, (i * taps + j) * loop.vector.count))
 
+    loop.channels = channels
     loop.transform(place, taps, _FILTER[side], target, plane)
     loop.ir.ret_void()
     return loop.function
 
 
 def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, out: int) -> ir.Function:
-    element = element_type(dtype)
-    pointer = element.as_pointer()
-    loop = _Channels(module, name, [pointer, _I64, pointer, _I64], ir.VectorType(element, lanes))
+    pointer = element_type(dtype).as_pointer()
+    loop = _Channels(module, name, [pointer, _I64, pointer, _I64], dtype, lanes)
     source, plane, target, row, _ = loop.function.args
     rows = [loop.at(source, loop.times(plane, i * side)) for i in range(side)]
     steps = [loop.times(plane, j) for j in range(side)]
-    loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _OUTPUT[side, out], target, row)
+    halvings = _HALVINGS if dtype == _WORD else 0
+    loop.transform(
+        lambda i, j, c: loop.at(rows[i], steps[j], c), side, _OUTPUT[side, out], target, row, halvings=halvings
+    )
     loop.ir.ret_void()
     return loop.function
 

@@ -1,0 +1,250 @@
+"""Attention whose products are of bfloat16, through tiles that read whole matrices.
+
+Queries are the rows of both products. Keys and values of a step are rounded and brought into panels of words, keys
+turned: a word has two features of a key, or a feature of two successive keys. Scores stay in float32; a row of them
+becomes a row of weights in bfloat16, which is the left-hand side of the product with the values.
+"""
+
+from __future__ import annotations
+
+from ...problems.attention import AttentionProblem
+from ...problems.element_types import ElementTypes
+from ...statements import indent
+from ..contraction.tile_source import tile_record, tile_source
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, matrix_tile
+from ..records import Record, RecordText, pointer
+from .base import AttentionKernel
+from .blocks import BUFFER_BYTES, Blocks
+
+__all__ = ["MatrixQueries", "bfloat16_tile", "tiles_refusal"]
+
+TYPES = ElementTypes("float32", "bfloat16", "float32", "float32")
+LINE = 32
+"""Elements that are rounded together: a cache line of bfloat16, two registers of float32."""
+SCORES, VALUES = RecordText(MATRIX_BLOCK, "score_block"), RecordText(MATRIX_BLOCK, "value_block")
+_NEAR = ("queries", "turning", "keys", "weights", "values")
+NEAR = RecordText(Record("near operands", tuple(pointer(name) for name in _NEAR)), "near")
+"""Where the rounded operands of a step are, for a kernel that knows them as words and as bfloat16."""
+WORD = 4  # bytes
+
+
+def bfloat16_tile() -> RegisterTile | None:
+    """The tile of both products, if the CPU has one."""
+    return matrix_tile(TYPES)
+
+
+def tiles_refusal(problem: AttentionProblem) -> str | None:
+    """Why the kernel does not compute a problem."""
+    tile = bfloat16_tile()
+    if not problem.bfloat16_products or problem.dtype != "float32":
+        return "the products are not of bfloat16"
+    if tile is None:
+        return "no tile of whole matrices is declared for bfloat16"
+    if problem.queries < tile.step:
+        return f"fewer than {tile.step} queries fill no tile"
+    if not problem.features_contiguous:
+        return "features lie apart"
+    longest = BUFFER_BYTES // WORD // tile.rows
+    if max(problem.depth, problem.width) > longest:
+        return f"more than {longest} features of a head"
+    if problem.mask is not None and problem.mask.strides[3] != 1 and problem.keys > 1:
+        return "successive keys do not lie side by side in the mask"
+    return None
+
+
+class MatrixQueries(AttentionKernel):
+    """A task is a block of queries of one head, by groups of the tile's rows; ``scores`` holds [query, key] of one."""
+
+    name = "attention_tiles"
+
+    def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
+        super().__init__(problem, blocks, origin)
+        tile = bfloat16_tile()
+        assert tile is not None
+        self.matrix = tile
+
+    def in_state(self, statements: list[str]) -> list[str]:
+        return self.matrix.in_state(statements)
+
+    def setup(self) -> list[str]:
+        p, b, matrix = self.problem, self.blocks, self.matrix
+        self.arguments.callee("tile", tile_source(matrix))
+        depth = matrix.depth(p.depth)
+        # an odd number of lines apart, so that rows of a tile lie in different sets of the cache
+        q_ld, p_ld = ((words // matrix.step | 1) * matrix.step for words in (depth, matrix.depth(b.keys)))
+        self.arguments.integers(q_words=depth, q_ld=q_ld, p_ld=p_ld, turning_ld=max(depth, b.width // 2))
+        words = {
+            "queries": b.queries * q_ld,
+            "turning": matrix.step * max(depth, b.width // 2),
+            "keys": b.keys * depth,
+            "weights": matrix.rows * p_ld,
+            "values": b.keys // 2 * b.width,
+        }
+        lines = ["bound = local_float32(64)", NEAR.local()]
+        for name in _NEAR:
+            lines += [
+                f"{name}_words = local_int32({_room(words[name])})",
+                NEAR.put(name, f"{name}_words"),
+                f"{name}_near = {NEAR.elements(name, 'bfloat16')}",
+            ]
+        lines += [
+            f"places = local_int64({TILE_TABLE_ROWS})",
+            f"for i in range({TILE_TABLE_ROWS}):",
+            "    places[i] = 0",
+        ]
+        for block in (SCORES, VALUES):
+            lines += [*tile_record(block), block.put("offsets", "places")]
+            lines += block.fill(
+                zero="scores", taps=1, x_step=1, w_step=matrix.columns, acc_panel=matrix.columns, x_low=0,
+                vectors=matrix.vectors,
+            )  # fmt: skip
+        lines += SCORES.fill(
+            accumulate=0, x_row="q_ld", depth="q_words", w="keys_words", w_panel=f"q_words * {matrix.columns}",
+            acc="scores", acc_row="k_block",
+        )  # fmt: skip
+        return [*lines, *VALUES.fill(x="weights_words", x_row="p_ld", w="values_words", acc_row="sums_row")]
+
+    def body(self) -> list[str]:
+        rows, columns = self.matrix.rows, self.matrix.columns
+        return [
+            *self._round_queries(),
+            "for j0 in range(first, seen, k_block):",
+            *indent([
+                "count = imin(k_block, seen - j0)",
+                *self.skip_hidden(),
+                f"panels = idiv(count + {columns - 1}, {columns})",
+                f"padded = panels * {columns}",
+                *self._turn_keys(),
+                *self._pair_values(),
+                *VALUES.fill(
+                    accumulate="started", depth=f"panels * {columns // 2}", w_panel=f"padded * {columns // 2}"
+                ),
+                f"for p in range(0, rows, {rows}):",
+                *indent([
+                    f"left = imin(rows - p, {rows})",
+                    f"height = {rows} if left > {self.matrix.heights[1]} else {self.matrix.heights[1]}",
+                    *SCORES.fill(x="offset(queries_words, p * q_ld)", rows="height", exist="left"),
+                    self.arguments.call("tile", SCORES.name, 0, "panels"),
+                    *self._weigh(),
+                    *self.rescale("p", "p + left"),
+                    *VALUES.fill(acc="offset(sums, p * sums_row)", rows="height", exist="left"),
+                    self.arguments.call("tile", VALUES.name, 0, f"idiv(sums_row, {columns})"),
+                ]),
+                "started = 1",
+            ]),
+        ]  # fmt: skip
+
+    def _round_queries(self) -> list[str]:
+        """Rows of the task's queries in bfloat16, whole steps."""
+        return [
+            "for i in range(rows):",
+            "    at = q0 + (m0 + i) * q_row",
+            *indent(_rounded("q", "at", "depth", "2 * q_words", "queries_near", "2 * i * q_ld")),
+        ]
+
+    def _turn_keys(self) -> list[str]:
+        """Panels of words of two features, a column for each key. Columns that stand for no key have any values."""
+        step, columns = self.matrix.step, self.matrix.columns
+        return [
+            f"for j in range(0, count, {step}):",
+            *indent([
+                f"some = imin(count - j, {step})",
+                "for i in range(some):",
+                "    at = k0 + (j0 + j + i) * k_row",
+                *indent(_rounded("k", "at", "depth", "2 * q_words", "turning_near", "2 * i * turning_ld")),
+                f"goal = idiv(j, {columns}) * q_words * {columns} + imod(j, {columns})",
+                f"for c in range(0, q_words, {step}):",
+                "    source = offset(turning_words, c)",
+                f"    target = offset(keys_words, goal + c * {columns})",
+                f"    transpose_block(source, turning_ld, some, target, {columns}, {step})",
+            ]),
+        ]  # fmt: skip
+
+    def _pair_values(self) -> list[str]:
+        """Panels of words of two keys, zeros for those that the last panel of keys lacks."""
+        columns = self.matrix.columns
+        zero = f"bits_bfloat16(const_int16(0, {LINE}))"
+        return [
+            "for j in range(0, padded, 2):",
+            *indent([
+                "for i in range(2):",
+                "    at = v0 + (j0 + j + i) * v_row + e0",
+                "    if j + i < count:",
+                *indent(_rounded("v", "at", "wide", "sums_row", "turning_near", "2 * i * turning_ld"), 2),
+                "    else:",
+                f"        for c in range(0, sums_row, {LINE}):",
+                f"            store(turning_near, 2 * i * turning_ld + c, {zero})",
+                f"for c in range(0, sums_row, {columns}):",
+                "    source = offset(turning_near, c)",
+                f"    goal = idiv(c, {columns}) * idiv(padded, 2) * {columns} + idiv(j, 2) * {columns}",
+                f"    interleave(source, 2 * turning_ld, offset(values_near, 2 * goal), 2, {columns})",
+            ]),
+        ]  # fmt: skip
+
+    def _weigh(self) -> list[str]:
+        """Scores of ``left`` queries as weights, their maxima and sums; ``factor`` for the sums so far."""
+        lanes = self.lanes
+        return [
+            "for i in range(left):",
+            *indent([
+                "row = i * k_block",
+                "here = imin(imax(m0 + p + i + 1 + first_seen - j0, 0), count)",
+                *(["at = mask0 + (m0 + p + i) * mask_row + j0"] if self.problem.mask else []),
+                f"peak = const_float32(-INF, {LINE})",
+                f"whole = here - (here & {LINE - 1})",
+                f"for c in range(0, whole, {LINE}):",
+                *indent(self._score(False)),
+                f"for c in range(whole, padded, {LINE}):",
+                *indent(self._score(True)),
+                "store_scalar(bound, i, reduce_first_greater(peak))",
+            ]),
+            f"for i in range(0, left, {lanes}):",
+            *indent([
+                f"before = load(top, p + i, {lanes})",
+                f"peak = first_greater(load(bound, i, {lanes}), before)",
+                # without any key so far all weights are exp(-infinity - 0)
+                "base = where(ne(peak, -INF), peak, 0)",
+                "store(bound, i, base)",
+                "store(top, p + i, peak)",
+                f"store(factor, p + i, {self.exp}(sub(before, base)))",
+            ]),
+            "for i in range(left):",
+            *indent([
+                f"base = load_splat(bound, i, {LINE})",
+                f"weights = const_float32(0, {LINE})",
+                f"for c in range(0, padded, {LINE}):",
+                f"    x = {self.exp}(sub(load(scores, i * k_block + c, {LINE}), base))",
+                "    weights = add(weights, x)",
+                "    store(weights_near, 2 * i * p_ld + c, round_bfloat16(x))",
+                "again = mul(load_scalar(total, p + i), load_scalar(factor, p + i))",
+                "store_scalar(total, p + i, add(again, reduce_add(weights)))",
+            ]),
+        ]  # fmt: skip
+
+    def _score(self, hidden: bool) -> list[str]:
+        """Statements: scores from key ``c`` on, scaled and masked, in the maxima; those from ``here`` on hidden."""
+        lines = [f"x = mul(load(scores, row + c, {LINE}), scale)"]
+        if self.problem.mask:
+            end, more = ("_tail", f"imin(imax(here - c, 0), {LINE}), 0, ") if hidden else ("", "")
+            lines += [f"hides = load{end}(mask, at + c, {more}{LINE})", f"x = {self.masked('hides')}"]
+        if hidden:
+            lines.append(f"x = where(lane_mask(imin(imax(here - c, 0), {LINE}), {LINE}), x, -INF)")
+        return [*lines, "store(scores, row + c, x)", "peak = first_greater(x, peak)"]
+
+
+def _room(words: int) -> int:
+    """Words of a local array: a power of two, so that few kernels differ in it."""
+    return 1 << (words - 1).bit_length()
+
+
+def _rounded(x: str, at: str, count: str, whole: str, near: str, goal: str) -> list[str]:
+    """Statements that round ``count`` elements, filled up by zeros to ``whole``, a multiple of a line."""
+    return [
+        f"for c in range(0, {whole}, {LINE}):",
+        f"    if c + {LINE} <= {count}:",
+        f"        value = load({x}, {at} + c, {LINE})",
+        "    else:",
+        f"        value = load_tail({x}, {at} + c, imax({count} - c, 0), 0, {LINE})",
+        f"    store({near}, {goal} + c, round_bfloat16(value))",
+    ]

@@ -1,0 +1,126 @@
+"""Transposed convolutions over tiles that read whole matrices, where each output pixel receives one tap: a product of
+all input pixels by the weights of each tap, whose rows are written apart (`transposed`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ...launch import Launch, Operand, Solution, TaskRange
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE, ElementTypes
+from ...problems.epilogue import NOT_COMPUTED
+from ..microkernels.register_tile import RegisterTile
+from .blocking import cut
+from .conv import pixel_product, tap_matrices, uneven_pixels
+from .gemm import read_parts
+from .gemm_int8 import left_words
+from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
+from .macro_kernel import MacroKernel
+from .pack import aligned_zeros, pack_panels, panel_count
+from .parts import SplitRows, split_rows
+from .roofline import seconds
+from .rows import image_strides, lattice_arguments, lattice_rows, phase_of_group, stride_arguments
+from .solver import Setting, Solver
+from .transposed import taps_apart, weights_stay_near
+
+__all__ = ["ConvTransposedTiles"]
+
+
+class ConvTransposedTiles(Solver[ConvProblem]):
+    """A transposed convolution whose kernel is as large as its stride, of float32 by float32 in parts or bfloat16."""
+
+    name = "conv_transposed_tiles"
+    looks_at_values = True
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return refused_tiles(problem.types, problem.fast_math) or _integers_refused(problem.types)
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if not problem.transposed:
+            return "the convolution is not transposed"
+        if problem.prologue:
+            return NOT_COMPUTED
+        if not taps_apart(problem):
+            return "output pixels receive several taps or none"
+        return uneven_pixels(problem)
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Taps, panels, rows of a panel with those of its low parts, columns."""
+        tile = tile_of(problem.types)
+        depth = tile.packing.parts * tile.depth(problem.in_channels)
+        return (problem.taps, panel_count(tile, problem.out_channels), depth, tile.columns)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        """Weights in words: int32.
+
+        Raises:
+            UnsuitedWeights: they cannot be split.
+        """
+        tile = tile_of(problem.types)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        for panels, (matrix,) in zip(out, tap_matrices(problem, weights), strict=True):
+            pack_panels(part_rows(tile, matrix), panels)
+        return out
+
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        tile, pixels = tile_of(problem.types), pixel_product(problem)
+        if tile.packing.parts > 1:
+            split = split_rows(pixels, tile)
+            return Solution((*split.pack, self._product(problem, setting, tile, split.row, split)), split.scratch)
+        pack, words, scratch = left_words(pixels, tile)
+        return Solution((*pack, self._product(problem, setting, tile, words[-2])), scratch)
+
+    def _product(
+        self, problem: ConvProblem, setting: Setting, tile: RegisterTile, row: int, split: SplitRows | None = None
+    ) -> Launch:
+        """The product of all pixels, rows of so many words, by the weights of each tap: a group each."""
+        epilogue, strides, threads, given = setting
+        volume, accumulator = problem.volume(), problem.types.accumulator
+        taps, panels, rows_of_panel, columns = lens = self.packed_lens(problem)
+        depth, rows = tile.depth(problem.in_channels), problem.batch * problem.in_pixels
+        blocking = cut(tile, rows, problem.out_channels, depth, 1, taps, threads, given)
+        near = weights_stay_near(problem)
+        if near:  # all taps of one block of rows after the other
+            blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
+        macro = MacroKernel(self.name, accumulator, tile, epilogue)
+        arguments = macro.arguments
+        arguments.pointer("x", Operand("scratch"), tile.left_word)
+        arguments.pointer("w", Operand("w"), tile.right_word)
+        arguments.pointer("zero", Operand("w"), tile.left_word)
+        macro.rows.pointers(arguments)
+        macro.sizes(blocking, rows, problem.out_channels, panels, depth, 1, taps, beside=near)
+        axes = ("d", "h", "w") if volume.out_lens[0] > 1 else ("h", "w")
+        arguments.integers(
+            x_step=1, w_step=tile.packing.parts * columns, w_panel=rows_of_panel * columns, x_ld=row,
+            pixels=problem.in_pixels, **{f"out_{axis}": volume.in_lens["dhw".index(axis)] for axis in axes},
+        )  # fmt: skip
+        macro.read_even_rows()
+        macro.read_matrix(split.low if split else 0)
+        stride_arguments(arguments, image_strides(problem, epilogue, strides))
+        lattice_arguments(arguments, axes, [(0, *point) for point in zip(volume.stride, volume.out_lens)])
+        macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
+        macro.before_rows, macro.row = lattice_rows(epilogue, axes)
+        if split:
+            read_parts(macro, split, problem.in_channels, 0)
+        moved = 4 * (tile.packing.parts * rows * row + math.prod(lens))
+        moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * taps * rows * problem.out_channels
+        tasks = TaskRange(blocking.tasks(rows, panels, taps), 1)
+        return Launch(macro.source(), arguments.values, tasks, problem.flops, moved, epilogue.moving)
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        tile = tile_of(problem.types)
+        taps, panels, _, columns = lens = self.packed_lens(problem)
+        rows = -(-problem.batch * problem.in_pixels // tile.step) * tile.step
+        k = tile.depth(problem.in_channels) * tile.packing.k_interleave
+        moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
+        moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
+        formed = form_seconds(problem.batch * problem.in_pixels * problem.in_channels, threads)
+        formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)
+        return formed + seconds(tile, 2 * rows * taps * panels * columns * k, moved + 4 * math.prod(lens), threads)
+
+
+def _integers_refused(types: ElementTypes) -> str | None:
+    return None if types.a == "float32" else f"the pixels are {types.a}, not float32"

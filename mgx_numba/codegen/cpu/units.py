@@ -1,0 +1,62 @@
+"""Which of the CPU's units multiply in a kernel, by the register tiles that it calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from ..kernel import KernelSource
+from . import host
+from .microkernels.amx_table import AMX_TILES
+from .microkernels.register_tile import RegisterTile
+from .microkernels.tile_table import TILES
+
+__all__ = ["tile_of_unit", "unit_of"]
+
+_FAMILIES = {
+    "amx": "AMX",
+    "emulated": "AMX in vector code",
+    "avx512bf16": "AVX512-BF16",
+    "avx512": "AVX-512",
+    "avx2": "AVX2",
+    "vnni": "VNNI",
+    "neon": "NEON",
+    "portable": "vectors of 128 bits",
+}
+"""Units as people call them, by how the names of tiles begin."""
+
+
+def unit_of(kernels: Sequence[KernelSource]) -> str:
+    """The unit of the first tile among kernels that call each other; empty where they multiply in float32 or float64
+    vectors."""
+    tiles = _tiles(host.host())
+    names = (kernel.name.partition("_tile_")[0] for kernel in kernels if "_tile_" in kernel.name)
+    return next((unit_name(tiles[name]) for name in names if name in tiles and not _plain(tiles[name])), "")
+
+
+def tile_of_unit(unit: str) -> RegisterTile:
+    """The tile of a unit that `unit_of` has named."""
+    return next(tile for tile in _tiles(host.host()).values() if unit_name(tile) == unit)
+
+
+def unit_name(tile: RegisterTile) -> str:
+    """``AMX bfloat16``, ``AMX float32 in parts``, ``VNNI int8, 256 bits``."""
+    family = tile.name.partition("_")[0]
+    dtype, form = tile.types.b, tile.packing.b
+    if tile.packing.parts > 1:
+        dtype += " in parts"
+    elif form not in ("", dtype):
+        dtype += f" as {form}"
+    return f"{_FAMILIES.get(family, family)} {dtype}{f', {tile.bits} bits' if family == 'vnni' else ''}"
+
+
+@functools.lru_cache(maxsize=8)
+def _tiles(cpu: host.Host) -> dict[str, RegisterTile]:
+    """The tiles that the CPU can run by the names that their kernels begin with, of several of one name the first."""
+    known = [tile for tile in (*AMX_TILES, *TILES) if tile.isa(cpu)]
+    return {f"{tile.name}_{tile.types.accumulator}": tile for tile in reversed(known)}
+
+
+def _plain(tile: RegisterTile) -> bool:
+    """Whether a tile multiplies in vectors of its sums' type, whatever its operands are stored in."""
+    return (tile.types.uniform is not None and tile.packing.parts == 1) or tile.name.endswith("_stored")

@@ -1,0 +1,47 @@
+"""Float32 rounded to integers of 8 bits, as a quantisation ends: without the conversions, which are slow on GPUs.
+
+A number that is small beside 1.5 * 2**23 and added to it leaves its nearest integer in the last bits, ties to even.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.builder import VectorBuilder, element_type
+from ...lang.vector import constant_int, describe, make_intrinsic, value_type
+
+__all__ = ["rounded_int8", "rounded_uint8"]
+
+LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
+"""The least and the largest number of a dtype."""
+_MAGIC = 1.5 * 2**23
+"""Its bits end in zeros."""
+
+
+def _rounded(dtype: str) -> Any:
+    name, (low, high) = f"rounded_{dtype}", LIMITS[dtype]
+
+    def define(x: types.Type, zero: types.Type) -> Any:
+        given, lanes = describe(name, x)
+        if given != "float32" or not lanes:
+            raise TypingError(f"{name}: expected a vector of float32, got {x}")
+        point = constant_int(name, "ZERO", zero, low=low, high=high)
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            b, value = VectorBuilder(builder).strict(), values[0]
+            near = b.intrinsic("maxnum", [value, low - point])  # the limit where it is NaN
+            near = b.intrinsic("minnum", [near, high - point])
+            bits = b.bits(b.add(near, _MAGIC))
+            code = b.ir.trunc(b.iadd(bits, point), b.like(value, element_type(dtype)))
+            return b.select(b.is_nan(value), 0, code) if low else code
+
+        return value_type(dtype, lanes)(x, zero), lower
+
+    return make_intrinsic(name, define, 2, literal=True)
+
+
+rounded_int8, rounded_uint8 = _rounded("int8"), _rounded("uint8")

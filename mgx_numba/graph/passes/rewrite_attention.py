@@ -1,0 +1,84 @@
+"""Attention that no kernel of a target computes is written out: two products, and a softmax between them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ops.attention import Attention
+from ..instruction import Instruction
+from .build import RewriteBuilder
+from .match import Match, op, rule
+from .rewriter import RulePass
+
+__all__ = ["RewriteAttention"]
+
+
+def _check(m: Match) -> str | None:
+    if m.options.attention_refusal is None:
+        return "kernels compute all attention"
+    if any(0 in i.shape.lens for i in m.ins.inputs):
+        return "there is nothing to attend to"
+    q, _, v = m.ins.inputs[:3]
+    refused = m.options.attention_refusal(q.shape.type, q.shape.lens[3], v.shape.lens[3])
+    return None if refused else "a kernel computes it"
+
+
+def _spread(b: RewriteBuilder, x: Instruction, lens: tuple[int, ...]) -> Instruction:
+    return x if x.shape.lens == lens else b.op("multibroadcast", x, out_lens=lens)
+
+
+def _hidden(b: RewriteBuilder, keep: Instruction, scores: Instruction) -> Instruction:
+    """The scores where ``keep`` is true, -infinity elsewhere."""
+    lens = scores.shape.lens
+    return b.op("where", _spread(b, keep, lens), scores, b.scalar(-np.inf, scores))
+
+
+def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction) -> Instruction:
+    """The scores with a mask, of which batch i has that of number i % m."""
+    batch, *rest = lens = scores.shape.lens
+    period = mask.shape.lens[0] if mask.shape.ndim == 4 else 1
+    if 1 < period < batch:
+        scores = b.reshape(scores, (batch // period, period, *rest))
+    if mask.shape.type.is_floating:
+        added = b.op("convert", mask, target_type=scores.shape.type)
+        scores = b.op("add", scores, _spread(b, added, scores.shape.lens))
+    else:
+        scores = _hidden(b, mask, scores)
+    return b.reshape(scores, lens)
+
+
+@rule("rewrite_attention", op("attention"), _check)
+def written_out(m: Match, b: RewriteBuilder) -> object:
+    """``attention(q, k, v, mask) -> dot(softmax(dot(q, k^T) * scale + mask), v)``, in float32 or wider."""
+    given, made = m.ins.op, m.ins.shape
+    assert isinstance(given, Attention)
+    wide = made.type.compute
+    q, k, v = (i if i.shape.type is wide else b.op("convert", i, target_type=wide) for i in m.ins.inputs[:3])
+    batch, heads, queries, depth = q.shape.lens
+    shared, keys = k.shape.lens[1:3]
+    rows = heads // shared * queries  # heads that share keys are rows of one product
+    scores = b.op("dot", b.reshape(q, (batch, shared, rows, depth)), b.transpose(k, (0, 1, 3, 2)))
+    scores = b.reshape(scores, (batch, heads, queries, keys))
+    scores = b.op("mul", scores, b.scalar(given.scale, scores))
+    if len(m.ins.inputs) == 4:
+        scores = _masked(b, m.ins.inputs[3], scores)
+    if given.causal:
+        seen = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
+        scores = _hidden(b, b.literal(seen), scores)
+    if given.nan_rows:
+        weights = b.op("softmax", scores, axis=3)
+    else:
+        top = b.op("reduce_max", scores, axes=(3,))
+        unseen = _spread(b, b.op("equal", top, b.scalar(-np.inf, top)), scores.shape.lens)
+        zero = b.scalar(0, scores)
+        weights = b.op("softmax", b.op("where", unseen, zero, scores), axis=3)
+        weights = b.op("where", unseen, zero, weights)
+    mixed = b.reshape(b.op("dot", b.reshape(weights, (batch, shared, rows, keys)), v), made.lens)
+    return mixed if made.type is wide else b.op("convert", mixed, target_type=made.type)
+
+
+class RewriteAttention(RulePass):
+    """Writes out attention that `Options.attention_refusal` refuses."""
+
+    name = "rewrite_attention"
+    rules = (written_out,)

@@ -1,0 +1,70 @@
+"""Values that a fused kernel quantises and dequantises again, without integers in between."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.types import Type
+from ..constants import is_constant, uniform_value
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import KERNEL_OPERATORS, Options
+from .build import RewriteBuilder
+from .match import Match, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["RewriteRequantization"]
+
+_LIMITS = np.iinfo(np.uint8)
+
+_INTEGERS = op("convert", op("convert", some("steps"), bind="x", once=True), bind="wide", once=True)
+
+
+@rule("requantized", op("convert", op("sub", _INTEGERS, some("zero"), once=True)))
+def requantized(m: Match, b: RewriteBuilder) -> object:
+    """``convert[float](convert[int32](convert[uint8](nearbyint(v) + zero)) - zero)``: the steps, limited in float32."""
+    point = uniform_value(m.zero)
+    return "the zero point varies" if point is None else _limited_steps(m, b, int(point))
+
+
+@rule("requantized_without_zero", op("convert", _INTEGERS))
+def requantized_without_zero(m: Match, b: RewriteBuilder) -> object:
+    """The same with a zero point of 0."""
+    return _limited_steps(m, b, 0)
+
+
+def _limited_steps(m: Match, b: RewriteBuilder, point: int) -> Instruction | str:
+    """``nearbyint(v)`` from the least to the greatest step; NaN is the least, as the conversion to uint8 has it."""
+    steps = m.steps
+    if not m.options.fast_math:
+        return "fast_math is off, and a zero may change its sign"
+    types = tuple(ins.shape.type for ins in (steps, m.x, m.wide, m.ins))
+    if types != (Type.float_type, Type.uint8_type, Type.int32_type, Type.float_type):
+        return "the value is not quantised from float32 to uint8 and back, by way of int32"
+    if steps.name == "add":
+        steps, added = sorted(steps.inputs, key=is_constant)
+        if uniform_value(added) != point:
+            return "the zero points differ"
+    elif point != 0:
+        return "the zero points differ"
+    if steps.name != "nearbyint":
+        return "the value is not rounded"
+    low, high = (b.scalar(limit - point, steps) for limit in (_LIMITS.min, _LIMITS.max))
+    least = b.op("where", b.op("greater", steps, low), steps, low)
+    return b.op("where", b.op("less", least, high), least, high)
+
+
+class RewriteRequantization(RulePass):
+    """In bodies of kernels: limits in float32 in place of a conversion to uint8 that nothing else reads, and back.
+
+    Elsewhere what is in 8 bits is stored so between kernels.
+    """
+
+    name = "rewrite_requantization"
+    rules = (requantized, requantized_without_zero)
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in module:
+            for body in ins.module_args if ins.name in KERNEL_OPERATORS else ():
+                self.rewrite(body, options)

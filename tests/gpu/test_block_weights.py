@@ -1,0 +1,121 @@
+"""Products with weights of few bits in blocks have the values of ref: of a few rows as they are, of more unpacked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
+from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.problems.gemm import BlockFormat
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import reference
+from .operators import hosted
+from .programs import compiled, interpreter
+
+F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
+ALLOWED = {F32: 2e-6, F16: 1e-3, BF16: 8e-3}
+"""Errors relative to the largest result: those of rounding it."""
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+def product(
+    type: Type,
+    lens: tuple[int, ...],
+    depth: int,
+    columns: int,
+    bits: int,
+    size: int,
+    points: bool,
+    special: bool = False,
+) -> tuple[Program, dict[str, np.ndarray]]:
+    """relu(x w + bias)."""
+    program, rng = Program(), np.random.default_rng(depth + columns)
+    m, blocks = program.main, -(-depth // size)
+    x = m.add_parameter("x", Shape(type, (*lens, depth)))
+    literals = [
+        rng.integers(0, 256, (columns, blocks, size * bits // 8)).astype(np.uint8),
+        rng.uniform(0.001, 0.1, (columns, blocks)).astype(np.float32),
+    ]
+    if points:
+        literals.append(rng.integers(0, 1 << bits, (columns, blocks)).astype(np.uint8))
+    y = m.add_instruction("matmul_nbits", [x, *map(m.add_literal, literals)], bits=bits, block_size=size)
+    bias = m.add_literal(rng.standard_normal(columns).astype(type.numpy))
+    added = m.add_instruction("add", [y, m.add_instruction("multibroadcast", [bias], out_lens=y.shape.lens)])
+    m.add_return([m.add_instruction("relu", [added])])
+    values = rng.standard_normal((*lens, depth)).astype(type.numpy)
+    if special:
+        values[0, 3], values[1, 5] = np.nan, np.inf
+    return program, {"x": values}
+
+
+CASES = [
+    (F16, (1,), 1088, 9, 4, 32, True),
+    (F32, (1,), 64, 5, 4, 64, False),
+    (BF16, (3,), 160, 7, 4, 32, True),
+    (F16, (2, 2), 96, 6, 4, 32, False),
+    (F32, (4,), 112, 3, 8, 16, True),
+    (F16, (1,), 256, 4, 8, 128, False),
+    (F16, (1,), 40, 5, 4, 16, True),
+    (F32, (1,), 37, 5, 8, 32, True),
+    (F16, (9,), 72, 24, 4, 32, True),
+    (BF16, (2, 7), 48, 16, 8, 16, False),
+]
+
+
+@pytest.mark.parametrize(("type", "lens", "depth", "columns", "bits", "size", "points"), CASES)
+def test_products(
+    type: Type, lens: tuple[int, ...], depth: int, columns: int, bits: int, size: int, points: bool, on: Engine
+) -> None:
+    program, inputs = product(type, lens, depth, columns, bits, size, points)
+    made = compiled(program, on, fast_math=True)
+    assert made.executable is not None and not hosted(made), made.host_reasons()
+    few = lens[-1] <= 4 and depth % codes_of_vector(BlockFormat(bits, size, points)) == 0 and (bits, size) != (4, 16)
+    labels = [step.label for step in made.executable.plan.steps]
+    assert any(f"gemm_{bits}bits" in label for label in labels) == few, labels
+    assert any(f"unpack_{bits}bits" in label for label in labels) == (not few)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
+    assert error <= ALLOWED[type], error
+
+
+def test_infinities_and_nan_stay_in_their_rows(on: Engine) -> None:
+    program, inputs = product(F16, (3,), 96, 6, 4, 32, True, special=True)
+    (got,) = compiled(program, on).run(inputs)
+    assert np.isnan(got[0]).all() and not np.isfinite(got[1]).all() and np.isfinite(got[2]).all()
+
+
+@pytest.mark.parametrize(("bits", "size"), [(4, 32), (4, 16), (8, 16), (8, 64)])
+def test_codes_keep_their_number_of_bytes(bits: int, size: int) -> None:
+    form = BlockFormat(bits, size, False)
+    codes = np.random.default_rng(bits).integers(0, 256, (3, 5, size * bits // 8)).astype(np.uint8)
+    packed = pack_codes(form, codes)
+    assert packed.nbytes == codes.nbytes
+    count = codes_of_vector(form)
+    lanes = count * bits // 32
+    words = packed.view(np.uint32).reshape(3, -1, 1, lanes)
+    steps = np.arange(count // lanes, dtype=np.uint32)[:, None] * np.uint32(bits)
+    found = (words >> steps & np.uint32((1 << bits) - 1)).reshape(3, -1)
+    flat = codes.reshape(3, -1)
+    wanted = flat if bits == 8 else np.stack([flat & 15, flat >> 4], -1).reshape(3, -1)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_90a", "gfx90a", "gfx1201"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_kernels_compile(rows: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program, _ = product(F16, (rows,), 64, 8, 4, 32, True)
+    for kernel in compiled(program, interpreter()).kernels():
+        assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[name])

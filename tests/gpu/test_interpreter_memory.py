@@ -1,0 +1,61 @@
+"""Races that the interpreter's memory reports, against the definition, over random accesses."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.gpu.architecture import WARP
+from mgx_numba.codegen.gpu.interpreter.memory import EPOCH, Allocation, KernelFault, Thread
+
+SIZE, THREADS = 12, 3 * WARP
+_Access = tuple[bool, int, int, int]  # whether it writes, thread, block, epoch
+
+
+def _races(earlier: list[_Access], now: _Access) -> bool:
+    """Whether an access meets one of another thread, one of them writing, with no barrier of both between."""
+    write, number, block, epoch = now
+    return any(
+        (write or wrote)
+        and (number, block) != (other, of)
+        and not (
+            of == block and (at // EPOCH < epoch // EPOCH or (other // WARP == number // WARP and at < epoch))
+        )
+        for wrote, other, of, at in earlier
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("seed", range(30))
+def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
+    rng = random.Random(seed)
+    some = rng.sample(range(THREADS), 5)
+    allocation = Allocation(np.zeros(SIZE, np.uint8), "m", shared)
+    allocation.written = None  # what is undefined is another matter
+    earlier: list[list[_Access]] = [[] for _ in range(SIZE)]
+    who, faults = Thread(), 0
+    for block in range(1 if shared else 3):
+        epochs, barriers = [0] * (THREADS // WARP), 0
+        for _ in range(80):
+            if rng.random() < 0.2:
+                barriers += 1
+            if rng.random() < 0.3:
+                epochs[rng.randrange(len(epochs))] += 1
+            who.number = who.index = rng.choice(some)
+            who.epoch = barriers * EPOCH + epochs[who.number // WARP]
+            start = rng.randrange(SIZE)
+            size, write = rng.randint(0, min(4, SIZE - start)), rng.random() < 0.4
+            access = write, who.number, block, who.epoch
+            if any(_races(earlier[k], access) for k in range(start, start + size)):
+                faults += 1
+                with pytest.raises(KernelFault, match="without a barrier between"):
+                    allocation.touch(start, size, who, block, write)
+                allocation.forget()  # a kernel has ended there
+                earlier = [[] for _ in range(SIZE)]
+                continue
+            allocation.touch(start, size, who, block, write)
+            for k in range(start, start + size):
+                earlier[k].append(access)
+    assert faults

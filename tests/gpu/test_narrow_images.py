@@ -1,0 +1,104 @@
+"""Convolutions of images with few channels, whose rows under the filter become channels: values of ref."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.contraction.narrow import filled_images
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import ElementTypes
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import reference
+from .programs import compiled
+
+F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
+ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
+"""Errors relative to the largest result: those of rounding it, and of TF32."""
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+
+
+def convolved(
+    type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], on: Engine, spoil: bool = False, **attributes: object
+) -> list[str]:
+    """Run and compare; the steps' labels."""
+    program, rng = Program(), np.random.default_rng(sum(lens))
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(type, lens))
+    inputs_of_one = lens[1] // int(attributes.get("group", 1))  # type: ignore[call-overload]
+    weights = m.add_literal(rng.standard_normal((16, inputs_of_one, *kernel)).astype(type.numpy))
+    y = m.add_instruction("convolution", [x, weights], **attributes)
+    m.add_return([m.add_instruction("relu", [y])])
+    inputs = {"x": rng.standard_normal(lens).astype(type.numpy)}
+    if spoil:
+        inputs["x"].reshape(-1)[[5, 77]] = np.nan, np.inf
+    made = compiled(program, on, fast_math=True, float32_matmul_precision="medium")
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(wanted)
+    assert np.array_equal(finite, np.isfinite(got)) and finite.all() != spoil
+    assert np.abs(got[finite] - wanted[finite]).max() <= ALLOWED[type] * np.abs(wanted[finite]).max()
+    assert made.executable is not None
+    return [step.label for step in made.executable.plan.steps]
+
+
+@pytest.mark.parametrize(
+    ("type", "lens", "kernel", "attributes", "how"),
+    [
+        (F16, (2, 3, 18, 21), (7, 7), {"stride": (2, 2), "padding": (3, 3)}, "warpgroup"),
+        (BF16, (1, 3, 16, 23), (5, 7), {"stride": (1, 2), "padding": (2, 3, 0, 1)}, "warpgroup"),
+        (F32, (2, 3, 18, 21), (7, 7), {"stride": (2, 2), "padding": (3, 3)}, "warpgroup"),
+        (F32, (1, 1, 20, 19), (3, 9), {"stride": (2, 1)}, "warpgroup"),
+        (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "tensor"),
+        (F16, (1, 3, 9, 10), (3, 3), {"padding": (1, 1)}, "tensor"),
+        (F32, (1, 3, 9, 10), (3, 3), {"padding": (1, 1), "dilation": (2, 2)}, "tensor"),
+        (F16, (1, 2, 40), (5,), {"stride": (2,), "padding": (2,), "dilation": (1,)}, "warpgroup"),
+    ],
+)
+def test_values(
+    type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object], how: str, on: Engine
+) -> None:
+    labels = convolved(type, lens, kernel, on, **attributes)
+    assert labels[0] == "gpu::filled_channels_kernel"  # it takes images in any order
+    assert any(f"convolution_{how}_" in label for label in labels), labels
+
+
+@pytest.mark.parametrize(
+    ("lens", "attributes"), [((2, 2, 7, 9), {"group": 2}), ((2, 1, 7, 9), {}), ((1, 2, 7, 9), {"dilation": (2, 2)})]
+)
+def test_images_that_are_not_filled_are_brought_into_order(
+    lens: tuple[int, ...], attributes: dict[str, object], on: Engine
+) -> None:
+    labels = convolved(F16, lens, (3, 3), on, **attributes)
+    assert ("gpu::filled_channels_kernel" in labels) == ("dilation" in attributes)
+
+
+def test_infinities_and_nan_reach_what_reads_them(on: Engine) -> None:
+    convolved(F16, (1, 3, 18, 20), (7, 7), on, spoil=True, stride=(2, 2), padding=(3, 3))
+
+
+def test_what_is_made_of_a_problem() -> None:
+    half = ElementTypes("float16", "float16", "float16", "float16")
+    stem = ConvProblem(2, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=half)
+    filled = filled_images(stem)
+    assert filled is not None
+    assert (filled.channels, filled.before, filled.pixels) == (8, 3, 229)
+    assert filled.problem.in_channels == 56 and filled.problem.kernel == (7, 1)
+    assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 8, 224, 229)
+    weights = np.random.default_rng(0).standard_normal((64, 3, 7, 7))
+    packed = filled.weights(weights).reshape(64, 7, 8, 7)
+    assert np.array_equal(packed[:, :, :3], weights.transpose(0, 3, 1, 2)) and not packed[:, :, 3:].any()
+    whole = ConvProblem(2, 16, 64, (8, 8), (3, 3), types=half)
+    grouped = ConvProblem(2, 6, 6, (8, 8), (3, 3), groups=2, types=half)
+    grey = ConvProblem(2, 1, 8, (8, 8), (3, 3), types=half)  # eight times the memory
+    assert filled_images(whole) is filled_images(grouped) is filled_images(grey) is None

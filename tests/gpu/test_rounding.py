@@ -1,0 +1,70 @@
+"""Float32 rounded to 8 bits as quantisation ends: the values of ref, saturated, with ties to even and NaN as 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+
+from mgx_numba.codegen.gpu.lang import rounding
+from mgx_numba.codegen.lang.target import with_features
+from mgx_numba.codegen.lang.values import extract, splat
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type, from_numpy
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import reference
+from .programs import compiled, interpreter
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+def numbers() -> np.ndarray:
+    """Ties, neighbours of ties, what saturates, infinities, NaN."""
+    ties = np.arange(-300, 300, dtype=np.float32) / 2
+    beside = [np.nextafter(ties, np.float32(way)) for way in (-np.inf, np.inf)]
+    special = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1e38, -0.0, 1e-40], np.float32)
+    return np.concatenate([ties, *beside, special])
+
+
+@pytest.mark.parametrize(
+    ("type", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.uint8, 77), (np.int8, -128), (np.int8, 5)]
+)
+def test_quantised_values(type: Any, zero: int, on: Engine) -> None:
+    x, program = numbers(), Program()
+    m = program.main
+    p = m.add_parameter("x", Shape(Type.float_type, x.shape))
+    value = m.add_instruction("tanh", [p]) if zero == 5 else p
+    step = m.add_instruction("multibroadcast", [m.add_literal(np.array([1], np.float32))], out_lens=x.shape)
+    point = m.add_instruction("multibroadcast", [m.add_literal(np.array([zero], type))], out_lens=x.shape)
+    m.add_return([m.add_instruction("quantizelinear", [value, step, point], out_type=from_numpy(np.dtype(type)))])
+    made = compiled(program, on)
+    assert any("rounded_" in kernel.text for kernel in made.kernels())
+    np.testing.assert_array_equal(made.run({"x": x})[0], reference(program, {"x": x}).results[0])
+
+
+def test_what_the_language_makes_of_them_is_exact() -> None:
+    """The LLVM IR, which is the same on every device, run by this machine's CPU."""
+    signed, unsigned = rounding.rounded_int8, rounding.rounded_uint8
+
+    @njit
+    def every(x: Any, a: Any, b: Any) -> None:
+        for k in range(x.size):
+            a[k] = extract(signed(splat(x[k], 4), 7), 3)
+            b[k] = extract(unsigned(splat(x[k], 4), 130), 1)
+
+    x = numbers()
+    found = np.empty(x.shape, np.int8), np.empty(x.shape, np.uint8)
+    with with_features(frozenset(("fma", "f16c"))):
+        every(x, *found)
+    for got, zero in zip(found, (7, 130)):
+        ends = np.iinfo(got.dtype)
+        wanted = np.clip(np.nan_to_num(np.rint(x).astype(np.float64) + zero), ends.min, ends.max)
+        np.testing.assert_array_equal(got, np.where(np.isnan(x), 0, wanted).astype(got.dtype))

@@ -1,0 +1,121 @@
+"""Rows that several blocks hold together: values of ref, and faults that the interpreter sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.cluster import layout, rows
+from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import assert_agrees, reference
+from .programs import compiled, interpreter
+
+F32, F16 = Type.float_type, Type.half_type
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one warp that hold two vectors a thread: rows of some hundred elements are long."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    monkeypatch.setattr(layout, "MOST_THREADS", 32)
+    monkeypatch.setattr(layout, "MOST_HELD", 2)
+    monkeypatch.setattr(layout, "FEWEST_THREADS", 32)
+    monkeypatch.setattr(layout, "CLUSTERS", ((32, 2), (64, 4)))
+
+
+def softmax(type: Type, lens: tuple[int, ...], axis: int = -1) -> Program:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(type, lens))
+    program.main.add_return([program.main.add_instruction("softmax", [x], axis=axis)])
+    return program
+
+
+def standard(lens: tuple[int, ...]) -> Program:
+    """Rows less their mean, over their deviation, and the mean itself."""
+    program = Program()
+    m = program.main
+    x = m.add_parameter("x", Shape(F32, lens))
+    mean = m.add_instruction("reduce_mean", [x], axes=(1,))
+    centred = m.add_instruction("sub", [x, m.add_instruction("multibroadcast", [mean], out_lens=lens)])
+    square = m.add_instruction("reduce_mean", [m.add_instruction("mul", [centred, centred])], axes=(1,))
+    factor = m.add_instruction("rsqrt", [square])
+    wide = m.add_instruction("multibroadcast", [factor], out_lens=lens)
+    m.add_return([m.add_instruction("mul", [centred, wide]), mean])
+    return program
+
+
+def clusters(program: Program, on: Engine, values: np.ndarray) -> list[str]:
+    """Run and compare; the sizes of clusters that the kernels' texts say."""
+    made = compiled(program, on)
+    assert_agrees(made.run({"x": values}), reference(program, {"x": values}))
+    texts = [kernel.text for kernel in made.kernels()]
+    return [line for text in texts for line in text.splitlines() if line.startswith("CLUSTER")]
+
+
+@pytest.mark.parametrize(
+    ("type", "lens", "blocks"),
+    [(F32, (3, 512), 2), (F32, (2, 1000), 4), (F16, (3, 2, 1016), 2), (F32, (5, 127), 2), (F32, (1, 509), 4)],
+)
+def test_softmax(type: Type, lens: tuple[int, ...], blocks: int, on: Engine) -> None:
+    values = np.random.default_rng(lens[-1]).standard_normal(lens).astype(type.numpy)
+    assert clusters(softmax(type, lens), on, values) == [f"CLUSTER = {blocks}"]
+
+
+def test_infinities_and_nan_stay_in_their_rows(on: Engine) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 400)).astype(np.float32)
+    values[1, 3], values[2, 399], values[3] = np.nan, np.inf, -np.inf
+    assert clusters(softmax(F32, (4, 400)), on, values)
+
+
+def test_results_of_one_value_a_row(on: Engine) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 700)).astype(np.float32)
+    assert "CLUSTER = 4" in clusters(standard((3, 700)), on, values)
+
+
+def test_rows_beyond_a_cluster_are_read_again(on: Engine) -> None:
+    values = np.random.default_rng(0).standard_normal((2, 8000)).astype(np.float32)
+    assert not clusters(softmax(F32, (2, 8000)), on, values)
+
+
+def test_elsewhere_there_are_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_80")
+    values = np.random.default_rng(0).standard_normal((2, 512)).astype(np.float32)
+    assert not clusters(softmax(F32, (2, 512)), interpreter(), values)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [(False, "which nobody has written|without a barrier|is not in block"), (True, "threads never meet|has ended")],
+)
+def test_what_the_interpreter_says_of_a_missing_barrier(last: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = rows.gpu_kernel
+
+    def wrong(name: str, lines: list[str], *rest: int, **options: int) -> KernelSource:
+        at = [k for k, line in enumerate(lines) if line.strip() == "cluster_barrier()"]
+        spoilt = list(lines)
+        if last:  # only the first block of the cluster comes to it
+            spoilt[at[-1]] = "if cluster_rank() == 0:"
+            spoilt.insert(at[-1] + 1, "    cluster_barrier()")
+        else:
+            spoilt[at[0]] = lines[at[0]].replace("cluster_barrier()", "barrier()")
+        return written(name, spoilt, *rest, **options)
+
+    monkeypatch.setattr(rows, "gpu_kernel", wrong)
+    with pytest.raises(KernelFault, match=said):
+        compiled(softmax(F32, (2, 512)), interpreter()).run({"x": np.zeros((2, 512), np.float32)})
+
+
+def test_the_instructions_are_those_of_clusters() -> None:
+    (kernel,) = compiled(softmax(F32, (2, 512)), interpreter()).kernels()
+    text = assembly(kernel, ARCHITECTURES["sm_90a"])
+    for wanted in (".reqnctapercluster 2, 1, 1", "mapa.u64", "barrier.cluster.arrive.release", "%cluster_ctarank"):
+        assert wanted in text, wanted

@@ -1,0 +1,148 @@
+"""Values that are quantised are stored in few bits alone where the target's kernels read and write them so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.narrow_residuals import NarrowResiduals
+from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
+from mgx_numba.graph.passes.truncate_float import TruncateFloat
+from mgx_numba.targets.gpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.ref.interpreter import evaluate
+
+from .support import STRICT, Graph, check, find, names, random_inputs
+from .test_quantize import quantized, weights
+
+GPU = pass_options(TargetOptions(fast_math=True))
+"""What the ``gpu`` target tells its passes."""
+FLOAT, HALF, U8, I8 = Type.float_type, Type.half_type, Type.uint8_type, Type.int8_type
+
+
+def stream(g: Graph, *lens: int) -> tuple[Instruction, Instruction]:
+    """A computed value, and the sum of it and what is made of it in 8 bits."""
+    x = g.op("tanh", g.param("x", lens))
+    return x, g.op("add", x, g.op("relu", quantized(g, x, 0.01, 99)))
+
+
+def test_sums_of_images_are_read_in_8_bits() -> None:
+    g = Graph()
+    _, total = stream(g, 2, 3, 4, 5)
+    after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=0.0051)
+    assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
+
+
+def test_other_sums_are_read_in_16_bits() -> None:
+    g = Graph()
+    _, total = stream(g, 7, 5)
+    after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=1e-3)
+    assert {u.name: u.shape.type for u in find(after, "tanh").users} == {"quantizelinear": U8, "convert": HALF}
+
+
+def test_results_and_parameters_and_what_fast_math_is_not_asked_for_keep_their_bits() -> None:
+    for results, options in (((0, 1), GPU), ((1,), STRICT)):
+        g = Graph()
+        both = stream(g, 7, 5)
+        program = g.ret(*(both[k] for k in results))
+        assert str(check(program, NarrowResiduals(), options=options)) == str(program)
+    g = Graph()
+    x = g.param("x", (7, 5))
+    program = g.ret(g.op("add", x, quantized(g, x, 300.0, 3)))
+    assert str(check(program, NarrowResiduals(), options=GPU)) == str(program)
+
+
+@pytest.mark.parametrize(("zero", "type", "wanted"), [(128, "uint8", I8), (0, "int8", I8), (127, "uint8", U8)])
+def test_left_operands_around_zero_are_signed_where_kernels_multiply_them(zero: int, type: str, wanted: Type) -> None:
+    """So that images are padded by nothing."""
+    g = Graph()
+    x = quantized(g, g.op("tanh", g.param("x", [1, 4, 5, 6])), 0.01, zero, type)
+    y = g.op("convolution", x, weights(g, (3, 4, 3, 3), 0), padding=(1, 1))
+    after = check(g.ret(y), SimplifyQdq(), options=GPU, rtol=1e-5, atol=1e-5)
+    assert find(after, "quant_convolution").inputs[0].shape.type is wanted
+    assert ("pad" in names(after)) == (wanted is U8)
+
+
+@pytest.mark.parametrize(("zero", "left"), [(0, 0), (3, 1)])
+def test_what_saturates_at_zero_needs_no_relu(zero: int, left: int) -> None:
+    g = Graph()
+    x = g.op("relu", g.op("tanh", g.param("x", [3, 5])))
+    program = g.ret(quantized(g, x, 0.01, zero))
+    after = check(program, SimplifyQdq(), rtol=0, atol=0)
+    assert names(after).count("relu") == left
+    inputs = {"x": np.full((3, 5), np.nan, np.float32)}
+    np.testing.assert_array_equal(evaluate(after, inputs)[0], evaluate(program, inputs)[0])
+
+
+def test_a_maximum_of_16_bits_is_one_of_8() -> None:
+    g = Graph()
+    x = g.op("convert", g.op("tanh", g.param("x", [1, 2, 6, 6])), target_type=HALF)
+    y = g.op("pooling", x, mode="max", lengths=(2, 2), padding=(0, 0), stride=(2, 2), dilations=(1, 1))
+    after = check(g.ret(quantized(g, g.op("convert", y, target_type=FLOAT), 0.01, 7)), SimplifyQdq(), rtol=0, atol=0)
+    assert find(after, "pooling").shape.type is U8
+
+
+def test_float8_is_multiplied_as_it_is() -> None:
+    g = Graph()
+    kind = Type.fp8e4m3fn_type
+    pairs = []
+    for value in (g.param("x", [3, 32]), g.random(32, 5)):
+        step = g.scalar(0.01, value)
+        pairs.append(g.op("dequantizelinear", g.op("quantizelinear", value, step, out_type=kind), step))
+    left, right = pairs
+    codes = g.lit(evaluate_literal(right), kind.numpy)
+    right = g.op("dequantizelinear", codes, g.scalar(0.01, right))
+    after = check(g.ret(g.op("dot", left, right)), SimplifyQdq(), options=GPU, rtol=1e-4, atol=1e-4)
+    assert {i.shape.type for i in find(after, "quant_dot").inputs} == {kind}
+    assert "quant_dot" not in names(check(g.program, SimplifyQdq(), options=STRICT))
+
+
+def evaluate_literal(dequantized: Instruction) -> np.ndarray:
+    """The codes of a dequantised literal."""
+    value, step = dequantized.inputs[0].inputs
+    scale = step.inputs[0].literal.numpy()  # type: ignore[union-attr]
+    codes: np.ndarray = value.literal.numpy() / scale  # type: ignore[union-attr]
+    return codes
+
+
+def test_what_is_in_8_bits_stays_so_beside_float16() -> None:
+    g = Graph()
+    x = quantized(g, g.op("tanh", g.param("x", [3, 8])), 0.01, 100)
+    y = g.op("tanh", g.op("dot", x, weights(g, (8, 5), 1)))
+    program = g.ret(g.op("dot", y, g.random(5, 4)))
+    inputs = random_inputs(program)
+    before = evaluate(program, inputs)[0]
+    run_passes(program, [TruncateFloat(), SimplifyQdq()], validate=True)
+    assert find(program, "quant_dot").shape.type is Type.int32_type and find(program, "dot").shape.type is HALF
+    np.testing.assert_allclose(evaluate(program, inputs)[0], before, atol=5e-3)
+
+
+def test_a_norm_stores_what_is_rounded_of_it() -> None:
+    g = Graph()
+    x = g.param("x", [4, 16])
+    y = g.op("sub", x, g.spread(g.op("reduce_mean", x, axes=(1,)), 4, 16))
+    codes = g.op("quantizelinear", y, g.scalar(0.05, y), out_type=U8)
+    half = g.op("convert", y, target_type=HALF)
+    passes = ["rewrite_quantization", "fuse_reduce", "dead_code_elimination"]
+    program = g.ret(g.op("convert", codes, target_type=FLOAT), g.op("convert", half, target_type=FLOAT))
+    inputs = random_inputs(program)
+    before = evaluate(program, inputs)
+    run_passes(program, passes, GPU, validate=True)
+    fused = find(program, "fused_reduce")
+    assert {s.type for s in fused.shape.sub_shapes} == {U8, HALF}
+    for got, wanted in zip(evaluate(program, inputs), before, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def test_a_norm_whose_result_is_read_before_it_is_rounded_stores_that_alone() -> None:
+    g = Graph()
+    x = g.param("x", [4, 16])
+    y = g.op("sub", x, g.spread(g.op("reduce_mean", x, axes=(1,)), 4, 16))
+    product = g.op("dot", y, g.random(16, 16))
+    half = g.op("convert", y, target_type=HALF)
+    program = g.ret(product, g.op("convert", half, target_type=FLOAT))
+    run_passes(program, ["fuse_reduce"], GPU, validate=True)
+    assert find(program, "fused_reduce").shape.type is FLOAT
