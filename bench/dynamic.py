@@ -3,6 +3,7 @@
 ``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` chooses. Times of
 plans and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall
 clock, so a quiet machine is needed for those; threads tell the CPU seconds of a row, too. Nothing is asserted.
+``--target gpu`` has the part lengths alone, by wall clock, and tells kernels that runs had to compile.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ DRAWN = 50
 """Sets of lengths of which the largest is taken to compare speed."""
 
 
-def compiled(case: Case, dim: DynamicDimension = OPEN, **options: Any) -> Any:
-    """The case's model with open dimensions in a range, compiled for ``cpu``."""
-    return public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=dim)).compile("cpu", **options)
+def compiled(case: Case, dim: DynamicDimension = OPEN, target: str = "cpu", **options: Any) -> Any:
+    """The case's model with open dimensions in a range, compiled for a target."""
+    return public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=dim)).compile(target, **options)
 
 
 def static(case: Case, feeds: Feeds) -> Any:
@@ -64,13 +65,15 @@ def cases() -> dict[str, Case]:
     return {**{name: make() for name, make in MODELS.items()}, f"encoder, {LAYERS} layers": deep}
 
 
-def new_lengths(rounds: int) -> None:
-    """A first run at new lengths less the second one, in CPU milliseconds of the calling thread."""
+def new_lengths(rounds: int, target: str = "cpu") -> None:
+    """A first run at new lengths less the quickest of others, in milliseconds: of the calling thread's CPU time, on
+    devices by the clock."""
     print("new lengths: ms beyond the run, by the share of lengths that stay below")
+    clock, clock_of_all = (time.thread_time, time.process_time) if target == "cpu" else (time.perf_counter,) * 2
     for name, case in cases().items():
-        begun = time.process_time()
-        net = compiled(case)
-        seconds = time.process_time() - begun
+        begun = clock_of_all()
+        net = compiled(case, target=target)
+        seconds, kernels = clock_of_all() - begun, len(net.kernels())
         rng, costs, seen = np.random.default_rng(0), [], set()
         for _ in range(rounds):
             feeds = case.draw(rng)
@@ -78,10 +81,14 @@ def new_lengths(rounds: int) -> None:
             if lens in seen:
                 continue
             seen.add(lens)
-            first, *again = (_thread_seconds(partial(net.run, feeds)) for _ in range(4))
+            first, *again = (_seconds(partial(net.run, feeds), clock) for _ in range(4))
             costs.append(1e3 * (first - min(again)))
         least, middle, most = min(costs), statistics.median(costs), sorted(costs)[int(0.9 * len(costs))]
-        print(f"  {name:24} least {least:7.1f}  half {middle:7.1f}  0.9 {most:7.1f}   (compiled in {seconds:.1f} s)")
+        print(
+            f"  {name:24} least {least:7.1f}  half {middle:7.1f}  0.9 {most:7.1f}   (compiled in {seconds:.1f} s,"
+            f" {kernels} kernels; {len(net.kernels()) - kernels} in runs)",
+            flush=True,
+        )
 
 
 def ranges() -> None:
@@ -162,7 +169,7 @@ def loop(rounds: int, iterations: int = 1000) -> None:
         def run(trips: int, net: Any = net) -> float:
             feeds = {"trips": np.array(trips, np.int64), "x": np.ones(4, np.float32)}
             net.run(feeds)
-            return min(_wall_seconds(partial(net.run, feeds)) for _ in range(rounds))
+            return min(_seconds(partial(net.run, feeds), time.perf_counter) for _ in range(rounds))
 
         print(f"  {name:24} {1e6 * (run(iterations) - run(0)) / iterations:.2f} us an iteration")
 
@@ -203,16 +210,10 @@ def _loop(scans: bool) -> Any:
     return model
 
 
-def _thread_seconds(function: Callable[[], object]) -> float:
-    begun = time.thread_time()
+def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> float:
+    begun = clock()
     function()
-    return time.thread_time() - begun
-
-
-def _wall_seconds(function: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    function()
-    return time.perf_counter() - begun
+    return clock() - begun
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -226,8 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     parser = argparse.ArgumentParser(prog="python -m bench.dynamic", description=__doc__)
     parser.add_argument("--parts", default=",".join(parts), help=f"of {', '.join(parts)}")
+    parser.add_argument("--target", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--rounds", type=int, default=10, help="how long to measure; default 10")
     options = parser.parse_args(arguments)
+    if options.target == "gpu":
+        new_lengths(4 * options.rounds, "gpu")
+        return
     chosen = options.parts.split(",")
     unknown = sorted(set(chosen) - parts.keys())
     if unknown:

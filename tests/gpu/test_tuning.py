@@ -21,12 +21,13 @@ from mgx_numba.codegen.gpu.contraction.solvers import SOLVERS, candidate_of, can
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.codegen.problems.epilogue import Epilogue
-from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import read_records
 from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.driver.main import main
+from mgx_numba.errors import UnsupportedError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
 from mgx_numba.targets.gpu.measuring import DeviceBench
@@ -143,6 +144,18 @@ def test_every_tiling_is_planned_and_found_again_by_its_record(hopper: None, req
             assert candidate.solver.estimate(request_, candidate.blocking) > 0
             record = TuningRecord(request_.key(), fingerprint, own.solver.name, candidate.configuration, 1e-3)
             assert candidate_of(request_, record) == candidate
+
+
+def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -> None:
+    form = BlockFormat(4, 32, False)
+    problem = GemmProblem(1, 64, 128, types=types("float16"), blocks=form)
+    own = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+    assert [c.solver.name for c in candidates(own)] == [BACKEND.choose(own).solver.name]
+    with interpreted(), pytest.raises(UnsupportedError, match="have one kernel"):
+        DeviceBench(engine(), own)
+    many = dataclasses.replace(own, request=dataclasses.replace(own.request, problem=dataclasses.replace(problem, m=9)))
+    with pytest.raises(UnsupportedError, match="no solver for .*tiled: its weights are in blocks"):
+        BACKEND.choose(many)
 
 
 def test_records_that_do_not_fit_are_none(hopper: None) -> None:

@@ -11,6 +11,7 @@ from ...codegen.gpu.contraction.placed import PlacedRequest
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
+from ...codegen.problems.gemm import GemmProblem
 from ...codegen.tuning.extents import extents, prologue_extent
 from ...codegen.tuning.request import Asked, Candidate
 from ...codegen.tuning.session import Tuning
@@ -65,6 +66,8 @@ class DeviceBench:
         """Raises `UnsupportedError` for operands that are not measured."""
         self._engine, self._placed = engine, placed
         request, problem = placed.request, placed.problem
+        if isinstance(problem, GemmProblem) and problem.blocks is not None:
+            raise UnsupportedError("products of weights in blocks have one kernel: there is nothing to choose")
         x, w, self._out, extras = extents(request)
         dtypes = [o.dtype for o in request.epilogue.operands]
         named = [("x", x, problem.types.a), *((f"e{k}", n, dtypes[k]) for k, n in enumerate(extras))]

@@ -6,6 +6,7 @@ import functools
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from ....errors import UnsupportedError
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -285,8 +286,16 @@ def candidates(placed: PlacedRequest) -> list[Candidate]:
 
 
 def choose(placed: PlacedRequest) -> Candidate:
-    """The first of `candidates`."""
-    return candidates(placed)[0]
+    """The first of `candidates`.
+
+    Raises:
+        UnsupportedError: there is none; the message has every solver's reason.
+    """
+    found = candidates(placed)
+    if not found:
+        reasons = "; ".join(f"{s.name}: {_refusal(s, placed)}" for s in SOLVERS)
+        raise UnsupportedError(f"no solver for {placed.problem}: {reasons}")
+    return found[0]
 
 
 def estimates(placed: PlacedRequest) -> list[Estimate]:

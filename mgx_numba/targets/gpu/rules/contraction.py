@@ -31,6 +31,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
+from ....runtime.memory import aligned_copy
 from ...lowering import contraction
 from ...lowering.buffers import View
 from ...lowering.contraction import (
@@ -183,9 +184,14 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
 def _columns(weights: np.ndarray) -> np.ndarray:
     """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
     once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
-    kept = np.ascontiguousarray(once.swapaxes(-1, -2))
+    kept = _contiguous(once.swapaxes(-1, -2))
     lens = (*weights.shape[:-2], *kept.shape[-2:])
     return kept if kept.shape == lens else np.broadcast_to(kept, lens)
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """An array in row-major order; a copy begins where plans want constants, and so is found again by the next one."""
+    return array if array.flags.c_contiguous else aligned_copy(array)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
@@ -213,7 +219,7 @@ def _packed(
     if weights is not None:
         how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
         return low.packed_constant(
-            weights, how, lambda: np.ascontiguousarray(pack(filled.weights(weights) if filled else weights))
+            weights, how, lambda: _contiguous(pack(filled.weights(weights) if filled else weights))
         )
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
