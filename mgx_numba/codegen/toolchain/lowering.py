@@ -309,7 +309,7 @@ class StatementWriter:
             truth = self._cast(node, self._value(node), self.known.kinds[node], types.boolean)
             self.builder.cbranch(truth, yes, no)
 
-    def _call(self, node: ast.Call | ast.AST, operands: Sequence[ast.expr]) -> ir.Value:
+    def _call(self, node: ast.AST, operands: Sequence[ast.expr]) -> ir.Value:
         function, chosen = self.known.calls[node]
         given = [(self._value(operand), self.known.kinds[operand]) for operand in operands]
         return self._write(node, function, chosen, given)
