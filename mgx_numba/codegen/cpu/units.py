@@ -31,15 +31,15 @@ def unit_of(kernels: Sequence[KernelSource]) -> str:
     vectors."""
     tiles = _tiles(host.host())
     names = (kernel.name.partition("_tile_")[0] for kernel in kernels if "_tile_" in kernel.name)
-    return next((unit_name(tiles[name]) for name in names if name in tiles and not _plain(tiles[name])), "")
+    return next((_unit_name(tiles[name]) for name in names if name in tiles and not _plain(tiles[name])), "")
 
 
 def tile_of_unit(unit: str) -> RegisterTile:
     """The tile of a unit that `unit_of` has named."""
-    return next(tile for tile in _tiles(host.host()).values() if unit_name(tile) == unit)
+    return next(tile for tile in _tiles(host.host()).values() if _unit_name(tile) == unit)
 
 
-def unit_name(tile: RegisterTile) -> str:
+def _unit_name(tile: RegisterTile) -> str:
     """``AMX bfloat16``, ``AMX float32 in parts``, ``VNNI int8, 256 bits``."""
     family = tile.name.partition("_")[0]
     dtype, form = tile.types.b, tile.packing.b
