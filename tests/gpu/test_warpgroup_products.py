@@ -49,8 +49,10 @@ def on(request: pytest.FixtureRequest) -> Engine:
     ids=["", "rounds", "high"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""
+    """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
+    tiles."""
     tile, cores = request.param
+    monkeypatch.setattr(solvers, "SOLVERS", tuple(s for s in solvers.SOLVERS if s.name == "warpgroup"))
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     if cores:
         monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
