@@ -132,6 +132,7 @@ CONVOLUTIONS = [
     ConvProblem(1, 8, 34, (11,), (4,), (2,), (2,), (3,), (0,), types=TYPES),
     ConvProblem(1, 12, 6, (5, 6), (3, 2), pads_begin=(2, 0), pads_end=(0, 1), groups=3, types=TYPES),
     ConvProblem(1, 3, 64, (15, 15), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=TYPES),
+    ConvProblem(1, 3, 64, (15, 17), (7, 7), (2, 2), types=TYPES),
 ]
 
 

@@ -109,18 +109,19 @@ def quantized_convolution() -> tuple[Program, dict[str, np.ndarray]]:
 
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
-    channels, name = 3 if kind == "few" else 24, "convolution_backwards" if kind == "transposed" else "convolution"
-    kernel = {"1x1": 1, "5x5": 5, "5x5 by 2": 5, "7x7 by 2": 7}.get(kind, 3)
+    transposed = kind.startswith("transposed")
+    channels, name = 3 if kind == "few" else 24, "convolution_backwards" if transposed else "convolution"
+    kernel = {"1x1": 1, "5x5": 5, "5x5 by 2": 5, "7x7 by 2": 7, "transposed 2x2 by 2": 2}.get(kind, 3)
     stride = (2, 2) if kind.endswith("by 2") else (1, 1)
     groups = {"grouped": 2, "depthwise": channels}.get(kind, 1)
     x = rng.standard_normal((2, channels, 11, 13)).astype(np.float32)
     out = channels if kind == "depthwise" else 40
-    lens = (channels, out) if kind == "transposed" else (out, channels // groups)
+    lens = (channels, out) if transposed else (out, channels // groups)
     w = rng.standard_normal((*lens, kernel, kernel)).astype(np.float32)
     program = Program()
     data = program.main.add_parameter("x", Shape(Type.float_type, x.shape))
     weights = program.main.add_literal(w)
-    pad = (kernel // 2,) * 2
+    pad = ((kernel - 1) // 2,) * 2
     result = program.main.add_instruction(name, [data, weights], padding=pad, stride=stride, group=groups)
     program.main.add_return([result])
     return program, {"x": x}
@@ -146,6 +147,7 @@ CASES = {
     "conv_int8": quantized_convolution,
     "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
+    "conv_transposed_tiles": lambda: convolution("transposed 2x2 by 2"),
     "conv_winograd_2x2_int8": quantized_convolution,
     "conv_winograd_2x2": lambda: convolution("plain"),
     "conv_winograd_4x4": lambda: convolution("grouped"),

@@ -24,9 +24,11 @@ MOST_CHANNELS = 3
 def pixel_words(problem: GemmProblem, tile: RegisterTile) -> Launch | None:
     """The launch that writes each row of the left-hand side as one integer of all its words, a vector of rows at once.
 
-    A line of ``m`` rows is one task. None if rows are longer or not contiguous.
+    A line of ``m`` rows is one task. None if rows are longer, not contiguous, or of other types.
     """
     channels = problem.k
+    if problem.types.a not in ("int8", "uint8"):
+        return None
     if not 1 <= channels <= MOST_CHANNELS or problem.a_strides[-2:] != (channels, 1):
         return None
     given, form = problem.types.a, tile.packing.a or problem.types.a
