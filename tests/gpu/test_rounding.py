@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from numba import njit
 
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.kernel import NAME
 from mgx_numba.codegen.gpu.lang import rounding
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.lang.target import with_features
 from mgx_numba.codegen.lang.values import extract, splat
 from mgx_numba.core.shape import Shape
@@ -28,11 +33,13 @@ def numbers() -> np.ndarray:
     return np.concatenate([ties, *beside, special])
 
 
+@pytest.mark.parametrize("more", [0, 3])
 @pytest.mark.parametrize(
-    ("type", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.uint8, 77), (np.int8, -128), (np.int8, 5)]
+    ("type", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.uint8, 77), (np.int8, -128), (np.int8, 0), (np.int8, 5)]
 )
-def test_quantised_values(type: Any, zero: int, on: Engine) -> None:
-    x, program = numbers(), Program()
+def test_quantised_values(type: Any, zero: int, more: int, on: Engine) -> None:
+    """Also those ``more`` that are behind the last whole vector."""
+    x, program = np.concatenate([numbers(), np.array([2.5, 77, -3.5], np.float32)[:more]]), Program()
     m = program.main
     p = m.add_parameter("x", Shape(Type.float_type, x.shape))
     value = m.add_instruction("tanh", [p]) if zero == 5 else p
@@ -54,11 +61,37 @@ def test_what_the_language_makes_of_them_is_exact() -> None:
             a[k] = extract(signed(splat(x[k], 4), 7), 3)
             b[k] = extract(unsigned(splat(x[k], 4), 130), 1)
 
+    @njit
+    def each(x: Any, a: Any, b: Any) -> None:
+        for k in range(x.size):
+            a[k] = extract(signed(splat(x[k], 1), 7), 0)
+            b[k] = extract(unsigned(splat(x[k], 1), 130), 0)
+
     x = numbers()
-    found = np.empty(x.shape, np.int8), np.empty(x.shape, np.uint8)
+    found = [np.empty(x.shape, dtype) for dtype in (np.int8, np.uint8) * 2]
     with with_features(frozenset(("fma", "f16c"))):
-        every(x, *found)
-    for got, zero in zip(found, (7, 130)):
+        every(x, *found[:2])
+        each(x, *found[2:])
+    for got, zero in zip(found, (7, 130) * 2):
         ends = np.iinfo(got.dtype)
         wanted = np.clip(np.nan_to_num(np.rint(x).astype(np.float64) + zero), ends.min, ends.max)
         np.testing.assert_array_equal(got, np.where(np.isnan(x), 0, wanted).astype(got.dtype))
+
+
+@pytest.mark.parametrize("name", ["rounded_uint8", "rounded_int8"])
+def test_single_numbers_are_not_stored_from_the_register_of_a_float(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ptxas converts what PTX stores as a byte from such a register, although it says nothing of a number's kind."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    text = f"""THREADS = 32
+SLOTS = 2
+
+
+def kernel(args):
+    x = pointer_float32(args, 0)
+    out = pointer_{name.removeprefix("rounded_")}(args, 1)
+    store(out, thread_index(0), {name}(load(x, thread_index(0), 1), 0))
+"""
+    made = assembly(KernelSource(NAME, "rounding", text), ARCHITECTURES["sm_90a"])
+    (stored,) = re.findall(r"st\.global\.b8\s+\[[^]]*\], (%\w+);", made)
+    (source,) = re.findall(rf"(\S+)\s+{stored}, ", made)[-1:]
+    assert ".s32." in source or not source.endswith(".f32"), source

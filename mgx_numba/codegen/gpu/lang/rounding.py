@@ -1,6 +1,7 @@
 """Float32 rounded to integers of 8 bits, as a quantisation ends: without the conversions, which are slow on GPUs.
 
 A number that is small beside 1.5 * 2**23 and added to it leaves its nearest integer in the last bits, ties to even.
+Single numbers are converted.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ def _rounded(dtype: str) -> Any:
             b, value = VectorBuilder(builder).strict(), values[0]
             near = b.intrinsic("maxnum", [value, low - point])  # the limit where it is NaN
             near = b.intrinsic("minnum", [near, high - point])
-            bits = b.bits(b.add(near, _MAGIC))
-            code = b.ir.trunc(b.iadd(bits, point), b.like(value, element_type(dtype)))
+            if lanes == 1:  # its bits would be stored from the float's register, which ptxas takes for a conversion
+                whole = b.ir.fptosi(b.intrinsic("nearbyint", [near]), b.like(value, ir.IntType(32)))
+            else:
+                whole = b.bits(b.add(near, _MAGIC))
+            code = b.ir.trunc(b.iadd(whole, point), b.like(value, element_type(dtype)))
             return b.select(b.is_nan(value), 0, code) if low else code
 
         return value_type(dtype, lanes)(x, zero), lower
