@@ -130,7 +130,7 @@ def test_calls_were_typed_again_in_every_kernel(monkeypatch: pytest.MonkeyPatch)
     text = HEADER + "    x = imin(args[1], begin) + 7\n    while x < end:\n        x = x * 2 + imin(args[2], x)\n"
     for number in range(2):
         asked.clear()
-        compile_object(cpu_kernel("typed_kernel", f"{text}    args[{number}] = x\n"))
+        compile_object(cpu_kernel("typed_kernel", f"{text}    args[0] = x  # {number}\n"))
         assert number == 0 or not asked
 
 
