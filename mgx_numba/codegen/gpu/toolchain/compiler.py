@@ -1,4 +1,4 @@
-"""From a kernel's Python text to what a driver loads: PTX, or an AMD GPU object; Numba types and lowers, LLVM emits.
+"""From a kernel's Python text to what a driver loads: PTX, or AMD's code objects; Numba types and lowers, LLVM emits.
 
 Compilation may be asked for from any number of threads; it runs in one at a time.
 """
@@ -17,6 +17,7 @@ from ...kernel import KernelSource
 from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from ..architecture import Architecture
+from .amd_linker import link
 from .choice import NUMBA_CUDA, toolchain
 
 __all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
@@ -29,7 +30,7 @@ _CODE_OBJECT_VERSION = 500
 
 
 def compile_object(source: KernelSource, arch: Architecture) -> bytes:
-    """PTX text (NVIDIA) or a relocatable ELF object (AMD) of a kernel, which exports `source.symbol`.
+    """PTX text (NVIDIA) or a code object (AMD) of a kernel, which exports `source.symbol`.
 
     Raises:
         CompileError: the text is not valid, does not type, or calls what no kernel may call. The message names the
@@ -38,7 +39,7 @@ def compile_object(source: KernelSource, arch: Architecture) -> bytes:
     if arch.nvidia or toolchain() == NUMBA_CUDA:
         return assembly(source, arch).encode()
     with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
-        return machine.emit_object(module)
+        return link(machine.emit_object(module))
 
 
 def assembly(source: KernelSource, arch: Architecture) -> str:
