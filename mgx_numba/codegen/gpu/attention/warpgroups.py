@@ -87,8 +87,10 @@ class WarpgroupAttentionText(AttentionText):
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
-        self.down = -(-problem.queries // self.rows)
-        self.blocks = (self.down, problem.heads, problem.batch)
+        down = -(-problem.queries // self.rows)
+        self.blocks = (down, problem.heads, problem.batch)
+        if problem.causal:
+            self.arguments.integer("last_block", down - 1)
         self._plane: dict[str, str] = {}
         self._map("q", problem.depth, problem.queries, problem.heads, problem.q_strides, self.rows)
         self._map("k", problem.depth, problem.keys, problem.kv_heads, problem.k_strides, tile.keys)
@@ -110,7 +112,7 @@ class WarpgroupAttentionText(AttentionText):
         """All statements of the kernel."""
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
-        first = f"({self.down - 1} - block_index(0))" if self.problem.causal else "block_index(0)"  # the longest first
+        first = "(last_block - block_index(0))" if self.problem.causal else "block_index(0)"  # the longest first
         for line in (
             "group = idiv(warp, 4)",
             f"block_row = {first} * {self.rows}",

@@ -44,6 +44,7 @@ class WarpgroupTile:
     columns: int
     stages: int
     blocks: int
+    lag: int = 0
 
     @property
     def consumers(self) -> int:
