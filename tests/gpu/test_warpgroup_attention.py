@@ -31,7 +31,9 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warpgroups, "LEAST_QUERIES", 1)
 
 
-def agree(lens: tuple[int, ...], tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch, **given: object) -> None:
+def agree(
+    lens: tuple[int, ...], tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch, **given: object
+) -> None:
     """Compute and compare, with a tile; ``given`` as of `attention`."""
     monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: tile)
     type = given.pop("type", F16)

@@ -9,7 +9,10 @@ own, ``fmod`` and ``mod`` of floats) does not exist here.
 
 Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
+    warp_index()                         number of the thread's warp along axis 0, known to be one for all of its
+                                         threads; all 32 of them call it
     block_index(AXIS)                    of the thread's block in the grid, along axis 0, 1 or 2
+    idiv32(a, b)                         as idiv, of numbers below 2**32: takes a third of the time
     barrier()                            until all threads of the block are here; what they wrote before is seen by all
     grid_wait()                          until the launches before are done; a kernel whose text has no such call makes
                                          it first. Before it a thread may touch the block's memory and the program's

@@ -3,8 +3,9 @@
 One thread of a block, the producer, asks for slices of both operands, 128 bytes of the sum of each row and column, as
 long as there is an empty stage in a ring; warpgroups multiply them from there, 64 rows of the tile each, and hold the
 sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished: four
-threads exchange what they have of a row, so that each stores neighbours. Of a convolution the copy engine gathers the pixels
-that a tap of the filter lies on. With few tiles, several blocks add parts of each sum, and a second launch adds these.
+threads exchange what they have of a row, so that each stores neighbours. Of a convolution the copy engine gathers the
+pixels that a tap of the filter lies on. With few tiles, several blocks add parts of each sum, and a second launch adds
+these.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from ...launch import Grid, Launch, Solution, TensorLayout, Windows
 from ...printer import CodeBuffer, VectorValue
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import ACCESSES
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
+from ..architecture import WARP
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from ..products import product_of
@@ -51,6 +54,7 @@ say: CUDA driver API, cuTensorMapEncodeIm2col."""
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
+_ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -71,6 +75,8 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
         return "warpgroups multiply float32 in TF32"
     if problem.prologue is not None:
         return "the left operand has a prologue"
+    if Extent.of(problem).tiles(1, 1) >> 32:
+        return "more results than numbers of 32 bits"
     lanes = VECTOR_BYTES // product.size
     if isinstance(problem, GemmProblem):
         return _gemm_refusal(problem, lanes)
@@ -260,6 +266,7 @@ class _WarpgroupText(ContractionText):
         for line in (
             *self.arguments.bind(),
             "thread = thread_index(0)",
+            "warp = warp_index()",
             f"ring_x = dynamic_{self.product.a}(0)",
             f"ring_w = dynamic_{self.product.b}({ring})",
             f"full = shared_int64({tile.stages})",
@@ -283,7 +290,7 @@ class _WarpgroupText(ContractionText):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
         buffer.line("barrier()")
-        with buffer.block(f"if thread >= {tile.consumers}:"), buffer.block(f"if thread == {tile.consumers}:"):
+        with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
             self._begin_ring(buffer)
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
@@ -292,7 +299,6 @@ class _WarpgroupText(ContractionText):
         with buffer.block("else:"):
             for line in (
                 "grid_wait()",
-                "warp = idiv(thread, 32)",
                 "lane = thread - warp * 32",
                 "group = idiv(warp, 4)",
                 "leads = imod(thread, 128) == 0",
@@ -311,19 +317,19 @@ class _WarpgroupText(ContractionText):
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
         if self.operands.planes > 1:
-            buffer.line("plane = idiv(tile, down * across)")
+            buffer.line("plane = idiv32(tile, down * across)")
             buffer.line("number = tile - plane * down * across")
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
         if self.down > NEIGHBOURS:
-            buffer.line(f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
+            buffer.line(f"band = idiv32(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
             buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
-            buffer.line("aside = idiv(inside, high)")
+            buffer.line("aside = idiv32(inside, high)")
             buffer.line(f"first_row = (band + inside - aside * high) * {self.tile.rows}")
         else:
-            buffer.line("aside = idiv(number, down)" if self.down > 1 else "aside = number")
+            buffer.line("aside = idiv32(number, down)" if self.down > 1 else "aside = number")
             buffer.line(f"first_row = (number - aside * down) * {self.tile.rows}")
         buffer.line(f"first_column = aside * {self.tile.columns}")
         self.operands.begin(buffer)
@@ -355,8 +361,8 @@ class _WarpgroupText(ContractionText):
     def _taps(self, buffer: CodeBuffer, k: str) -> None:
         """Emit the first channel and the tap of a convolution's slice."""
         for line in (
-            f"pieces = idiv(group_channels + {self.slice - 1}, {self.slice})",
-            f"tap = idiv({k}, pieces)",
+            f"pieces = idiv32(group_channels + {self.slice - 1}, {self.slice})",
+            f"tap = idiv32({k}, pieces)",
             f"channel = ({k} - tap * pieces) * {self.slice}",
         ):
             buffer.line(line)
@@ -383,15 +389,15 @@ class _WarpgroupText(ContractionText):
         gemm = isinstance(self._problem, GemmProblem)
         if not gemm:
             for line in (
-                "image = idiv(first_row, image_pixels)",
+                "image = idiv32(first_row, image_pixels)",
                 "pixel = first_row - image * image_pixels",
-                "line = idiv(pixel, row_pixels)",
+                "line = idiv32(pixel, row_pixels)",
                 "start_y = line * step_y - pad_y",
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
             ):
                 buffer.line(line)
             self._taps(buffer, "begin")
-            buffer.line("tap_y = idiv(tap, taps_across)")
+            buffer.line("tap_y = idiv32(tap, taps_across)")
             buffer.line("tap_x = tap - tap_y * taps_across")
         buffer.line("k = begin")
         with buffer.block("while k < end:"):
@@ -470,6 +476,7 @@ class _WarpgroupText(ContractionText):
         for p, part in enumerate(parts):
             for soon in parts[p : p + ahead + 1]:
                 self._load_part(buffer, soon)
+            self._load_late(buffer, part)
             self._finish_part(buffer, part, wide)
 
     def _parts_ahead(self) -> int:
@@ -486,12 +493,21 @@ class _WarpgroupText(ContractionText):
             return
         rows = [buffer.emit(f"first_line + {8 * half}") for half in (0, 1)]
         near = [buffer.emit(f"imin({row}, rows - 1)") for row in rows]
+        early = _OF_EACH if self.reads else _ALL
         for k in range(max(1, 2 // self.width)):
             column = buffer.emit(f"first_column + side + {part.first + k}")
             inside = buffer.emit(f"imin({column}, columns - {self.width})")
             for half in (0, 1):
-                place, extras = self._place_of(buffer, near[half], inside)
-                part.places.append(_Vector(half, k, f"({rows[half]} < rows) & ({column} < columns)", place, extras))
+                place, extras = self._place_of(buffer, near[half], inside, early)
+                stored = f"({rows[half]} < rows) & ({column} < columns)"
+                part.places.append(_Vector(half, k, near[half], inside, stored, place, extras))
+
+    def _load_late(self, buffer: CodeBuffer, part: _Part) -> None:
+        """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
+        what all rows of a tile share is near, in the first-level cache, since the tile before."""
+        if self.reads and self.splits == 1:
+            for own in part.places:
+                own.extras.update(self._place_of(buffer, own.row, own.column, _ALL - _OF_EACH)[1])
 
     def _finish_part(self, buffer: CodeBuffer, part: _Part, wide: int) -> None:
         """Emit the epilogue and the stores of a part, of which ``wide`` sums of a row are neighbours.
@@ -504,20 +520,24 @@ class _WarpgroupText(ContractionText):
         values = []
         for own in part.places:
             value = rows[own.half] if lanes > 1 else f"splat(extract({rows[own.half]}, {own.lane}), 1)"
-            values.append(self._finished(buffer, value, own.extras, lanes) if self.splits == 1 else value)
+            extras = [extra for _, extra in sorted(own.extras.items())]
+            values.append(self._finished(buffer, value, extras, lanes) if self.splits == 1 else value)
         for own, value in zip(part.places, values):
-            with buffer.block(f"if {own.inside}:"):
+            with buffer.block(f"if {own.stored}:"):
                 if self.splits == 1:
                     self._put(buffer, own.place, value, lanes, True)
                 else:
                     buffer.line(f"{store}(p_scratch, {own.place}, {value})")
 
-    def _place_of(self, buffer: CodeBuffer, row: str, column: str) -> tuple[str, list[VectorValue]]:
-        """Where sums of a row go, from ``column`` on, and what the epilogue reads there; parts of sums have none."""
+    def _place_of(
+        self, buffer: CodeBuffer, row: str, column: str, accesses: frozenset[str]
+    ) -> tuple[str, dict[int, VectorValue]]:
+        """Where sums of a row go, from ``column`` on, and what the epilogue reads there in some of its ways; parts of
+        sums have none."""
         if self.splits == 1:
-            place, extras = self._extras(buffer, row, column, self.width, True)
+            place, extras = self._extras(buffer, row, column, self.width, True, accesses)
             return buffer.emit(place), extras
-        return buffer.emit(f"(first_part + {row}) * columns + {column}"), []
+        return buffer.emit(f"(first_part + {row}) * columns + {column}"), {}
 
 
 @dataclass(frozen=True)
@@ -527,16 +547,19 @@ class _Vector:
     Attributes:
         half: which of the thread's two rows they are of.
         lane: of its neighbouring sums there, if a vector is one sum.
-        inside: whether they are part of the result.
+        row, column: of the first one in the result; the last ones there are beyond those.
+        stored: whether they are part of the result.
         place: where they go.
-        extras: what the epilogue reads there.
+        extras: what the epilogue reads there, by number of the operand.
     """
 
     half: int
     lane: int
-    inside: str
+    row: str
+    column: str
+    stored: str
     place: str
-    extras: list[VectorValue]
+    extras: dict[int, VectorValue]
 
 
 @dataclass

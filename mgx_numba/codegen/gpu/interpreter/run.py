@@ -226,6 +226,7 @@ def _thread_names(state: _BlockState) -> dict[str, Any]:
     names: dict[str, Any] = {
         "thread_index": lambda axis: who.index if axis == 0 else 0,
         "block_index": lambda axis: who.block[axis],
+        "warp_index": lambda: who.index // WARP,
     }
     for name in DTYPES:
         dtype = numpy_dtype(name)

@@ -318,6 +318,8 @@ def _row(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Typ
         return _vector(builder, [x for k in range(rest) for own in pairs[k::rest] for x in own])
 
     return Vec(held.dtype, wide)(held, row, number, lanes), lower
+
+
 def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
     held = _expect_sums("scale_sums", sums)
     if (held.dtype, x, y) != ("float32", types.float32, types.float32):
