@@ -39,7 +39,7 @@ def agree(
     type = given.pop("type", F16)
     made = attention(type, lens, on, given.pop("mask", None), **given)  # type: ignore[arg-type]
     assert made.executable is not None
-    assert [step.label for step in made.executable.plan.steps][0].startswith("gpu::attention_warpgroup")
+    assert next(step.label for step in made.executable.plan.steps).startswith("gpu::attention_warpgroup")
 
 
 @pytest.mark.parametrize(
