@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu.machine import machine, using
-from mgx_numba.codegen.files import ENVIRONMENT, default_folder
+from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from mgx_numba.codegen.workers import batch
-from tests.caches import with_kernels
+from tests.caches import kept_folder, with_kernels
 
 _KEPT = pytest.StashKey[contextlib.ExitStack]()
 
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = config.stash[_KEPT] = contextlib.ExitStack()
     patch = kept.enter_context(pytest.MonkeyPatch.context())
     if sys.dont_write_bytecode:  # beside the source; yet not every worker and process of every run need compile it
-        keep_byte_code(patch, default_folder() / "bytecode")
+        keep_byte_code(patch, kept_folder() / "bytecode")
     folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="mgx_numba_tests_"))
     with contextlib.suppress(OSError):  # else every run compiles for itself
         with_kernels(Path(folder))
