@@ -23,7 +23,6 @@ from .indexing import Axes
 from .layout import RowLayout, row_layout
 from .levels import levels_of
 from .pointwise import operand_names
-from .teams import RowTeam
 
 __all__ = ["reduction_launch"]
 
@@ -44,7 +43,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     tensors = (*problem.inputs, *problem.outputs)
     team = layout.team
     name = cluster_name(problem.module, "reduce")
-    kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, cluster=team.blocks)
+    kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, team.resident, team.blocks)
     empty = any(0 in t.lens for t in problem.outputs)
     return Launch(
         kernel=kernel,
@@ -101,8 +100,8 @@ class _RowsText:
         buffer, team = self.buffer, self.layout.team
         for line in self.arguments.bind():
             buffer.line(line)
-        if isinstance(team, RowTeam) and team.blocks > 1:
-            team.begin(buffer, {self._sum_name(r): self._accumulator(r) for r in self.levels.reductions})
+        in_turn = sorted(self.levels.reductions, key=self.levels.level.__getitem__)
+        self._sums = team.begin(buffer, {self._sum_name(r): self._accumulator(r) for r in in_turn})
         buffer.line(f"member = {team.member}")
         buffer.line(f"row = {team.row}")
         buffer.line("valid = row < rows")
@@ -155,7 +154,9 @@ class _RowsText:
             self.buffer.line("cluster_wait()")
         for r in walked:
             reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
-            self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], self._sum_name(r)))
+            self._row_values[r] = self._finished(
+                r, layout.team.joined(self.row, reduction, own[r], self._sums[self._sum_name(r)])
+            )
         if len(walked) != len(reductions):
             raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
 

@@ -51,6 +51,14 @@ class Team(Protocol):
     def blocks(self) -> int:
         """Blocks that share a row, as a cluster."""
 
+    @property
+    def resident(self) -> int:
+        """Blocks that shall fit on a multiprocessor at once."""
+
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+        """Emit, before all else, the memory through which these sums are joined, in this order; the names by which
+        `joined` knows them."""
+
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
         result. ``name`` is of memory that nothing else uses."""
@@ -64,6 +72,7 @@ class RowTeam:
     threads: int
     size: int
     row_lanes: int = 0
+    resident: int = 1
 
     @property
     def blocks(self) -> int:
@@ -89,18 +98,20 @@ class RowTeam:
             return f"idiv(block_index(0), {self.blocks})"
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
 
-    def begin(self, buffer: CodeBuffer, names: Mapping[str, Type]) -> None:
-        """Emit, before all else of a team of several blocks, where what other blocks have of these values will come to,
-        and barriers that count it; ``cluster_wait()`` comes before the first of them is joined."""
-        for name, dtype in names.items():
-            buffer.line(f"{name}_all = shared_{_wire(dtype)}({self.blocks})")
-            buffer.line(f"{name}_met = shared_int64(1)")
-        with buffer.block("if thread_index(0) == 0:"):
-            for name, dtype in names.items():
-                buffer.line(f"mbarrier_init({name}_met, 1)")
-                buffer.line(f"mbarrier_expect({name}_met, {self.blocks * numpy_dtype(_wire(dtype)).itemsize})")
-            buffer.line("mbarrier_fence()")
-        buffer.line("cluster_arrive()")
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+        """See `Team`. Of several blocks: where the others' sums will come to, and the barriers that count them;
+        ``cluster_wait()`` comes before the first is joined."""
+        if self.blocks > 1:
+            for name, dtype in sums.items():
+                buffer.line(f"{name}_all = shared_{_wire(dtype)}({self.blocks})")
+                buffer.line(f"{name}_met = shared_int64(1)")
+            with buffer.block("if thread_index(0) == 0:"):
+                for name, dtype in sums.items():
+                    buffer.line(f"mbarrier_init({name}_met, 1)")
+                    buffer.line(f"mbarrier_expect({name}_met, {self.blocks * numpy_dtype(_wire(dtype)).itemsize})")
+                buffer.line("mbarrier_fence()")
+            buffer.line("cluster_arrive()")
+        return {name: name for name in sums}
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """By lanes, by shuffles within a warp, through the block's memory between warps, and sent to all blocks of the
@@ -141,6 +152,7 @@ class ColumnTeam:
     threads: int
     row_lanes: int
     blocks: int = 1
+    resident: int = 1
 
     @property
     def size(self) -> int:
@@ -162,10 +174,20 @@ class ColumnTeam:
         """See `Team`."""
         return f"block_index(0) * {WARP} + imod(thread_index(0), {WARP})"
 
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+        """See `Team`. Two arrays of a type take turns: who writes to one has met all who have read from it."""
+        names: dict[str, str] = {}
+        for name, dtype in sums.items():
+            kind = dtype_name(dtype)
+            turn = sum(known is dtype for known in list(sums.values())[: len(names)])
+            names[name] = f"sums{turn % 2}_{kind}"
+            if turn < 2:
+                buffer.line(f"{names[name]} = shared_{kind}({self.threads * self.row_lanes})")
+        return names
+
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Through the block's memory, in the order of members."""
         buffer, lanes = printer.buffer, self.row_lanes
-        buffer.line(f"{name} = shared_{dtype_name(own.dtype)}({self.threads * lanes})")
         buffer.line(f"store({name}, thread_index(0) * {lanes}, {own.name})")
         buffer.line("barrier()")
         column = buffer.emit(f"imod(thread_index(0), {WARP})")
