@@ -9,8 +9,8 @@ own, ``fmod`` and ``mod`` of floats) does not exist here.
 
 Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
-    warp_index()                         number of the thread's warp along axis 0, which the compiler knows to be one for
-                                         all of its threads; all 32 of them call it
+    warp_index()                         number of the thread's warp along axis 0, of which the compiler knows that its
+                                         threads have the same; all 32 of them call it
     block_index(AXIS)                    of the thread's block in the grid, along axis 0, 1 or 2
     idiv32(a, b)                         as idiv, of numbers below 2**32: takes a third of the time
     barrier()                            until all threads of the block are here; what they wrote before is seen by all
@@ -82,6 +82,9 @@ Fast math on float32
                                          within 4 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
+Elements of 8 bits
+    max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
+
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
@@ -106,6 +109,7 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    bytes,
     clusters,
     faults,
     mbarriers,
@@ -119,6 +123,7 @@ from .lang import (
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.bytes import *
 from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
@@ -133,7 +138,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
-    tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
+    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]
