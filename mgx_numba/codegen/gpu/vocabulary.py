@@ -94,6 +94,9 @@ Fast math on float32
                                          within 4 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
+Elements of 8 bits
+    max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
+
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
@@ -118,6 +121,7 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    bytes,
     clusters,
     faults,
     mbarriers,
@@ -131,6 +135,7 @@ from .lang import (
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.bytes import *
 from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
@@ -145,7 +150,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
-    tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
+    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]
