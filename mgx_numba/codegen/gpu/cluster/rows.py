@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....core.types import Type
 from ....graph.module import Module
 from ....ops.base import Pointwise
 from ....ops.reduce import DOWN
