@@ -26,6 +26,7 @@ from ...elf import (
 
 __all__ = ["EM_AMDGPU", "link"]
 
+# elf.h of the GNU C library, and "ELF Code Object" of LLVM's user guide for AMDGPU.
 EM_AMDGPU = 224
 _ET_DYN = 3
 _SHT_HASH, _SHT_DYNAMIC, _SHT_DYNSYM = 5, 6, 11
@@ -168,7 +169,7 @@ def _hash(name: bytes) -> int:
     for letter in name:
         value = (value << 4) + letter
         top = value & 0xF0000000
-        value = (value ^ top >> 24) & ~top
+        value = (value ^ top >> 24) & ~top  # 24: as the specification has it
     return value
 
 
