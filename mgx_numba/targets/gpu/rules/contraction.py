@@ -176,7 +176,7 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     """The images that a convolution reads in the place of its input."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, low.origin(ins))
+    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, filled.step, filled.block, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
@@ -221,7 +221,8 @@ def _packed(
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
+        images = filled and (filled.channels, filled.block, filled.folded)
+        how = (columns, problem.groups, problem.taps, problem.transposed, images)
         return low.packed_constant(
             weights, how, lambda: _contiguous(pack(filled.weights(weights) if filled else weights))
         )
