@@ -41,6 +41,7 @@ from . import (
     simplify_qdq,
     simplify_reshapes,
     split_reduce,
+    store_bfloat16,
     truncate_float,
     use_double,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "simplify_qdq",
     "simplify_reshapes",
     "split_reduce",
+    "store_bfloat16",
     "truncate_float",
     "use_double",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
-from ..microkernels.tile_table import tile_for
+from ..microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from .blocking import Blocking, cut, cut_lines, fit
 
 __all__ = ["line_blockings", "near_blockings"]
@@ -18,7 +18,8 @@ _LONG_SUM = 512
 
 def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blocking]:
     """For solvers whose blocks `blocking.cut` makes."""
-    tile = tile_for(problem.types)
+    tile = matrix_tile(problem.types) if declared_tile(problem.types) is None else tile_for(problem.types)
+    assert tile is not None
     if isinstance(problem, GemmProblem):
         m, n, depth, taps, groups = problem.m, problem.n, max(tile.depth(problem.k), 1), 1, problem.batch_count
     else:
