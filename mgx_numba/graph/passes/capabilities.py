@@ -60,6 +60,7 @@ class Capabilities:
         narrow_results: whether a reduction's kernel stores what is rounded of its result besides the result itself.
         multiplies_bfloat16: whether a product of float32 with constant weights in bfloat16 is best computed of left
             operands that are stored in bfloat16; None if none is.
+        depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
     """
@@ -77,3 +78,4 @@ class Capabilities:
     float8_products: bool = False
     narrow_results: bool = False
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
+    depthwise_integers: bool = False

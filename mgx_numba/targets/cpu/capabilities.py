@@ -62,6 +62,7 @@ def pass_options(options: TargetOptions) -> Options:
             repeated_elements=here.repeated_elements,
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
+            depthwise_integers=True,
             multiplies_bfloat16=_multiplies_bfloat16(options),
         ),
     )

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import FLOAT32
 from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from .blocking import Blocking, cut, cut_lines, fit
@@ -39,7 +40,7 @@ def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blo
 
 def line_blockings(problem: ConvProblem, threads: int) -> list[Blocking]:
     """For solvers whose blocks `blocking.cut_lines` makes: whole lines of pixels."""
-    tile, width = tile_for(problem.types), problem.out_lens[-1]
+    tile, width = tile_for(problem.types if problem.types.uniform else FLOAT32), problem.out_lens[-1]
     lines = problem.batch * problem.out_pixels // width
 
     def near(given: Blocking | None = None) -> Blocking:
