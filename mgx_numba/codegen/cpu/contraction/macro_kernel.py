@@ -202,7 +202,7 @@ class MacroKernel:
             return [
                 *far,
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
-                f"blocks = idiv(m1 - m0 + {rows - 1}, {rows})",
+                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
             ]
         if not self.steady:
