@@ -43,8 +43,8 @@ def on(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(
     params=[
         (WarpgroupTile(64, 64, 2, 1), 0),
-        (WarpgroupTile(128, 128, 2, 2), 1),
-        (WarpgroupTile(192, 64, 2, 1, 32), 2),
+        (WarpgroupTile(128, 128, 2, 2, 1), 1),
+        (WarpgroupTile(192, 64, 2, 1), 2),
     ],
     ids=["", "rounds", "high"],
 )
@@ -176,7 +176,7 @@ def test_infinities_and_nan_stay_in_their_rows(forced: None, on: Engine) -> None
     [
         ("mbarrier_wait(offset(full, slot), phase)", "pass", "no box has come"),
         ("mbarrier_wait(offset(empty, slot), 1 - phase)", "pass", "another one is on the way"),
-        ("sums = wgmma_wait(sums, 0)", "pass", "stores sums that products may still be adding to"),
+        ("sums = wgmma_wait(sums, 0)", "pass", "reads sums that products may still be adding to"),
         ("sums = wgmma_wait(sums, 1)", "pass", "may still be reading"),
         ("mbarrier_expect(arrived, 16384)", "mbarrier_expect(arrived, 8192)", "0 are still expected"),
         (
@@ -206,7 +206,7 @@ def test_what_the_interpreter_says_of_wrong_synchronisation(
 def test_tiles_fit_a_multiprocessor(tile: WarpgroupTile) -> None:
     # 228 KiB, of which each block takes one for the driver, one for alignment, and its barriers
     assert tile.blocks * (tile.shared_bytes + 2048 + 256) <= 228 << 10
-    assert tile.columns % tile.staging == 0 and tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
+    assert tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
 
 
 def test_the_instructions_are_those_of_warpgroups() -> None:
