@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
@@ -90,17 +90,25 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
-        problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
-    for name in ("x", "w"):
+        problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
+    for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
+    constant = weights is not None
+    placed = PlacedRequest(
+        request, gcd(VECTOR_BYTES, *offsets), low.options.precision, constant, constant and low.shared is None
+    )
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights, filled)
+        operands["w"] = _packed(
+            low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution.turns
+        )
+    elif weights is not None:
+        operands["w"] = low.packed_constant(
+            weights, ("columns", solution.turns), lambda: _columns(weights, solution.turns)
+        )
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -181,10 +189,21 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     return out
 
 
-def _columns(weights: np.ndarray) -> np.ndarray:
-    """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
-    once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
-    kept = _contiguous(once.swapaxes(-1, -2))
+def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
+    """Strides, in elements, between the matrices of what `_columns` makes."""
+    strides: list[int] = []
+    lens, size = weights.shape, prod(weights.shape[-2:])
+    for length, stride in zip(lens[-3::-1], weights.strides[-3::-1]):
+        strides.insert(0, size if stride else 0)
+        size *= length if stride else 1
+    return tuple(strides)
+
+
+def _columns(weights: np.ndarray, turns: int) -> np.ndarray:
+    """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept
+    once."""
+    once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])].swapaxes(-1, -2)
+    kept = _contiguous(in_turns(once, -2, turns) if turns else once)
     lens = (*weights.shape[:-2], *kept.shape[-2:])
     return kept if kept.shape == lens else np.broadcast_to(kept, lens)
 
@@ -213,15 +232,20 @@ def _packed(
     view: View,
     weights: np.ndarray | None,
     filled: FilledImages | None,
+    turns: int,
 ) -> View:
-    """Weights in the order that kernels read; those that are not constant are copied in every run."""
+    """Weights in the order that kernels read, output channels `in_turns` if they are; those that are not constant are
+    copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
         images = filled and (filled.channels, filled.block, filled.folded)
-        how = (columns, problem.groups, problem.taps, problem.transposed, images)
-        return low.packed_constant(
-            weights, how, lambda: _contiguous(pack(filled.weights(weights) if filled else weights))
-        )
+        how = (columns, problem.groups, problem.taps, problem.transposed, images, turns)
+
+        def made() -> np.ndarray:
+            packed = pack(filled.weights(weights) if filled else weights)
+            return _contiguous(in_turns(packed, 1, turns) if turns else packed)
+
+        return low.packed_constant(weights, how, made)
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
     packed = view.aliased(pack)
