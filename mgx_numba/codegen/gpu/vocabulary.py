@@ -88,6 +88,9 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
                                          piece PART of 4 LANES columns; for thread q of four from column q LANES on,
                                          of 4 lanes from 8 (q % 2) + 4 (q // 2) on; all 32 threads of a warp call it
+    sums_in_turns(sums, ROW, PART, LANES)
+                                         the same of columns that lie in turns (`contraction.placed.in_turns`): the
+                                         thread's own sums, from column q LANES on
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
