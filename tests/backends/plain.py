@@ -178,7 +178,7 @@ class PlainProgram:
                     tensor(view)[...] = result
         return outputs
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         return None
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:

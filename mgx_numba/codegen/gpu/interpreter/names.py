@@ -155,6 +155,7 @@ def elementwise_names() -> dict[str, Any]:
         imax=builtins.max,
         idiv=lambda a, b: a // b,
         idiv32=_idiv32,
+        max_bytes=np.maximum,
         imod=lambda a, b: a % b,
         INF=math.inf,
         NAN=math.nan,
