@@ -45,7 +45,7 @@ _LOADED = (".note", ".rodata", ".text")
 
 
 @dataclass
-class _Part:
+class _Section:
     """A section of the code object; ``segment`` counts those with the rights before."""
 
     name: str
@@ -105,7 +105,7 @@ def _check(source: ElfObject) -> None:
             raise CompileError(f"the object has a relocation of type {relocation.type} in {name}, which is not known")
 
 
-def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Part]:
+def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Section]:
     """The sections in their order; those that tell of addresses are empty bytes of the right size yet."""
     own = {section.name: section for section in source.sections if section.name in _LOADED}
     names = b"\0" + b"".join(symbol.name.encode() + b"\0" for symbol in exported)
@@ -113,23 +113,23 @@ def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Part]:
     hashes = bytes(4 * (3 + 2 * len(exported)))
     code = _SHF_EXECINSTR | SHF_ALLOC
     made = [
-        _Part(".note", SHT_NOTE, SHF_ALLOC, own[".note"].data, 4),
-        _Part(".dynsym", _SHT_DYNSYM, SHF_ALLOC, table, 8, link=".dynstr", info=1, entry=SYMBOL.size),
-        _Part(".hash", _SHT_HASH, SHF_ALLOC, hashes, 4, link=".dynsym", entry=4),
-        _Part(".dynstr", SHT_STRTAB, SHF_ALLOC, names, 1),
-        _Part(".rodata", SHT_PROGBITS, SHF_ALLOC, own[".rodata"].data, own[".rodata"].alignment),
-        _Part(".text", SHT_PROGBITS, code, own[".text"].data, own[".text"].alignment, segment=1),
-        _Part(".dynamic", _SHT_DYNAMIC, _SHF_WRITE | SHF_ALLOC, bytes(6 * _ENTRY.size), 8, segment=2, link=".dynstr",
+        _Section(".note", SHT_NOTE, SHF_ALLOC, own[".note"].data, 4),
+        _Section(".dynsym", _SHT_DYNSYM, SHF_ALLOC, table, 8, link=".dynstr", info=1, entry=SYMBOL.size),
+        _Section(".hash", _SHT_HASH, SHF_ALLOC, hashes, 4, link=".dynsym", entry=4),
+        _Section(".dynstr", SHT_STRTAB, SHF_ALLOC, names, 1),
+        _Section(".rodata", SHT_PROGBITS, SHF_ALLOC, own[".rodata"].data, own[".rodata"].alignment),
+        _Section(".text", SHT_PROGBITS, code, own[".text"].data, own[".text"].alignment, segment=1),
+        _Section(".dynamic", _SHT_DYNAMIC, _SHF_WRITE | SHF_ALLOC, bytes(6 * _ENTRY.size), 8, segment=2, link=".dynstr",
               entry=_ENTRY.size),
-        _Part(".symtab", SHT_SYMTAB, 0, table, 8, link=".strtab", info=1, entry=SYMBOL.size),
-        _Part(".strtab", SHT_STRTAB, 0, names, 1),
-        _Part(".shstrtab", SHT_STRTAB, 0, b"", 1),
+        _Section(".symtab", SHT_SYMTAB, 0, table, 8, link=".strtab", info=1, entry=SYMBOL.size),
+        _Section(".strtab", SHT_STRTAB, 0, names, 1),
+        _Section(".shstrtab", SHT_STRTAB, 0, b"", 1),
     ]  # fmt: skip
     made[-1].data = b"\0" + b"".join(part.name.encode() + b"\0" for part in made)
     return {part.name: part for part in made}
 
 
-def _fill(parts: dict[str, _Part], numbers: dict[str, int], source: ElfObject, exported: list[Symbol]) -> None:
+def _fill(parts: dict[str, _Section], numbers: dict[str, int], source: ElfObject, exported: list[Symbol]) -> None:
     """Write what depends on where everything lies."""
 
     def place(symbol: Symbol) -> int:
@@ -173,7 +173,7 @@ def _hash(name: bytes) -> int:
     return value
 
 
-def _written(source: ElfObject, parts: dict[str, _Part], numbers: dict[str, int], end: int) -> bytes:
+def _written(source: ElfObject, parts: dict[str, _Section], numbers: dict[str, int], end: int) -> bytes:
     sections = end + -end % 8
     out = bytearray(sections + SECTION.size * (len(parts) + 1))
     HEADER.pack_into(
