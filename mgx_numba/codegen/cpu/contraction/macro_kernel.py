@@ -7,14 +7,17 @@ into steps (of taps, or of channels of one tap); the sums of the whole block the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
 from ...statements import for_tasks, indent, kernel_text
+from ..host import CACHE_LINE, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block
@@ -95,7 +98,17 @@ class MacroKernel:
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:
-        """The finished kernel."""
+        """The finished kernel; its text is printed once for equal parts."""
+        parts = [getattr(self, own.name) for own in fields(self) if own.name != "arguments"]
+        key = (host(), self.arguments.declared, *(_hashable(part) for part in parts))
+        found = _printed.get(key)
+        if found is None:
+            if len(_printed) >= KEPT:
+                _printed.clear()
+            found = _printed[key] = self._printed()
+        return found
+
+    def _printed(self) -> KernelSource:
         lines = [*self.arguments.bind(), *self._locals(), *self.setup, *self.rows.invariant()]
         lines += self.tile.in_state(for_tasks(self._task()))
         return cpu_kernel(kernel_name(self.solver, self.epilogue), kernel_text(lines))
@@ -173,19 +186,33 @@ class MacroKernel:
         ]  # fmt: skip
 
     def _far(self, start: str) -> list[str]:
-        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start."""
+        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start.
+
+        Blocks of rows of a tile that reads whole matrices ask for as many of its lines each.
+        """
+        taps = "taps_now * " if self.several_taps else ""
+        far = [
+            "if finish:",
+            "    far = w0 + (p0 if more else p0 + p_block) * w_panel",
+            "else:",
+            f"    far = w0 + p0 * w_panel + ({start} + {taps}depth_now) * w_step",
+        ]
+        if self.tile.step > 1:
+            rows, lines = self.tile.rows, self.tile.step_bytes // CACHE_LINE
+            return [
+                *far,
+                f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
+                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
+                f"far_share = idiv({lines - 1} + blocks, blocks)",
+            ]
         if not self.steady:
             return []
-        taps = "taps_now * " if self.several_taps else ""
         return [
             "stream = 0",
             self.block.put("finish", "1 if finish else 0"),
             self.block.put("far_panels", "0 if finish and more and keep == 0 else p_block"),
-            "if finish:",
-            "    far = (p0 if more else p0 + p_block) * w_panel",
-            "else:",
-            f"    far = p0 * w_panel + ({start} + {taps}depth_now) * w_step",
-            self.block.put("far", "offset(w, w0 + far)"),
+            *far,
+            self.block.put("far", "offset(w, far)"),
         ]
 
     def _tile_rows(self) -> list[str]:
@@ -207,7 +234,7 @@ class MacroKernel:
             "left = imin(left, height)",
             *self.table,
             self.block.put("touched", 0),
-            *([] if self.steady else self._touch()),
+            *([] if self.steady or self.tile.step > 1 else self._touch()),
             *self._run(),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
@@ -219,7 +246,14 @@ class MacroKernel:
         run = run_tile(self.tile, self.arguments, self.block)
         if self.tile.step == 1:
             return run
-        run = [self.block.put("exist", "left"), *run]
+        terms = "depth_now * taps_now" if self.several_taps else "depth_now"
+        run = [
+            "far_lines = imin(far_share, far_left)",
+            *self.block.fill(exist="left", far="offset(w, far)", far_lines="far_lines"),
+            *run,
+            "far_left -= far_lines",
+            f"far += far_lines * {terms}",
+        ]
         return [*self.instead, "if special == 0:", *indent(run)] if self.instead else run
 
     def _finished_rows(self) -> list[str]:
@@ -272,6 +306,17 @@ class MacroKernel:
         return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
 
 
+KEPT = 256
+"""Kernels that are kept, of some kilobytes each: a network has a dozen."""
+_printed: dict[Hashable, KernelSource] = {}
+
+
+def _hashable(part: Any) -> Hashable:
+    if isinstance(part, dict):
+        return tuple(part.items())
+    return tuple(part) if isinstance(part, list) else part
+
+
 def even_table(apart: str) -> list[str]:
     """Statements that fill the table, where that was not done for as many rows, with rows so many elements apart."""
     return [
@@ -307,6 +352,7 @@ def next_height(tile: RegisterTile, tall: bool) -> list[str]:
     return lines
 
 
+@functools.lru_cache(maxsize=64)
 def height_table(tile: RegisterTile) -> int:
     """Tile height to take when r rows are left, in bits 4r to 4r+3; a little more than r where that is cheaper."""
     table = 0

@@ -19,7 +19,7 @@ from ...printer import numpy_dtype
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
-__all__ = ["WARPGROUP", "BlockAsync", "Copies", "added_products"]
+__all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -67,10 +67,12 @@ class _Reading:
 
 @dataclass
 class _Products:
-    """A warpgroup's products: those of the current group, and those of the groups that were committed."""
+    """A warpgroup's products: what those of the current group read, and those of the groups that were committed, of
+    which so many are complete."""
 
     current: list[_Reading] = field(default_factory=list)
     committed: list[list[_Reading]] = field(default_factory=list)
+    complete: int = 0
 
 
 class BlockAsync:
@@ -226,14 +228,19 @@ class BlockAsync:
 
     # Products
 
-    def multiply(self, product: Product, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
-        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``."""
+    def multiply(
+        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int
+    ) -> tuple[np.ndarray, int]:
+        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``, which
+        threads may hold; with the number of the group that the products are of."""
         depth, columns = ROW // product.size, sums.shape[1]
-        left = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
+        if isinstance(a, Place):
+            a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
         right = self._operand(b, first, np.arange(columns * ROW), numpy_dtype(product.b))
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
-        return added_products(sums, left, right.reshape(columns, depth))
+        own = self._products[first]
+        return added_products(sums, a, right.reshape(columns, depth)), own.complete + len(own.committed) + 1
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size
@@ -262,15 +269,16 @@ class BlockAsync:
         own.committed.append(own.current)
         own.current = []
 
-    def wait(self, first: int, pending: int) -> bool:
-        """``wgmma_wait``: whether all of the warpgroup's products are complete then."""
+    def wait(self, first: int, pending: int) -> int:
+        """``wgmma_wait``: how many groups of the warpgroup's products are complete then."""
         own = self._products.setdefault(first, _Products())
         self.meet(range(first, first + WARPGROUP))
         threads = np.arange(first, first + WARPGROUP)
         while len(own.committed) > pending:
+            own.complete += 1
             for reading in own.committed.pop(0):
                 reading.done = self._clocks[threads, threads].copy()
-        return not own.committed and not own.current
+        return own.complete
 
 
 def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ mapa.shared::cluster.u32 there, $0, $3;
 mapa.shared::cluster.u32 counter, $1, $3;
 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{bits} [there], $2, [counter];
 }}"""
-_SENT_BITS = (32, 64)
+_SENT_BITS = (32, 64)  # of one thread: PTX ISA, "st.async"
 
 
 def _check(name: str) -> None:
