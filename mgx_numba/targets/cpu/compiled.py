@@ -15,7 +15,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import KeptPlan, Stage, Tree
+from ..base import Direct, KeptPlan, Stage, Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,9 @@ class LoweredProgram:
         results = target.executable.run(target.arrays(inputs))
         return results if target.trees is None else grouped(target.trees, results)
 
-    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
         """As `Executable.direct`; None also if results are tuples. The same for the same type."""
         if self.executable is None or self.trees is not None:
             return None

@@ -199,7 +199,7 @@ class GpuProgram:
         """See `OnDevice.run_in`."""
         return self.run(inputs, stream)
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:

@@ -11,7 +11,7 @@ these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution, TensorLayout, Windows
@@ -129,7 +129,8 @@ def _windows(full: ConvProblem) -> Windows:
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
+    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it, and
+    where `PlacedRequest.any_order` allows it in the order of `Solution.turns`.
 
     ``tile`` and ``splits`` are chosen if they are not given.
 
@@ -150,7 +151,8 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
-    return add_parts(placed, launch, text.splits) if split else Solution((launch,))
+    whole = add_parts(placed, launch, text.splits) if split else Solution((launch,))
+    return replace(whole, turns=text.turns)
 
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
@@ -205,6 +207,9 @@ class _WarpgroupText(ContractionText):
         roomy = self.tile.spare_registers >= AHEAD_REGISTERS
         most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
         self.width = placed.lanes(columns, most)
+        apart = 4 * self.width
+        gathered = placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
+        self.turns = self.width if gathered else 0
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.slice
 
@@ -465,8 +470,9 @@ class _WarpgroupText(ContractionText):
             buffer.line("first_part = (block_index(2) * planes + plane) * rows")
         buffer.line("quarter = imod(lane, 4)")
         wide = max(2, self.width)
-        side = "quarter * {0}" if wide != 4 else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"  # as `sums_row` has it
-        buffer.line(f"side = {side.format(wide)}")
+        ordered = self.turns or wide != 4  # else as `sums_row` has it
+        side = f"quarter * {wide}" if ordered else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"
+        buffer.line(f"side = {side}")
         buffer.line("first_line = first_row + warp * 16 + idiv(lane, 4)")
         parts = [_Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide))]
         ahead = self._parts_ahead()
@@ -485,7 +491,12 @@ class _WarpgroupText(ContractionText):
         if self.splits > 1 or self.tile.spare_registers < EARLY_REGISTERS:
             return 0
         at_once = self.tile.reads_at_once
-        return max(0, (at_once // 2 if self.reads else at_once) - int(at_once < AHEAD))
+        ahead = max(0, (at_once // 2 if self.reads else at_once) - int(at_once < AHEAD))
+        if self.reads:
+            return ahead
+        shared = (o.dtype for o in self.request.epilogue.operands if o.access == "per_n")
+        held = sum(self.width * ITEMSIZE[dtype] for dtype in shared)
+        return min(ahead, ahead * VECTOR_BYTES // max(held, 1))
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
@@ -516,7 +527,8 @@ class _WarpgroupText(ContractionText):
         """
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
-        rows = [buffer.emit(f"sums_row(sums, {half}, {part.piece}, {wide})") for half in (0, 1)]
+        name = "sums_in_turns" if self.turns else "sums_row"
+        rows = [buffer.emit(f"{name}(sums, {half}, {part.piece}, {wide})") for half in (0, 1)]
         values = []
         for own in part.places:
             value = rows[own.half] if lanes > 1 else f"splat(extract({rows[own.half]}, {own.lane}), 1)"
