@@ -53,8 +53,8 @@ class Measurement:
 
 
 def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measurement:
-    """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps. Each step
-    of a `Repeatable` program is run several times in a row."""
+    """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps.
+    Each step of a `Repeatable` program is run several times in a row."""
     compiled = model._compiled
     assert compiled is not None and model._target is not None
     limits_of = target(model._target.name()).limits
