@@ -26,7 +26,7 @@ from ...elf import (
 
 __all__ = ["EM_AMDGPU", "link"]
 
-# elf.h of the GNU C library, and "ELF Code Object" of LLVM's user guide for AMDGPU.
+# By the ELF specification, and LLVM's AMDGPU usage, "ELF Code Object".
 EM_AMDGPU = 224
 _ET_DYN = 3
 _SHT_HASH, _SHT_DYNAMIC, _SHT_DYNSYM = 5, 6, 11
@@ -38,6 +38,7 @@ _R_AMDGPU_REL64 = 5
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<QQ")
 _SEGMENTS = 6
+"""The program headers', what is only read, code, what a loader may write, the dynamic entries, the notes."""
 PAGE = 4096
 """Bytes that each segment starts at a multiple of in memory: what is executed shares no page with what is not."""
 _LOADED = (".note", ".rodata", ".text")
@@ -169,7 +170,7 @@ def _hash(name: bytes) -> int:
     for letter in name:
         value = (value << 4) + letter
         top = value & 0xF0000000
-        value = (value ^ top >> 24) & ~top  # 24: as the specification has it
+        value = (value ^ top >> 24) & ~top  # the top four bits of 32 go into the second four
     return value
 
 
