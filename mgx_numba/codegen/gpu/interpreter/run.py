@@ -73,7 +73,8 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
 }
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
-_STOPPING = frozenset(("barrier", "cluster_barrier", "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
+_OF_CLUSTERS = ("cluster_barrier", "cluster_wait")
+_STOPPING = frozenset(("barrier", *_OF_CLUSTERS, "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -196,13 +197,18 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
         state.sync.load(to, number, barrier, place, taps, state.number)
 
+    def send(to: Place, i: int, x: Any, rank: int, barrier: Place) -> None:
+        state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
+
     return {
-        "mbarrier_init": lambda p, count: state.sync.init(p, count),
+        "mbarrier_init": lambda p, count: state.sync.init(p, count, state.number),
         "mbarrier_fence": lambda: None,
         "mbarrier_arrive": lambda p: state.sync.arrive(p, state.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
         "cluster_pointer": state.there,
+        "cluster_arrive": lambda: None,
+        "cluster_send": send,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
         "copy_wait": state.copies.wait,
@@ -302,7 +308,7 @@ class _RunningBlock:
         places = {r[:2] for r in self._waiting.values()}
         together = len(self._waiting) == len(self._steps) and len(places) == 1
         name, line = next(iter(places)) if together else ("", 0)
-        return line if name == "cluster_barrier" else 0
+        return line if name in _OF_CLUSTERS else 0
 
     def expect_ended(self) -> None:
         """Raises `KernelFault` if threads wait for others."""

@@ -16,6 +16,7 @@ from ...lang.vector import describe, make_intrinsic, value_type
 
 __all__ = ["max_bytes"]
 
+# A word's even and odd bytes.
 _LOW, _HIGH = 0x00FF00FF, 0xFF00FF00
 _BITS = 8
 _WORD = 4

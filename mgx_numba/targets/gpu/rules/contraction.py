@@ -31,7 +31,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....runtime.memory import aligned_copy
+from ....runtime.memory import ALIGNMENT, address_of, aligned_copy
 from ...lowering import contraction
 from ...lowering.buffers import View
 from ...lowering.contraction import (
@@ -106,9 +106,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution.turns
         )
     elif weights is not None:
-        operands["w"] = low.packed_constant(
-            weights, ("columns", solution.turns), lambda: _columns(weights, solution.turns)
-        )
+        operands["w"] = _columns(low, weights, solution.turns)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -189,28 +187,34 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     return out
 
 
+def _alike(weights: np.ndarray) -> list[bool]:
+    """Along which dimensions of the batch all matrices are one."""
+    return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
+
+
 def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
     """Strides, in elements, between the matrices of what `_columns` makes."""
     strides: list[int] = []
     lens, size = weights.shape, prod(weights.shape[-2:])
-    for length, stride in zip(lens[-3::-1], weights.strides[-3::-1]):
-        strides.insert(0, size if stride else 0)
-        size *= length if stride else 1
+    for length, one in zip(lens[-3::-1], _alike(weights)[::-1]):
+        strides.insert(0, 0 if one else size)
+        size *= 1 if one else length
     return tuple(strides)
 
 
-def _columns(weights: np.ndarray, turns: int) -> np.ndarray:
-    """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept
-    once."""
-    once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])].swapaxes(-1, -2)
-    kept = _contiguous(in_turns(once, -2, turns) if turns else once)
-    lens = (*weights.shape[:-2], *kept.shape[-2:])
-    return kept if kept.shape == lens else np.broadcast_to(kept, lens)
+def _columns(low: Lowering, weights: np.ndarray, turns: int) -> View:
+    """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept once,
+    whatever their number: plans for other lengths find them."""
+    once = weights[tuple(0 if one else slice(None) for one in _alike(weights))].swapaxes(-1, -2)
+    how = ("columns", turns)
+    kept = low.packed_constant(once, how, lambda: _contiguous(in_turns(once, -2, turns) if turns else once))
+    lens = (*weights.shape[:-2], *kept.lens[-2:])
+    return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """An array in row-major order; a copy begins where plans want constants, and so is found again by the next one."""
-    return array if array.flags.c_contiguous else aligned_copy(array)
+    """An array in row-major order that begins where plans want constants, and so is found again by the next one."""
+    return array if array.flags.c_contiguous and not address_of(array) % ALIGNMENT else aligned_copy(array)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
