@@ -62,8 +62,8 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
     cluster_barrier()                    until all threads of all blocks of the cluster are here
-    cluster_arrive() cluster_wait()      the same in two; of what was before the first, others only see barriers
-                                         that mbarrier_fence() has told of. Between them no block's memory is touched
+    cluster_arrive() cluster_wait()      the same in two; of what was done before the first, others only see barriers
+                                         that mbarrier_fence() has told of
     cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
     cluster_send(p, i, x, rank, b)       x, of 4 or 8 bytes, to p[i] of another block's memory, with its bytes to the
                                          barrier b there
@@ -94,7 +94,7 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
-                                         within 4 units in the last place (`lang.quick`)
+                                         within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
 Elements of 8 bits

@@ -188,26 +188,30 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
 
 
 def _alike(weights: np.ndarray) -> list[bool]:
-    """Along which dimensions of the batch all matrices are one."""
+    """Along which axes of a batch all matrices of a constant right operand are the same one."""
     return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
 
 
 def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
     """Strides, in elements, between the matrices of what `_columns` makes."""
     strides: list[int] = []
-    lens, size = weights.shape, prod(weights.shape[-2:])
-    for length, one in zip(lens[-3::-1], _alike(weights)[::-1]):
-        strides.insert(0, 0 if one else size)
-        size *= 1 if one else length
+    size = prod(weights.shape[-2:])
+    for length, alike in zip(weights.shape[-3::-1], reversed(_alike(weights))):
+        strides.insert(0, 0 if alike else size)
+        size *= 1 if alike else length
     return tuple(strides)
 
 
 def _columns(low: Lowering, weights: np.ndarray, turns: int) -> View:
     """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept once,
     whatever their number: plans for other lengths find them."""
-    once = weights[tuple(0 if one else slice(None) for one in _alike(weights))].swapaxes(-1, -2)
-    how = ("columns", turns)
-    kept = low.packed_constant(once, how, lambda: _contiguous(in_turns(once, -2, turns) if turns else once))
+    once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
+
+    def made() -> np.ndarray:
+        columns = once.swapaxes(-1, -2)
+        return _contiguous(in_turns(columns, -2, turns) if turns else columns)
+
+    kept = low.packed_constant(once, ("columns", turns), made)
     lens = (*weights.shape[:-2], *kept.lens[-2:])
     return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
 
