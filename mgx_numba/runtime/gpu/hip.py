@@ -77,7 +77,7 @@ class HipEngine:
 
     def staging(self, size: int) -> np.ndarray:
         """Pinned memory, which is given back with the array."""
-        return np.asarray(_Pinned(self, size))
+        return np.asarray(_PinnedBytes(self, size))
 
     def queue(self, stream: int | None = None) -> HipQueue:
         """See `Engine.queue`."""
@@ -88,7 +88,7 @@ class HipEngine:
         return HipEvent(self)
 
 
-class _Pinned:
+class _PinnedBytes:
     """Pinned memory of the host, given back when nothing refers to it any more."""
 
     def __init__(self, engine: HipEngine, size: int) -> None:
