@@ -21,6 +21,11 @@ from .device_data import close, numbers, one_input, softmax_of_sum, wanted
 from .hip_library import HipLibrary
 
 
+def _forget() -> None:
+    for kept in (hip.hip_device, hip.hip_runtime, hip._library, hip._amd_found):
+        kept.cache_clear()
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibrary]]:
     """What installs a stand-in in the place of a process without any driver."""
@@ -36,8 +41,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibr
 
         monkeypatch.setattr(engines.HipEngine, "load", noted)
         monkeypatch.setattr(engines, "_engines", {})
-        hip.hip_device.cache_clear()
-        hip.hip_runtime.cache_clear()
+        _forget()
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(hip, "HipRuntime", lambda library: runtime)
             meanwhile.setattr(ctypes, "CDLL", lambda name, *rest, **more: made)
@@ -48,8 +52,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibr
         return made
 
     yield install
-    hip.hip_device.cache_clear()
-    hip.hip_runtime.cache_clear()
+    _forget()
 
 
 @pytest.mark.parametrize(("name", "version"), [("gfx90a", 50700000), ("gfx942", 60200000), ("gfx1100", 70000000)])
@@ -105,7 +108,7 @@ def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     def absent(name: str, *rest: Any, **more: Any) -> Any:
         raise OSError(name)
 
-    hip.hip_runtime.cache_clear()
+    _forget()
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(ctypes, "CDLL", absent)
         assert hip.hip_missing() == "AMD's HIP is not installed: libamdhip64.so cannot be loaded"

@@ -161,13 +161,19 @@ def hip_runtime() -> HipRuntime:
     Raises:
         DeviceError: there is none, or it is too old or cannot be initialised.
     """
+    library = _library()
+    if library is None:
+        raise DeviceError(f"AMD's HIP is not installed: {_NAMES[-1]} cannot be loaded")
+    return HipRuntime(library)
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> Any:
+    """The library; None if there is none, which is looked for once: that takes a while."""
     for name in _NAMES:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError:
-            continue
-        return HipRuntime(library)
-    raise DeviceError(f"AMD's HIP is not installed: {_NAMES[-1]} cannot be loaded")
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
 
 
 def hip_missing() -> str:
@@ -180,7 +186,25 @@ def hip_missing() -> str:
 
 def uses_hip() -> bool:
     """Whether AMD's devices are what this process has: NVIDIA's driver finds none, and HIP does."""
-    return bool(missing()) and not hip_missing()
+    try:
+        return _amd_found()
+    except DeviceError:
+        return False
+
+
+@functools.lru_cache(maxsize=1)
+def _amd_found() -> bool:
+    """`uses_hip` of a process that has a device: it is asked for with every array.
+
+    Raises:
+        DeviceError: there is none as yet.
+    """
+    if not missing():
+        return False
+    problem = hip_missing()
+    if problem:
+        raise DeviceError(problem)
+    return True
 
 
 def hip_memory_at(address: int) -> int | None:
