@@ -200,6 +200,9 @@ class OnDevice(Protocol):
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         """As ``run``, in the order of a stream of the driver; it may still be running then."""
 
+    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """As ``run``, with results that stay on the device whatever `offload_copy` says."""
+
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None
         if lengths have to be known before, or results are grouped into tuples."""
