@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Stage",
-    "ThreadSpan", "Timed", "Tree", "stages_of", "units_of",
+    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Repeatable",
+    "Stage", "ThreadSpan", "Timed", "Tree", "stages_of", "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -155,6 +155,15 @@ class Timed(Protocol):
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """What each thread did in one run like any other, by its beginning."""
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """A compiled program whose steps are so short that one alone takes longer to start and to time than to run."""
+
+    def step_seconds(self, inputs: Mapping[str, np.ndarray]) -> list[float]:
+        """Seconds of each step, in the order in which `Compiled.observe` tells of them: of a kernel the mean of several
+        in a row."""
 
 
 @runtime_checkable

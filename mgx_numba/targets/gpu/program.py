@@ -222,6 +222,13 @@ class GpuProgram:
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
 
+    def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
+        """See `Repeatable.step_seconds`."""
+        inputs = {name: self._on_host(value) for name, value in inputs.items()}
+        target = self._for(inputs)
+        assert target.executable is not None
+        return target.executable.time_steps(target._arrays(inputs))
+
     def _on_device(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._on_device(v) for v in value]
