@@ -78,6 +78,9 @@ class PlainBackend:
     def fingerprint(self) -> Any:
         raise OptionError("plain Python is not tuned")
 
+    def family(self) -> str:
+        return "plain"
+
     def choose(self, request: Any) -> Any:
         raise UnsupportedError("plain Python has no solvers")
 

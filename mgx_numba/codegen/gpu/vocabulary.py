@@ -9,7 +9,10 @@ own, ``fmod`` and ``mod`` of floats) does not exist here.
 
 Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
+    warp_index()                         number of the thread's warp along axis 0, known to be one for all of its
+                                         threads; all 32 of them call it
     block_index(AXIS)                    of the thread's block in the grid, along axis 0, 1 or 2
+    idiv32(a, b)                         as idiv, of numbers below 2**32: takes a third of the time
     barrier()                            until all threads of the block are here; what they wrote before is seen by all
     grid_wait()                          until the launches before are done; a kernel whose text has no such call makes
                                          it first. Before it a thread may touch the block's memory and the program's
@@ -59,7 +62,11 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
     cluster_barrier()                    until all threads of all blocks of the cluster are here
+    cluster_arrive() cluster_wait()      the same in two; of what was done before the first, others only see barriers
+                                         that mbarrier_fence() has told of
     cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
+    cluster_send(p, i, x, rank, b)       x, of 4 or 8 bytes, to p[i] of another block's memory, with its bytes to the
+                                         barrier b there
 
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
@@ -67,23 +74,37 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_<product>(sums, a, b, TURNED)  sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
                                          boxes lie; TURNED 1: b has a row for each position, 64 columns in each box;
                                          products as of mma
-    wgmma_fence()                        before the first product that adds to sums
+    wgmma_<product>_first(COLUMNS, a, b, TURNED)
+                                         the same of sums of nothing
+    wgmma_<product>_held(sums, words, b, TURNED)
+                                         the same of 16 bits, where a are 16 lanes of int32 that each thread holds, as
+                                         sums of 64 columns lie
+    wgmma_keep(words)                    after the wait for such a product: until here the words stay in their registers
+    wgmma_fence()                        before the first product that adds to sums, or whose words are new
     wgmma_commit()                       what was multiplied since is a group
     wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
-    store_sums(p, i, pitch, sums, FIRST, COUNT)
-                                         this thread's of COUNT times eight columns, from 8 FIRST on, to rows of pitch
-                                         elements; p[i] is the place of its first
+    sums_part(sums, PART)                this thread's four of a piece of eight columns
+    scale_sums(sums, x, y)               a thread's sums of its first row times x, those of its second one times y
+    sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
+                                         piece PART of 4 LANES columns; for thread q of four from column q LANES on,
+                                         of 4 lanes from 8 (q % 2) + 4 (q // 2) on; all 32 threads of a warp call it
+    sums_in_turns(sums, ROW, PART, LANES)
+                                         the same of columns that lie in turns (`contraction.placed.in_turns`): the
+                                         thread's own sums, from column q LANES on
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
-                                         within 4 units in the last place (`lang.quick`)
+                                         within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
+
+Elements of 8 bits
+    max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
 
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
 
-Exact remainders of float32 (`lang.remainders`)
+Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
 
 Faults
@@ -103,6 +124,7 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    bytes,
     clusters,
     faults,
     mbarriers,
@@ -116,6 +138,7 @@ from .lang import (
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.bytes import *
 from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
@@ -130,7 +153,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
-    tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
+    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -40,7 +40,9 @@ from . import (
     simplify_algebra,
     simplify_qdq,
     simplify_reshapes,
+    split_channel_groups,
     split_reduce,
+    store_bfloat16,
     truncate_float,
     use_double,
 )
@@ -91,7 +93,9 @@ __all__ = [
     "simplify_algebra",
     "simplify_qdq",
     "simplify_reshapes",
+    "split_channel_groups",
     "split_reduce",
+    "store_bfloat16",
     "truncate_float",
     "use_double",
 ]

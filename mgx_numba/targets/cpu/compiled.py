@@ -14,7 +14,7 @@ from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import HostStep, Plan, Step, TensorView
+from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
 from ..base import Direct, KeptPlan, Stage, Tree
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class LoweredProgram:
             return target.observe(inputs, observer)
         assert target.executable is not None
 
-        def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
 
             def outputs() -> list[np.ndarray]:
@@ -173,7 +173,7 @@ class LoweredProgram:
         assert target.executable is not None
         total = 0.0
 
-        def show(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def show(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             nonlocal total
             total += seconds
             outputs = [view(v) for v in step.outputs]

@@ -6,18 +6,19 @@ from ..passes import PASSES as OF_COMPILERS
 
 __all__ = ["PASSES"]
 
-WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminate_data_type"))
-"""Passes that make operators which only the CPU has a kernel for, and the one that makes float32 of 16-bit floats:
-tensor cores take these as they are."""
+WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminate_data_type", "store_bfloat16"))
+"""Passes that make operators which only the CPU has a kernel for, and those that make float32 of 16-bit floats, and
+bfloat16 of that again: tensor cores take these as they are."""
 
 BEFORE = {
     "rewrite_softmax": "rewrite_attention",
     "simplify_qdq": "narrow_residuals",
+    "layout_convolution": "split_channel_groups",
     "fuse_contraction": "round_once",
 }
 """Passes of this target alone, by the one that each comes before: attention that has no kernel is written out before
-what it is made of is looked at, what is in 8 bits is settled before contractions of integers are made, and what is in
-16 before regions are made of the rest."""
+what it is made of is looked at, what is in 8 bits is settled before contractions of integers are made, what
+channels-last values are seen as before these are made, and what is in 16 bits before regions are made of the rest."""
 
 PASSES: tuple[str, ...] = tuple(
     name for own in OF_COMPILERS for name in (BEFORE.get(own), own) if name is not None and name not in WITHOUT_KERNEL

@@ -8,10 +8,7 @@ few queries, several blocks take parts of the keys, and a second launch joins th
 
 from __future__ import annotations
 
-import math
-
 from ....errors import DeviceError
-from ...arguments import Arguments
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -20,6 +17,8 @@ from ..contraction.tensor import split_words
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from .parts import join_parts
+from .text import AttentionText
+from .warpgroups import WarpgroupAttentionText, fits_warpgroups
 
 __all__ = ["attention_refusal", "attention_solution"]
 
@@ -52,10 +51,6 @@ MOST_SPLITS = 32
 LEAST_TILES = 2
 """Tiles of a part of the keys where there are several warps: 128 queries and keys of 12 heads take 4.9 us on an H200
 with parts of one tile, 3.5 with two. With one warp one tile is enough: one query and 513 keys take 5.6 us and 6.9."""
-LOG2_E = 1 / math.log(2)
-LEAST_ADDED = -1e38
-"""Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
-then have a maximum."""
 
 
 def attention_refusal(problem: AttentionProblem, precision: str) -> str:
@@ -90,37 +85,39 @@ def attention_solution(problem: AttentionProblem, precision: str, origin: str = 
 
     ``pairs``: the result begins at a multiple of two elements.
     """
-    text = _FlashText(problem.with_grouped_rows(), precision, pairs)
+    problem = problem.with_grouped_rows()
+    text: _FlashText | WarpgroupAttentionText
+    if fits_warpgroups(problem):
+        text, how = WarpgroupAttentionText(problem, pairs), "_warpgroup"
+    else:
+        text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values
-    threads = 32 * text.warps
     masked = "" if problem.mask is None else f"_{problem.mask.dtype}_mask"
-    name = f"attention_{problem.dtype}{'_causal' * problem.causal}{masked}_kernel"
+    name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, threads, len(values), origin),
+        kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.together),
         args=values,
-        geometry=Grid(text.blocks, (threads, 1, 1), text.shared_bytes),
+        geometry=Grid(text.blocks, (text.threads, 1, 1), text.shared_bytes),
         flops=problem.flops,
         bytes=problem.bytes,
     )
     return join_parts(text.problem, launch, text.splits) if text.splits > 1 else Solution((launch,))
 
 
-class _FlashText:
+class _FlashText(AttentionText):
     """The text of one problem.
 
     Attributes:
         warps: of a block.
-        splits: parts of the keys.
-        blocks: of the launch: rows, heads, batches and parts.
     """
 
     def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
-        self.problem = problem
+        super().__init__(problem, pairs)
         size = ITEMSIZE[problem.dtype]
         self.split = problem.dtype == "float32" and precision == "high"
         self.vector, self.step = VECTOR_BYTES // size, STEP_BYTES // size
-        self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
         self.warps = min(MOST_WARPS, -(-problem.queries // ROWS))
+        self.threads = 32 * self.warps
         self.keys = KEYS
         while max(problem.depth, problem.width) * size * self.keys > WIDE_BYTES * KEYS:
             self.keys //= 2
@@ -136,40 +133,18 @@ class _FlashText:
         self.key_pitch, self.value_pitch = (n + PAD_BYTES // size for n in (self.depth, self.width))
         self.key_slot, self.value_slot = self.keys * self.key_pitch, self.keys * self.value_pitch
         self.shared_bytes = 2 * size * (self.key_slot + self.value_slot)
-        self.arguments = arguments = Arguments()
-        for name in ("q", "k", "v", "out"):
-            arguments.pointer(f"p_{name}", name, problem.dtype)
-            strides = getattr(problem, f"{name}_strides")
-            for axis, stride in zip("bhs", strides):
-                arguments.integer(f"{name}_{axis}", stride)
-        arguments.integers(
-            queries=problem.queries, keys=problem.keys, depth=problem.depth, width=problem.width,
-            group=problem.group, part=part * self.keys, batches=problem.batch, heads=problem.heads,
-            first_seen=problem.first_seen, scale_bits=problem.scale_bits,
-        )  # fmt: skip
-        if problem.mask is not None:
-            arguments.pointer("p_mask", "mask", problem.mask.dtype)
-            arguments.integer("period", problem.mask.period or problem.batch)
-            for axis, stride in zip("bhst", problem.mask.strides):
-                arguments.integer(f"mask_{axis}", stride)
-        if self.splits > 1:
-            arguments.pointer("p_scratch", "scratch", "float32")
+        for name in ("q", "k", "v"):
+            self.arguments.pointer(f"p_{name}", name, problem.dtype)
+            for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):
+                self.arguments.integer(f"{name}_{axis}", stride)
+        self._declare(part * self.keys)
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
         size = ITEMSIZE[problem.dtype]
+        self._begin(buffer)
         for line in (
-            *self.arguments.bind(),
-            "thread = thread_index(0)",
-            "warp = idiv(thread, 32)",
-            "lane = thread - warp * 32",
-            "row_in = idiv(lane, 4)",
-            "word = lane - row_in * 4",
-            "split = idiv(block_index(2), batches)",
-            "batch = block_index(2) - split * batches",
-            "head = block_index(1)",
-            "shared_head = idiv(head, group)",
             f"first_row = block_index(0) * {ROWS * self.warps}",
             f"row0 = first_row + warp * {ROWS} + row_in",
             "row1 = row0 + 8",
@@ -178,9 +153,6 @@ class _FlashText:
             "q = offset(p_q, batch * q_b + head * q_h)",
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
-            f"scale = cast_float32(mul(bits_float64(scale_bits), {LOG2_E!r}))",
-            "begin = split * part",
-            "end = imin(keys, begin + part)",
         ):
             buffer.line(line)
         if problem.causal:
@@ -188,9 +160,7 @@ class _FlashText:
         self._queries(buffer)
         for j in range(self.width // 8):
             buffer.line(f"acc{j} = const_float32(0, 4)")
-        for name, value in (("top0", "-INF"), ("top1", "-INF"), ("sum0", "0"), ("sum1", "0")):
-            buffer.line(f"{name} = const_float32({value}, 0)")
-        self._mask_rows(buffer)
+        self._begin_sums(buffer)
         buffer.line("slot = 0")
         self._fetch(buffer, "begin", "0")
         buffer.line("start = begin")
@@ -200,6 +170,9 @@ class _FlashText:
             buffer.line("barrier()")
             self._scores(buffer)
             self._weights(buffer)
+            buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
+            for j in range(self.width // 8):
+                buffer.line(f"acc{j} = mul(acc{j}, factors)")
             self._mix(buffer)
             buffer.line("barrier()")
             buffer.line(f"start = start + {self.keys}")
@@ -226,7 +199,7 @@ class _FlashText:
 
     def _fetch(self, buffer: CodeBuffer, start: str, slot: str) -> None:
         """Emit the copies of the keys and values from ``start`` on; those behind the end are zeros."""
-        threads = 32 * self.warps
+        threads = self.threads
         for name, pitch, features, length in (
             ("k", self.key_pitch, self.depth, "depth"),
             ("v", self.value_pitch, self.width, "width"),
@@ -275,81 +248,6 @@ class _FlashText:
             for a, b in [("leftl", "right"), ("left", "rightl"), ("left", "right")][0 if self.split else 2 :]:
                 buffer.line(f"{own} = mma_{self.problem.dtype}({own}, {a}, {b})")
 
-    def _mask_rows(self, buffer: CodeBuffer) -> None:
-        if self.problem.mask is not None:
-            base = "imod(batch, period) * mask_b + head * mask_h"
-            for r in (0, 1):
-                buffer.line(f"mask{r} = offset(p_mask, {base} + imin(row{r}, queries - 1) * mask_s)")
-
-    def _weights(self, buffer: CodeBuffer) -> None:
-        """Emit what makes weights of scores, in units of log2(e), and rescales what was summed before."""
-        for j in range(self.keys // 8):
-            buffer.line(f"score{j} = mul(score{j}, scale)")
-        if self.problem.mask is not None:
-            self._mask(buffer)
-        if self.problem.causal:
-            limit = f"start + {self.keys} > first_row + first_seen + 1"
-            with buffer.block(f"if ({limit}) | (start + {self.keys} > end):"):
-                self._hide(buffer, True)
-        else:
-            with buffer.block(f"if start + {self.keys} > end:"):
-                self._hide(buffer, False)
-        for r in (0, 1):
-            lanes = [f"extract(score{j}, {2 * r + k})" for j in range(self.keys // 8) for k in (0, 1)]
-            buffer.line(f"high = max({lanes[0]}, {lanes[1]})")
-            for lane in lanes[2:]:
-                buffer.line(f"high = max(high, {lane})")
-            for mask in (1, 2):
-                buffer.line(f"high = max(high, shuffle_xor(high, {mask}))")
-            buffer.line(f"high = max(high, top{r})")
-            buffer.line(f"base{r} = where(high == -INF, const_float32(0, 0), high)")
-            buffer.line(f"kept{r} = exp2_quick(sub(top{r}, base{r}))")
-            buffer.line(f"top{r} = high")
-        buffer.line("bases = join4(splat(base0, 1), splat(base0, 1), splat(base1, 1), splat(base1, 1))")
-        buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
-        buffer.line("total = const_float32(0, 4)")
-        for j in range(self.keys // 8):
-            buffer.line(f"score{j} = exp2_quick(sub(score{j}, bases))")
-            buffer.line(f"total = add(total, score{j})")
-        for r in (0, 1):
-            own = f"add(extract(total, {2 * r}), extract(total, {2 * r + 1}))"
-            buffer.line(f"sum{r} = fma(sum{r}, kept{r}, {own})")
-        for j in range(self.width // 8):
-            buffer.line(f"acc{j} = mul(acc{j}, factors)")
-
-    def _mask(self, buffer: CodeBuffer) -> None:
-        """Emit the mask: where it does not keep a score it is -infinity, others are added."""
-        mask = self.problem.mask
-        assert mask is not None
-        rows = (0, 1) if mask.strides[2] else (0,)
-        for j in range(self.keys // 8):
-            found = {}
-            for r in rows:
-                for k in (0, 1):
-                    key = buffer.emit(f"imin(start + {8 * j} + word * 2 + {k}, keys - 1)")
-                    found[r, k] = buffer.emit(f"splat(load_scalar(mask{r}, {key} * mask_t), 1)")
-            lanes = ", ".join(found[r if r in rows else 0, k] for r in (0, 1) for k in (0, 1))
-            if mask.dtype == "bool":
-                buffer.line(f"score{j} = where(join4({lanes}), score{j}, const_float32(-INF, 4))")
-            else:
-                added = f"cast_float32(join4({lanes}))"
-                if mask.dtype != "float16":
-                    least, none = (f"const_float32({number}, 4)" for number in (LEAST_ADDED, "-INF"))
-                    buffer.line(f"added = {added}")
-                    added = f"where(lt({none}, added), max(added, {least}), added)"
-                buffer.line(f"score{j} = fma({added}, const_float32({LOG2_E!r}, 4), score{j})")
-
-    def _hide(self, buffer: CodeBuffer, causal: bool) -> None:
-        """Emit what hides keys that are behind the end or, for ``causal``, behind what a query sees."""
-        for r in (0, 1):
-            last = f"imin(end, row{r} + first_seen + 1)" if causal else "end"
-            buffer.line(f"seen{r} = cast_int32({last} - start - word * 2)")
-        buffer.line("seen = join4(splat(seen0, 1), splat(seen0, 1), splat(seen1, 1), splat(seen1, 1))")
-        buffer.line("odd = bitwise_and(iota_int32(4), const_int32(1, 4))")
-        for j in range(self.keys // 8):
-            buffer.line(f"inside = lt(add(odd, const_int32({8 * j}, 4)), seen)")
-            buffer.line(f"score{j} = where(inside, score{j}, const_float32(-INF, 4))")
-
     def _mix(self, buffer: CodeBuffer) -> None:
         """Emit the products of the weights with a tile of values."""
         dtype = self.problem.dtype
@@ -380,39 +278,3 @@ class _FlashText:
                     for odd in (0, 1)
                 ]
                 self._multiply(buffer, "acc", pair, f"join4({', '.join(words)})")
-
-    def _finish(self, buffer: CodeBuffer) -> None:
-        """Emit the division by the weights' sums, and the stores; of a part of the keys, sums as they are."""
-        for r in (0, 1):
-            for mask in (1, 2):
-                buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
-        for r in (0, 1):
-            with buffer.block(f"if row{r} < queries:"):
-                if self.splits > 1:
-                    self._keep(buffer, r)
-                else:
-                    self._store(buffer, r)
-
-    def _store(self, buffer: CodeBuffer, r: int) -> None:
-        problem = self.problem
-        empty = "" if problem.nan_rows else f"where(sum{r} == 0, const_float32(0, 0), "
-        buffer.line(f"inverse = {empty}div(const_float32(1, 0), sum{r}){')' * bool(empty)}")
-        buffer.line(f"to = offset(p_out, batch * out_b + head * out_h + row{r} * out_s)")
-        part = ("low2", "high2")[r]
-        for j in range(self.width // 8):
-            if 8 * j < problem.width:
-                value = f"cast_{problem.dtype}(mul({part}(acc{j}), inverse))"
-                buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
-
-    def _keep(self, buffer: CodeBuffer, r: int) -> None:
-        """Store a row's sums, and behind all of them the exponent that they are relative to and their weights' sum."""
-        line = buffer.emit(f"((split * batches + batch) * heads + head) * queries + row{r}")
-        part = ("low2", "high2")[r]
-        for j in range(self.width // 8):
-            if 8 * j < self.problem.width:
-                buffer.line(f"store_aligned(p_scratch, {line} * width + {8 * j} + word * 2, {part}(acc{j}))")
-        with buffer.block("if word == 0:"):
-            rest = f"{self.splits} * batches * heads * queries"
-            place = buffer.emit(f"{rest} * width + {line} * 2")
-            buffer.line(f"store_scalar(p_scratch, {place}, top{r})")
-            buffer.line(f"store_scalar(p_scratch, {place} + 1, sum{r})")

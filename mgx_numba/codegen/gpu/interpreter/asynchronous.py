@@ -8,16 +8,18 @@ be written again by those who know that.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ...launch import TensorLayout
 from ...printer import numpy_dtype
 from ..products import Product
-from .memory import Allocation, KernelFault, Memory, Place, Thread
+from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
-__all__ = ["WARPGROUP", "BlockAsync", "Copies", "added_products"]
+__all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -37,6 +39,8 @@ class _Barrier:
     bytes: int = 0
     arrived: np.ndarray | None = None
     released: np.ndarray | None = None
+    sent: list[tuple[Place, np.ndarray]] = field(default_factory=list)
+    made: tuple[int, int] = (0, 0)
 
 
 @dataclass
@@ -63,10 +67,12 @@ class _Reading:
 
 @dataclass
 class _Products:
-    """A warpgroup's products: those of the current group, and those of the groups that were committed."""
+    """A warpgroup's products: what those of the current group read, and those of the groups that were committed, of
+    which so many are complete."""
 
     current: list[_Reading] = field(default_factory=list)
     committed: list[list[_Reading]] = field(default_factory=list)
+    complete: int = 0
 
 
 class BlockAsync:
@@ -91,7 +97,7 @@ class BlockAsync:
 
     # Barriers
 
-    def init(self, p: Place, count: int) -> None:
+    def init(self, p: Place, count: int, thread: int) -> None:
         """``mbarrier_init``."""
         key = id(p.allocation), p.start
         if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
@@ -99,19 +105,22 @@ class BlockAsync:
         if count < 1:
             raise KernelFault(f"a barrier of {count} arrivals")
         number = self._threads + len(self._barriers)
-        self._barriers[key] = _Barrier(number, count, count)
+        self._barriers[key] = _Barrier(number, count, count, made=(thread, int(self._clocks[thread, thread])))
 
     def arrive(self, p: Place, thread: int, bytes: int = 0) -> None:
         """``mbarrier_arrive``, or ``mbarrier_expect`` of so many bytes."""
         barrier = self._find(p)
         if not barrier.pending:
             raise KernelFault("arrives once more than the barrier's phase has arrivals")
-        clock = self._clocks[thread]
-        barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
-        clock[thread] += 1
+        self._note_arrival(barrier, self._clocks[thread], thread)
         barrier.pending -= 1
         barrier.bytes += bytes
         self._complete(barrier)
+
+    @staticmethod
+    def _note_arrival(barrier: _Barrier, clock: np.ndarray, thread: int) -> None:
+        barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
+        clock[thread] += 1
 
     def passed(self, p: Place, parity: int, thread: int) -> bool:
         """Whether ``mbarrier_wait`` is over; the thread then knows what those knew who arrived."""
@@ -135,6 +144,11 @@ class BlockAsync:
             return
         assert barrier.arrived is not None
         barrier.phase += 1
+        for to, data in barrier.sent:
+            to.allocation.data[to.start : to.start + data.size] = data
+            if to.allocation.written is not None:
+                to.allocation.written[to.start : to.start + data.size] = True
+        barrier.sent.clear()
         barrier.released, barrier.arrived = barrier.arrived, None
         barrier.released[barrier.number] = barrier.phase
         barrier.pending = barrier.expected
@@ -187,16 +201,46 @@ class BlockAsync:
                 )
         self._readings = kept
 
+    def send(self, to: Place, i: int, value: Any, p: Place, thread: int) -> None:
+        """``cluster_send``: it is there when the phase that counts its bytes is complete, and not before."""
+        barrier, place = self._find(p), to.moved(int(i))
+        data = np.frombuffer(np.asarray(value, to.dtype).tobytes(), np.uint8)
+        if place.start < 0 or place.start + data.size > to.allocation.data.size:
+            raise KernelFault(
+                f"sends bytes {place.start} to {place.start + data.size} of {to.allocation.name}, which has "
+                f"{to.allocation.data.size}"
+            )
+        clock, (maker, when) = self._clocks[thread], barrier.made
+        if clock[maker] < when:
+            raise KernelFault("sends to a block before it is known to have begun, and to have made its barrier")
+        self._note_arrival(barrier, clock, thread)
+        barrier.sent.append((place, data))
+        barrier.bytes -= data.size
+        known = functools.partial(self._knows, barrier.number, barrier.phase + 1)
+        to.allocation.coming.append((place.start, place.start + data.size, known))
+        self._complete(barrier)
+
+    def _knows(self, entry: int, phase: int, who: Thread) -> bool:
+        """Whether a thread knows that a barrier's phase is complete."""
+        first, end = who.kin
+        thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
+        return bool(self._clocks[thread, entry] >= phase)
+
     # Products
 
-    def multiply(self, product: Product, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
-        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``."""
+    def multiply(
+        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int
+    ) -> tuple[np.ndarray, int]:
+        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``, which
+        threads may hold; with the number of the group that the products are of."""
         depth, columns = ROW // product.size, sums.shape[1]
-        left = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
+        if isinstance(a, Place):
+            a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
         right = self._operand(b, first, np.arange(columns * ROW), numpy_dtype(product.b))
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
-        return added_products(sums, left, right.reshape(columns, depth))
+        own = self._products[first]
+        return added_products(sums, a, right.reshape(columns, depth)), own.complete + len(own.committed) + 1
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size
@@ -225,15 +269,16 @@ class BlockAsync:
         own.committed.append(own.current)
         own.current = []
 
-    def wait(self, first: int, pending: int) -> bool:
-        """``wgmma_wait``: whether all of the warpgroup's products are complete then."""
+    def wait(self, first: int, pending: int) -> int:
+        """``wgmma_wait``: how many groups of the warpgroup's products are complete then."""
         own = self._products.setdefault(first, _Products())
         self.meet(range(first, first + WARPGROUP))
         threads = np.arange(first, first + WARPGROUP)
         while len(own.committed) > pending:
+            own.complete += 1
             for reading in own.committed.pop(0):
                 reading.done = self._clocks[threads, threads].copy()
-        return not own.committed and not own.current
+        return own.complete
 
 
 def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from ..products import PRODUCTS, Product
 from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products
 from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
-from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
+from .warpgroups import WARPGROUP_NAMES, scale_sums, sums_in_turns, sums_part, sums_row, wgmma_zero
 
 __all__ = ["COLLECTIVES", "interpret"]
 
@@ -67,12 +67,14 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "shuffle_xor": _shuffle_xor,
     "ldmatrix4": functools.partial(_ldmatrix, False),
     "ldmatrix4_turned": functools.partial(_ldmatrix, True),
+    "sums_row": sums_row,
     "warp_barrier": lambda lanes: [None] * WARP,
     **{f"mma_{product.name}": functools.partial(_mma, product) for product in PRODUCTS.values()},
 }
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
-_STOPPING = frozenset(("barrier", "cluster_barrier", "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
+_OF_CLUSTERS = ("cluster_barrier", "cluster_wait")
+_STOPPING = frozenset(("barrier", *_OF_CLUSTERS, "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -195,13 +197,18 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
         state.sync.load(to, number, barrier, place, taps, state.number)
 
+    def send(to: Place, i: int, x: Any, rank: int, barrier: Place) -> None:
+        state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
+
     return {
-        "mbarrier_init": lambda p, count: state.sync.init(p, count),
+        "mbarrier_init": lambda p, count: state.sync.init(p, count, state.number),
         "mbarrier_fence": lambda: None,
         "mbarrier_arrive": lambda p: state.sync.arrive(p, state.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
         "cluster_pointer": state.there,
+        "cluster_arrive": lambda: None,
+        "cluster_send": send,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
         "copy_wait": state.copies.wait,
@@ -213,7 +220,10 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_fence": lambda: None,
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
-        "store_sums": store_sums,
+        "wgmma_keep": lambda words: None,
+        "scale_sums": scale_sums,
+        "sums_in_turns": sums_in_turns,
+        "sums_part": sums_part,
     }
 
 
@@ -223,6 +233,7 @@ def _thread_names(state: _BlockState) -> dict[str, Any]:
     names: dict[str, Any] = {
         "thread_index": lambda axis: who.index if axis == 0 else 0,
         "block_index": lambda axis: who.block[axis],
+        "warp_index": lambda: who.index // WARP,
     }
     for name in DTYPES:
         dtype = numpy_dtype(name)
@@ -297,7 +308,7 @@ class _RunningBlock:
         places = {r[:2] for r in self._waiting.values()}
         together = len(self._waiting) == len(self._steps) and len(places) == 1
         name, line = next(iter(places)) if together else ("", 0)
-        return line if name == "cluster_barrier" else 0
+        return line if name in _OF_CLUSTERS else 0
 
     def expect_ended(self) -> None:
         """Raises `KernelFault` if threads wait for others."""

@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from ...printer import numpy_dtype
+from ..architecture import WARP
 from ..products import PRODUCTS, Product
-from .asynchronous import WARPGROUP, BlockAsync
-from .memory import KernelFault, Place
+from .asynchronous import ROW, WARPGROUP, BlockAsync
+from .memory import KernelFault
 
-__all__ = ["WARPGROUP_NAMES", "HeldSums", "store_sums", "wgmma_zero"]
+__all__ = ["WARPGROUP_NAMES", "HeldSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_zero"]
 
 
 @dataclass(frozen=True)
 class HeldSums:
-    """A thread's sums, float32 or int32; ``ready`` when no product that adds to them is on the way."""
+    """A thread's sums, float32 or int32; ``group`` is the number of the last group of products that adds to them, from
+    1 on, and they are ``ready`` when it is known to be complete."""
 
     numbers: np.ndarray
+    group: int = 0
     ready: bool = True
 
 
@@ -28,14 +32,40 @@ def wgmma_zero(dtype: type, columns: int) -> HeldSums:
     return HeldSums(np.zeros(columns // 2, dtype))
 
 
-def store_sums(p: Place, i: int, pitch: int, sums: HeldSums, first: int, count: int) -> None:
-    """See the vocabulary."""
+def _ready(sums: HeldSums) -> np.ndarray:
     if not sums.ready:
-        raise KernelFault("stores sums that products may still be adding to")
-    for half in (0, 1):
-        for j in range(count):
-            at = 4 * (first + j) + 2 * half
-            p.write(i + half * 8 * pitch + 8 * j, sums.numbers[at : at + 2])
+        raise KernelFault("reads sums that products may still be adding to")
+    return sums.numbers
+
+
+def sums_part(sums: HeldSums, part: int) -> np.ndarray:
+    """See the vocabulary."""
+    return _ready(sums)[4 * part : 4 * part + 4]
+
+
+def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
+    """See the vocabulary."""
+    return HeldSums(_ready(sums) * np.tile(np.array([x, x, y, y]), sums.numbers.size // 4))
+
+
+def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
+    """See the vocabulary; of all lanes of a warp."""
+    _, row, part, wide = lanes[0]
+    found = []
+    for lane in range(WARP):
+        q = lane % 4
+        first = q * wide if wide != 4 else 8 * (q % 2) + 4 * (q // 2)
+        columns = 4 * wide * part + first + np.arange(wide)
+        neighbours = lane - q + columns % 8 // 2
+        places = columns // 8 * 4 + 2 * row + columns % 2
+        found.append(np.array([_ready(lanes[n][0])[k] for n, k in zip(neighbours, places)]))
+    return found
+
+
+def sums_in_turns(sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
+    """See the vocabulary."""
+    places = 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
+    return _ready(sums)[places]
 
 
 def _rows() -> np.ndarray:
@@ -51,17 +81,50 @@ def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, number // 4 * 8 + thread[:, None] % 4 * 2 + number % 2
 
 
+def _multiplied(
+    product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Any, turned: int
+) -> list[Any]:
+    """Each thread's sums with the products; ``held`` are those before."""
+    rows, columns = _places(2 * held.shape[1])
+    whole = np.empty((64, 2 * held.shape[1]), held.dtype)
+    whole[rows, columns] = held
+    whole, group = sync.multiply(product, first, whole, left, b, turned)
+    return [HeldSums(numbers, group, False) for numbers in whole[rows, columns]]
+
+
+def _expect_one(found: set[Any]) -> None:
+    if len(found) > 1:
+        raise KernelFault("the threads of a warpgroup multiply different operands")
+
+
 def _multiply(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
     def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        _expect_one({(a.start, b.start, turned) for _, a, b, turned in operands})
         _, a, b, turned = operands[0]
-        if any((o[1].start, o[2].start, o[3]) != (a.start, b.start, turned) for o in operands):
-            raise KernelFault("the threads of a warpgroup multiply different operands")
-        held = np.stack([o[0].numbers for o in operands])
-        rows, columns = _places(2 * held.shape[1])
-        whole = np.empty((64, 2 * held.shape[1]), held.dtype)
-        whole[rows, columns] = held
-        whole = sync.multiply(product, first, whole, a, b, turned)
-        return [HeldSums(numbers, False) for numbers in whole[rows, columns]]
+        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), a, b, turned)
+
+    return call
+
+
+def _multiply_first(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
+    def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        _expect_one({(columns, a.start, b.start, turned) for columns, a, b, turned in operands})
+        columns, a, b, turned = operands[0]
+        none = np.zeros((WARPGROUP, columns // 2), numpy_dtype(product.accumulator))
+        return _multiplied(product, sync, first, none, a, b, turned)
+
+    return call
+
+
+def _multiply_held(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
+    rows, columns = _places(ROW // product.size)
+
+    def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        _expect_one({(b.start, turned) for *_, b, turned in operands})
+        *_, b, turned = operands[0]
+        left = np.empty((64, ROW // product.size), numpy_dtype(product.a))
+        left[rows, columns] = np.stack([o[1] for o in operands]).view(left.dtype)
+        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), left, b, turned)
 
     return call
 
@@ -72,13 +135,15 @@ def _commit(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -
 
 
 def _wait(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    ready = sync.wait(first, operands[0][1])
-    return [HeldSums(sums.numbers, ready) for sums, _ in operands]
+    complete = sync.wait(first, operands[0][1])
+    return [HeldSums(sums.numbers, sums.group, sums.group <= complete) for sums, _ in operands]
 
 
 WARPGROUP_NAMES: dict[str, Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]] = {
     "wgmma_commit": _commit,
     "wgmma_wait": _wait,
     **{f"wgmma_{product.name}": _multiply(product) for product in PRODUCTS.values()},
+    **{f"wgmma_{product.name}_first": _multiply_first(product) for product in PRODUCTS.values()},
+    **{f"wgmma_{product.name}_held": _multiply_held(product) for product in PRODUCTS.values() if product.size == 2},
 }
 """Names that the 128 threads of a warpgroup call together: each thread's result, from the operands of all."""

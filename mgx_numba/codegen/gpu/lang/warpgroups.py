@@ -2,13 +2,15 @@
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four consecutive warps, the first of which
 is a multiple of four. Its sums are 64 rows: thread t has of rows 16 (t // 32) + t % 32 // 4 and 8 further, of each 8
-columns, columns 2 (t % 4) and the next: four sums, those of the first row before those of the second.
+columns, columns 2 (t % 4) and the next: four sums, those of the first row before those of the second. A left operand in
+registers lies like sums: a word for each two of 16 bits.
 
 `codegen.gpu.products` has the types and what the words for them are called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -17,12 +19,15 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.extending import register_model
 
-from ...lang.vector import constant_int, make_intrinsic, pointer_dtype
+from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype
 from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
-from .threads import inline, target
+from .threads import call, inline, shuffled, target
 
-__all__ = ["WarpgroupSums", "store_sums", "wgmma_commit", "wgmma_fence", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32"]
+__all__ = [
+    "WarpgroupSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_commit", "wgmma_fence",
+    "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
+]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _NUMBERS = {"float32": _F32, "int32": _I32}
@@ -40,6 +45,12 @@ _LAYOUT_128 = 1 << 62  # PTX ISA, "Matrix descriptor": swizzled by 128 bytes
 _GROUP = 1024 >> 4 << 32
 """Sixteenths of the bytes from eight rows to the next eight, in the descriptor's bits from 32 on."""
 _FEATURE = "90a"
+STEP_WORDS = 4
+"""Words of a left operand in registers that one instruction multiplies."""
+_WORDS = Vec("int32", STEP_WORDS * SLICE_BYTES // STEP_BYTES)
+"""A left operand in registers, of 128 bytes of the sum."""
+MOST_ROW_LANES = 16
+"""Elements of the widest row of a thread: as many of 8 bits are stored at once."""
 
 
 class WarpgroupSums(types.Type):
@@ -64,10 +75,7 @@ class _SumsModel(models.PrimitiveModel):
 
 def _zero(name: str, dtype: str) -> Any:
     def define(columns: types.Type) -> Any:
-        wanted = constant_int(name, "COLUMNS", columns, low=8, high=MOST_COLUMNS)
-        if wanted % 8:
-            raise TypingError(f"{name}: COLUMNS must be a multiple of 8, got {wanted}")
-        made = WarpgroupSums(wanted, dtype)
+        made = WarpgroupSums(_columns_of(name, columns), dtype)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             return ir.Constant(ir.LiteralStructType([_NUMBERS[dtype]] * made.count), None)
@@ -98,49 +106,138 @@ def _descriptor(builder: ir.IRBuilder, pointer: ir.Value, across: int) -> ir.Val
     return builder.or_(address, _I64(_LAYOUT_128 | _GROUP | (across >> 4) << 16))
 
 
-def _wgmma(name: str, product: Product) -> Any:
-    size, accumulator = product.size, product.accumulator
-    depth, integer = STEP_BYTES // size, accumulator == "int32"
+def _columns_of(name: str, columns: types.Type) -> int:
+    """The columns that a literal names."""
+    wanted = constant_int(name, "COLUMNS", columns, low=8, high=MOST_COLUMNS)
+    if wanted % 8:
+        raise TypingError(f"{name}: COLUMNS must be a multiple of 8, got {wanted}")
+    return wanted
 
+
+def _expect_held(name: str, sums: types.Type, product: Product) -> WarpgroupSums:
+    held = _expect_sums(name, sums)
+    if held.dtype != product.accumulator:
+        raise TypingError(f"{name}: sums are {product.accumulator}, got {held}")
+    return held
+
+
+def _across(name: str, turned: types.Type, product: Product, columns: int) -> int:
+    across = constant_int(name, "TURNED", turned, high=1)
+    if across and (product.size != 2 or columns % 64):
+        raise TypingError(f"{name}: no instruction takes turned columns of {product.b}, {columns} of them")
+    return across
+
+
+def _issue(
+    builder: ir.IRBuilder, product: Product, sums: ir.Value | WarpgroupSums, left: Sequence[Sequence[ir.Value]],
+    b: ir.Value, across: int,
+) -> ir.Value:  # fmt: skip
+    """The instructions of 128 bytes of the sum: ``left`` are for each a descriptor, or four words; ``sums`` is only
+    their type if there are none before."""
+    size, accumulator = product.size, product.accumulator
+    depth = STEP_BYTES // size
+    count = sums.count if isinstance(sums, WarpgroupSums) else len(sums.type.elements)
+    register, kind = _REGISTERS[accumulator], ir.LiteralStructType([_NUMBERS[accumulator]] * count)
+    kept = ", ".join(f"${k}" for k in range(count))
+    signs = "" if accumulator == "int32" else ", 1, 1"
+    right = _descriptor(builder, b, SLICE_BYTES // size * SLICE_BYTES if across else 16)
+    made: ir.Value | None = None if isinstance(sums, WarpgroupSums) else sums
+    for step, own in enumerate(left):
+        before = [] if made is None else _members(builder, made)
+        first = count + len(before)
+        words = [f"${first + k}" for k in range(len(own))]
+        a = words[0] if len(own) == 1 else f"{{{', '.join(words)}}}"
+        layouts = "" if size != 2 else f", 0, {across}" if len(own) == 1 else f", {across}"
+        text = (
+            f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}.{_TYPES[accumulator]}.{product.kind} "
+            f"{{{kept}}}, {a}, ${first + len(own)}, {int(made is not None)}{signs}{layouts};"
+        )
+        further = depth * SLICE_BYTES if across else STEP_BYTES
+        operands = [*before, *own, builder.add(right, _I64(step * further >> 4))]
+        ties = [f"={register}"] * count + [str(k) for k in range(len(before))]
+        ties += ["l"] if len(own) == 1 else ["r"] * len(own)
+        made = inline(builder, text, ",".join([*ties, "l", "~{memory}"]), kind, operands, True)
+    return made
+
+
+def _left_descriptors(builder: ir.IRBuilder, a: ir.Value) -> list[list[ir.Value]]:
+    """Those of all instructions of a call whose left operand lies in the block's memory."""
+    left = _descriptor(builder, a, 16)
+    return [[builder.add(left, _I64(step * STEP_BYTES >> 4))] for step in range(SLICE_BYTES // STEP_BYTES)]
+
+
+def _wgmma(name: str, product: Product) -> Any:
     def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type) -> Any:
-        held = _expect_sums(name, sums)
-        if held.dtype != accumulator:
-            raise TypingError(f"{name}: sums are {accumulator}, got {held}")
-        if (pointer_dtype(name, a), pointer_dtype(name, b)) != (product.a, product.b):
-            raise TypingError(f"{name}: expected pointers to {product.a} and {product.b}, got {a} and {b}")
-        across = constant_int(name, "TURNED", turned, high=1)
-        if across and (size != 2 or held.columns % 64):
-            raise TypingError(f"{name}: no instruction takes turned columns of {product.b}, {held.columns} of them")
+        held = _expect_held(name, sums, product)
+        _expect_operands(name, product, a, b)
+        across = _across(name, turned, product, held.columns)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             _check_target(name)
-            count = held.count
-            kept = ", ".join(f"${k}" for k in range(count))
-            signs = "" if integer else ", 1, 1"
-            layouts = f", 0, {across}" if size == 2 else ""
-            text = (
-                f"wgmma.mma_async.sync.aligned.m64n{held.columns}k{depth}.{_TYPES[accumulator]}.{product.kind} "
-                f"{{{kept}}}, ${2 * count}, ${2 * count + 1}, 1{signs}{layouts};"
-            )
-            ties = ",".join([*[f"={_REGISTERS[accumulator]}"] * count, *map(str, range(count)), "l", "l"])
-            ties += ",~{memory}"
-            rows = SLICE_BYTES // size
-            left = _descriptor(builder, values[1], 16)
-            right = _descriptor(builder, values[2], rows * SLICE_BYTES if across else 16)
-            made = values[0]
-            for step in range(SLICE_BYTES // STEP_BYTES):
-                further = depth * SLICE_BYTES if across else STEP_BYTES
-                operands = [
-                    *_members(builder, made),
-                    builder.add(left, _I64(step * STEP_BYTES >> 4)),
-                    builder.add(right, _I64(step * further >> 4)),
-                ]
-                made = inline(builder, text, ties, made.type, operands, True)
-            return made
+            return _issue(builder, product, values[0], _left_descriptors(builder, values[1]), values[2], across)
 
         return held(held, a, b, turned), lower
 
     return make_intrinsic(name, define, 4, literal=True)
+
+
+def _wgmma_first(name: str, product: Product) -> Any:
+    def define(columns: types.Type, a: types.Type, b: types.Type, turned: types.Type) -> Any:
+        made = WarpgroupSums(_columns_of(name, columns), product.accumulator)
+        _expect_operands(name, product, a, b)
+        across = _across(name, turned, product, made.columns)
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            _check_target(name)
+            return _issue(builder, product, made, _left_descriptors(builder, values[1]), values[2], across)
+
+        return made(columns, a, b, turned), lower
+
+    return make_intrinsic(name, define, 4, literal=True)
+
+
+def _expect_operands(name: str, product: Product, a: types.Type, b: types.Type) -> None:
+    if (pointer_dtype(name, a), pointer_dtype(name, b)) != (product.a, product.b):
+        raise TypingError(f"{name}: expected pointers to {product.a} and {product.b}, got {a} and {b}")
+
+
+def _wgmma_held(name: str, product: Product) -> Any:
+    def define(sums: types.Type, words: types.Type, b: types.Type, turned: types.Type) -> Any:
+        held = _expect_held(name, sums, product)
+        _expect_words(name, words)
+        if pointer_dtype(name, b) != product.b:
+            raise TypingError(f"{name}: expected a pointer to {product.b}, got {b}")
+        across = _across(name, turned, product, held.columns)
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            _check_target(name)
+            lanes = _lanes(builder, values[1])
+            left = [lanes[k : k + STEP_WORDS] for k in range(0, len(lanes), STEP_WORDS)]
+            return _issue(builder, product, values[0], left, values[2], across)
+
+        return held(held, words, b, turned), lower
+
+    return make_intrinsic(name, define, 4, literal=True)
+
+
+def _expect_words(name: str, words: types.Type) -> None:
+    if words != _WORDS:
+        raise TypingError(f"{name}: a left operand is {_WORDS}, got {words}")
+
+
+def _lanes(builder: ir.IRBuilder, vector: ir.Value) -> list[ir.Value]:
+    return [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
+
+
+def _keep(words: types.Type) -> Any:
+    _expect_words("wgmma_keep", words)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        operands = _lanes(builder, values[0])
+        inline(builder, "", ",".join("r" * len(operands)) + ",~{memory}", ir.VoidType(), operands, True)
+        return context.get_dummy_value()
+
+    return types.void(words), lower
 
 
 def _plain(name: str, text: str) -> Any:
@@ -161,48 +258,98 @@ def _wait(sums: types.Type, pending: types.Type) -> Any:
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         _check_target("wgmma_wait")
         text = f"wgmma.wait_group.sync.aligned {groups};"
-        if groups:  # the sums stay where they are: only the oldest products are complete
-            inline(builder, text, "~{memory}", ir.VoidType(), [], True)
-            return values[0]
         ties = ",".join([*[f"={_REGISTERS[held.dtype]}"] * held.count, *map(str, range(held.count))]) + ",~{memory}"
         return inline(builder, text, ties, values[0].type, _members(builder, values[0]), True)
 
     return held(held, pending), lower
 
 
-def _store(
-    p: types.Type, i: types.Type, pitch: types.Type, sums: types.Type, first: types.Type, count: types.Type
-) -> Any:
-    held = _expect_sums("store_sums", sums)
-    if pointer_dtype("store_sums", p) != held.dtype:
-        raise TypingError(f"store_sums: sums are {held.dtype}, got {p}")
-    begin = constant_int("store_sums", "FIRST", first, high=held.columns // 8)
-    pieces = constant_int("store_sums", "COUNT", count, high=held.columns // 8 - begin)
+def _part(sums: types.Type, number: types.Type) -> Any:
+    held = _expect_sums("sums_part", sums)
+    first = 4 * constant_int("sums_part", "PART", number, high=held.columns // 8 - 1)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        base, index, step, numbers = values[0], values[1], values[2], values[3]
-        pair = ir.VectorType(_NUMBERS[held.dtype], 2)
-        for half in (0, 1):
-            row = builder.gep(base, [builder.add(index, builder.mul(step, _I64(8 * half)))])
-            for j in range(pieces):
-                two = ir.Constant(pair, ir.Undefined)
-                for k in (0, 1):
-                    number = builder.extract_value(numbers, 4 * (begin + j) + 2 * half + k)
-                    two = builder.insert_element(two, number, _I32(k))
-                place = builder.bitcast(builder.gep(row, [_I64(8 * j)]), pair.as_pointer())
-                builder.store(two, place, align=8)
-        return context.get_dummy_value()
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return _vector(builder, [builder.extract_value(values[0], first + k) for k in range(4)])
 
-    return types.void(p, types.int64, types.int64, held, first, count), lower
+    return Vec(held.dtype, 4)(held, number), lower
+
+
+def _vector(builder: ir.IRBuilder, numbers: Sequence[ir.Value]) -> ir.Value:
+    result = ir.Constant(ir.VectorType(numbers[0].type, len(numbers)), ir.Undefined)
+    for k, number in enumerate(numbers):
+        result = builder.insert_element(result, number, _I32(k))
+    return result
+
+
+def _exchange_pairs(
+    builder: ir.IRBuilder, odd: ir.Value, mask: int, pairs: list[list[ir.Value]], near: int, far: int
+) -> None:
+    """Between a thread and its neighbour, that is ``odd``: both near ones go to the even thread, both far ones to the
+    odd one; near is then what the even thread had."""
+    for k in (0, 1):
+        a, b = pairs[near][k], pairs[far][k]
+        come = shuffled(builder, builder.select(odd, a, b), mask)
+        pairs[near][k], pairs[far][k] = builder.select(odd, come, a), builder.select(odd, b, come)
+
+
+def _row(name: str, exchanged: bool) -> Any:
+    def define(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Type) -> Any:
+        held, half = _expect_sums(name, sums), constant_int(name, "ROW", row, high=1)
+        wide = constant_int(name, "LANES", lanes, low=2, high=MOST_ROW_LANES)
+        if wide & (wide - 1) or held.columns % (4 * wide):
+            raise TypingError(f"{name}: no rows of {held} are {wide} lanes of each thread")
+        part = constant_int(name, "PART", number, high=held.columns // (4 * wide) - 1)
+        pieces = wide // 2  # of eight columns, of which each of four threads has a pair
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            pairs = [
+                [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
+                for j in range(pieces)
+            ]
+            bits = min(2, pieces.bit_length() - 1) if exchanged else 0
+            lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)
+            for bit in range(bits):
+                odd = builder.icmp_unsigned("!=", builder.and_(lane, _I32(1 << bit)), _I32(0))
+                apart = pieces >> bits << bit
+                for near in range(pieces):
+                    if not near & apart:
+                        _exchange_pairs(builder, odd, 1 << bit, pairs, near, near + apart)
+            rest = pieces >> bits
+            return _vector(builder, [x for k in range(rest) for own in pairs[k::rest] for x in own])
+
+        return Vec(held.dtype, wide)(held, row, number, lanes), lower
+
+    return make_intrinsic(name, define, 4, literal=True)
+
+
+def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
+    held = _expect_sums("scale_sums", sums)
+    if (held.dtype, x, y) != ("float32", types.float32, types.float32):
+        raise TypingError(f"scale_sums: expected float32 sums and two float32, got {sums}, {x} and {y}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        result = values[0]
+        for k, number in enumerate(_members(builder, values[0])):
+            result = builder.insert_value(result, builder.fmul(number, values[1 + k // 2 % 2]), k)
+        return result
+
+    return held(held, x, y), lower
 
 
 wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero_int32", "int32")
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
-store_sums = make_intrinsic("store_sums", _store, 6, literal=True)
+wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
+sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
+sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
+scale_sums = make_intrinsic("scale_sums", _scale, 3)
 
 for _product in PRODUCTS.values():
     _name = f"wgmma_{_product.name}"
     globals()[_name] = _wgmma(_name, _product)
-    __all__ += [_name]
+    globals()[f"{_name}_first"] = _wgmma_first(f"{_name}_first", _product)
+    __all__ += [_name, f"{_name}_first"]
+    if _product.size == 2:
+        globals()[f"{_name}_held"] = _wgmma_held(f"{_name}_held", _product)
+        __all__ += [f"{_name}_held"]

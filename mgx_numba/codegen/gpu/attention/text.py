@@ -1,0 +1,207 @@
+"""What the texts of attention kernels have in common: scores in registers become weights, and sums the result.
+
+A thread has of two rows of queries, ``row0`` and ``row1``, of each eight keys two: columns 2 ``word`` and the next, in
+four lanes ``score0``, ``score1``, ..., those of the first row before those of the second. Its sums of values lie alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...arguments import Arguments
+from ...printer import CodeBuffer
+from ...problems.attention import AttentionProblem
+
+__all__ = ["LOG2_E", "AttentionText"]
+
+LOG2_E = 1 / math.log(2)
+LEAST_ADDED = -1e38
+"""Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
+then have a maximum."""
+
+
+class AttentionText:
+    """The text of one problem.
+
+    Attributes:
+        keys: of a tile.
+        width: features of values that a thread has sums of, in whole pieces of eight.
+        splits: parts of the keys.
+        threads: of a block.
+        together: blocks that shall share a multiprocessor.
+        blocks: of the launch: rows, heads, and batches of each part.
+        shared_bytes: memory that the launch gives each block.
+    """
+
+    keys: int
+    width: int
+    splits = 1
+    threads: int
+    together = 1
+    blocks: tuple[int, int, int]
+    shared_bytes: int
+
+    def __init__(self, problem: AttentionProblem, pairs: bool) -> None:
+        """``pairs``: the result begins at a multiple of two elements."""
+        self.problem = problem
+        self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
+        self.arguments = Arguments()
+
+    def _declare(self, part: int) -> None:
+        """Declare what all kernels are launched with besides queries, keys and values."""
+        problem, arguments = self.problem, self.arguments
+        arguments.pointer("p_out", "out", problem.dtype)
+        for axis, stride in zip("bhs", problem.out_strides):
+            arguments.integer(f"out_{axis}", stride)
+        arguments.integers(
+            queries=problem.queries, keys=problem.keys, depth=problem.depth, width=problem.width,
+            group=problem.group, part=part, batches=problem.batch, heads=problem.heads,
+            first_seen=problem.first_seen, scale_bits=problem.scale_bits,
+        )  # fmt: skip
+        if problem.mask is not None:
+            arguments.pointer("p_mask", "mask", problem.mask.dtype)
+            arguments.integer("period", problem.mask.period or problem.batch)
+            for axis, stride in zip("bhst", problem.mask.strides):
+                arguments.integer(f"mask_{axis}", stride)
+        if self.splits > 1:
+            arguments.pointer("p_scratch", "scratch", "float32")
+
+    def _begin(self, buffer: CodeBuffer) -> None:
+        """Emit the arguments, where a block's problem is, and the keys that it looks at."""
+        for line in (
+            *self.arguments.bind(),
+            "thread = thread_index(0)",
+            "warp = idiv(thread, 32)",
+            "lane = thread - warp * 32",
+            "row_in = idiv(lane, 4)",
+            "word = lane - row_in * 4",
+            "split = idiv(block_index(2), batches)",
+            "batch = block_index(2) - split * batches",
+            "head = block_index(1)",
+            "shared_head = idiv(head, group)",
+            f"scale = cast_float32(mul(bits_float64(scale_bits), {LOG2_E!r}))",
+            "begin = split * part",
+            "end = imin(keys, begin + part)",
+        ):
+            buffer.line(line)
+
+    def _begin_sums(self, buffer: CodeBuffer) -> None:
+        """Emit the largest score and the weights' sum of each row before the first key, and where its mask is."""
+        for name, value in (("top0", "-INF"), ("top1", "-INF"), ("sum0", "0"), ("sum1", "0")):
+            buffer.line(f"{name} = const_float32({value}, 0)")
+        self._mask_rows(buffer)
+
+    def _mask_rows(self, buffer: CodeBuffer) -> None:
+        if self.problem.mask is not None:
+            base = "imod(batch, period) * mask_b + head * mask_h"
+            for r in (0, 1):
+                buffer.line(f"mask{r} = offset(p_mask, {base} + imin(row{r}, queries - 1) * mask_s)")
+
+    def _weights(self, buffer: CodeBuffer) -> None:
+        """Emit what makes weights of scores, in units of log2(e), and in ``kept0`` and ``kept1`` what earlier sums are
+        multiplied with."""
+        scaled = self.problem.mask is None and self.problem.scale > 0  # of what is largest, which is the same then
+        if not scaled:
+            for j in range(self.keys // 8):
+                buffer.line(f"score{j} = mul(score{j}, scale)")
+        if self.problem.mask is not None:
+            self._mask(buffer)
+        if self.problem.causal:
+            limit = f"start + {self.keys} > first_row + first_seen + 1"
+            with buffer.block(f"if ({limit}) | (start + {self.keys} > end):"):
+                self._hide(buffer, True)
+        else:
+            with buffer.block(f"if start + {self.keys} > end:"):
+                self._hide(buffer, False)
+        buffer.line("peak = max(score0, score1)")
+        for j in range(2, self.keys // 8):
+            buffer.line(f"peak = max(peak, score{j})")
+        for r in (0, 1):
+            buffer.line(f"high = max(extract(peak, {2 * r}), extract(peak, {2 * r + 1}))")
+            for mask in (1, 2):
+                buffer.line(f"high = max(high, shuffle_xor(high, {mask}))")
+            buffer.line(f"high = max({'mul(high, scale)' if scaled else 'high'}, top{r})")
+            buffer.line(f"base{r} = where(high == -INF, const_float32(0, 0), high)")
+            buffer.line(f"kept{r} = exp2_quick(sub(top{r}, base{r}))")
+            buffer.line(f"top{r} = high")
+        buffer.line("bases = join4(splat(base0, 1), splat(base0, 1), splat(base1, 1), splat(base1, 1))")
+        buffer.line("total = const_float32(0, 4)")
+        if scaled:
+            buffer.line("scales = splat(scale, 4)")
+            buffer.line("bases = neg(bases)")
+        for j in range(self.keys // 8):
+            relative = f"fma(score{j}, scales, bases)" if scaled else f"sub(score{j}, bases)"
+            buffer.line(f"score{j} = exp2_quick({relative})")
+            buffer.line(f"total = add(total, score{j})")
+        for r in (0, 1):
+            own = f"add(extract(total, {2 * r}), extract(total, {2 * r + 1}))"
+            buffer.line(f"sum{r} = fma(sum{r}, kept{r}, {own})")
+
+    def _mask(self, buffer: CodeBuffer) -> None:
+        """Emit the mask: where it does not keep a score it is -infinity, others are added."""
+        mask = self.problem.mask
+        assert mask is not None
+        rows = (0, 1) if mask.strides[2] else (0,)
+        for j in range(self.keys // 8):
+            found = {}
+            for r in rows:
+                for k in (0, 1):
+                    key = buffer.emit(f"imin(start + {8 * j} + word * 2 + {k}, keys - 1)")
+                    found[r, k] = buffer.emit(f"splat(load_scalar(mask{r}, {key} * mask_t), 1)")
+            lanes = ", ".join(found[r if r in rows else 0, k] for r in (0, 1) for k in (0, 1))
+            if mask.dtype == "bool":
+                buffer.line(f"score{j} = where(join4({lanes}), score{j}, const_float32(-INF, 4))")
+            else:
+                added = f"cast_float32(join4({lanes}))"
+                if mask.dtype != "float16":
+                    least, none = (f"const_float32({number}, 4)" for number in (LEAST_ADDED, "-INF"))
+                    buffer.line(f"added = {added}")
+                    added = f"where(lt({none}, added), max(added, {least}), added)"
+                buffer.line(f"score{j} = fma({added}, const_float32({LOG2_E!r}, 4), score{j})")
+
+    def _hide(self, buffer: CodeBuffer, causal: bool) -> None:
+        """Emit what hides keys that are behind the end or, for ``causal``, behind what a query sees."""
+        for r in (0, 1):
+            last = f"imin(end, row{r} + first_seen + 1)" if causal else "end"
+            buffer.line(f"seen{r} = cast_int32({last} - start - word * 2)")
+        buffer.line("seen = join4(splat(seen0, 1), splat(seen0, 1), splat(seen1, 1), splat(seen1, 1))")
+        buffer.line("odd = bitwise_and(iota_int32(4), const_int32(1, 4))")
+        for j in range(self.keys // 8):
+            buffer.line(f"inside = lt(add(odd, const_int32({8 * j}, 4)), seen)")
+            buffer.line(f"score{j} = where(inside, score{j}, const_float32(-INF, 4))")
+
+    def _finish(self, buffer: CodeBuffer) -> None:
+        """Emit the division by the weights' sums, and the stores; of a part of the keys, sums as they are."""
+        for r in (0, 1):
+            for mask in (1, 2):
+                buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
+        for r in (0, 1):
+            with buffer.block(f"if row{r} < queries:"):
+                if self.splits > 1:
+                    self._keep(buffer, r)
+                else:
+                    self._store(buffer, r)
+
+    def _store(self, buffer: CodeBuffer, r: int) -> None:
+        problem = self.problem
+        empty = "" if problem.nan_rows else f"where(sum{r} == 0, const_float32(0, 0), "
+        buffer.line(f"inverse = {empty}div(const_float32(1, 0), sum{r}){')' * bool(empty)}")
+        buffer.line(f"to = offset(p_out, batch * out_b + head * out_h + row{r} * out_s)")
+        part = ("low2", "high2")[r]
+        for j in range(self.width // 8):
+            if 8 * j < problem.width:
+                value = f"cast_{problem.dtype}(mul({part}(acc{j}), inverse))"
+                buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
+
+    def _keep(self, buffer: CodeBuffer, r: int) -> None:
+        """Store a row's sums, and behind all of them the exponent that they are relative to and their weights' sum."""
+        line = buffer.emit(f"((split * batches + batch) * heads + head) * queries + row{r}")
+        part = ("low2", "high2")[r]
+        for j in range(self.width // 8):
+            if 8 * j < self.problem.width:
+                buffer.line(f"store_aligned(p_scratch, {line} * width + {8 * j} + word * 2, {part}(acc{j}))")
+        with buffer.block("if word == 0:"):
+            rest = f"{self.splits} * batches * heads * queries"
+            place = buffer.emit(f"{rest} * width + {line} * 2")
+            buffer.line(f"store_scalar(p_scratch, {place}, top{r})")
+            buffer.line(f"store_scalar(p_scratch, {place} + 1, sum{r})")

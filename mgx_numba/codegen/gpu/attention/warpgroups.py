@@ -1,0 +1,272 @@
+"""Attention by warpgroups, whose keys and values the copy engine brings (sm_90a): Shah et al., "FlashAttention-3".
+
+A warpgroup has 64 queries. Products of these with a tile of keys come from the block's memory; its weights are the left
+operand of the products with values as they lie in registers. While weights are made of the scores of one tile, the
+tensor cores multiply the values of the tile before. Keys and values come to a ring of tiles each, that one thread asks
+for when all warpgroups of the block have multiplied what was there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....errors import DeviceError
+from ...launch import TensorLayout
+from ...printer import CodeBuffer
+from ...problems.attention import AttentionProblem
+from ...problems.element_types import ITEMSIZE
+from ..driver.device import selected_architecture
+from .text import AttentionText
+
+__all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups"]
+
+TARGET = "sm_90a"
+"""The only architecture with these instructions."""
+TYPES = ("float16", "bfloat16")
+"""Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
+SLICE = 64
+"""Elements of 128 bytes: features that one call multiplies, and keys."""
+ROWS = 64
+"""Queries of a warpgroup."""
+LEAST_QUERIES = 33
+"""Queries from which on half of a warpgroup's rows are some."""
+MOST_FEATURES = 256
+"""Columns of one instruction, and features of which a thread's sums fit its registers."""
+BOX_BYTES = SLICE * SLICE * 2
+"""Bytes of 64 positions of 64 features."""
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """What a block computes at once.
+
+    Attributes:
+        warpgroups: of the block.
+        keys: of a tile of keys and values; a multiple of 64.
+        stages: tiles of each that are there or on their way.
+        blocks: those that share a multiprocessor.
+    """
+
+    warpgroups: int
+    keys: int
+    stages: int
+    blocks: int
+
+
+def fits_warpgroups(problem: AttentionProblem) -> bool:
+    """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
+    try:
+        arch = selected_architecture()
+    except DeviceError:
+        return False  # the interpreter
+    if arch.name != TARGET or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
+        return False
+    along = (problem.queries, problem.q_strides), (problem.keys, problem.k_strides), (problem.keys, problem.v_strides)
+    return all(n == 1 or own[2] for n, own in along) and max(problem.depth, problem.width) <= MOST_FEATURES
+
+
+def chosen_tile(problem: AttentionProblem) -> AttentionTile:
+    """The tile that should be the fastest."""
+    features = max(problem.depth, problem.width)
+    if features <= SLICE:
+        return AttentionTile(2, 128, 2, 1)
+    return AttentionTile(2, 128 if features <= 2 * SLICE else 64, 2, 1)
+
+
+class WarpgroupAttentionText(AttentionText):
+    """The text of one problem."""
+
+    def __init__(self, problem: AttentionProblem, pairs: bool, tile: AttentionTile | None = None) -> None:
+        """``tile`` is chosen if it is not given."""
+        super().__init__(problem, pairs)
+        self.tile = tile = tile or chosen_tile(problem)
+        self.keys, self.threads, self.together = tile.keys, 128 * tile.warpgroups, tile.blocks
+        self.rows = ROWS * tile.warpgroups
+        self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
+        self.width = SLICE * self.across
+        self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
+        self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
+        self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
+        down = -(-problem.queries // self.rows)
+        self.blocks = (down, problem.heads, problem.batch)
+        if problem.causal:
+            self.arguments.integer("last_block", down - 1)
+        self._plane: dict[str, str] = {}
+        self._map("q", problem.depth, problem.queries, problem.heads, problem.q_strides, self.rows)
+        self._map("k", problem.depth, problem.keys, problem.kv_heads, problem.k_strides, tile.keys)
+        self._map("v", problem.width, problem.keys, problem.kv_heads, problem.v_strides, SLICE)
+        self._declare(problem.keys)
+
+    def _map(self, name: str, features: int, positions: int, heads: int, strides: tuple[int, ...], box: int) -> None:
+        """Declare an operand of ``heads`` heads whose boxes have so many positions, and where its plane is."""
+        lanes = 16 // ITEMSIZE[self.problem.dtype]
+        axes = [(features, 1), (positions, strides[2]), (heads, strides[1]), (self.problem.batch, strides[0])]
+        moving = [axes[0], *((n, s) if n > 1 and s else (1, lanes) for n, s in axes[1:])]
+        lens, steps = (tuple(own) for own in zip(*moving))
+        layout = TensorLayout(self.problem.dtype, lens, steps, (SLICE, box, 1, 1))
+        self.arguments.tensor_map(f"map_{name}", name, layout)
+        head = "head" if name == "q" else "shared_head"
+        self._plane[name] = f"{head if lens[2] > 1 else 0}, {'batch' if lens[3] > 1 else 0}"
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
+        self._begin(buffer)
+        first = "(last_block - block_index(0))" if self.problem.causal else "block_index(0)"  # the longest first
+        for line in (
+            "group = idiv(warp, 4)",
+            f"block_row = {first} * {self.rows}",
+            f"first_row = block_row + group * {ROWS}",
+            "row0 = block_row + warp * 16 + row_in",
+            "row1 = row0 + 8",
+            f"tile_q = dynamic_{dtype}(0)",
+            f"tile_k = dynamic_{dtype}({self.query_bytes})",
+            f"tile_v = dynamic_{dtype}({self.query_bytes + tile.stages * self.key_bytes})",
+            *(f"{name} = shared_int64({n})" for name, n in self._barriers().items()),
+            f"own_q = offset(tile_q, group * {ROWS * SLICE})",
+            "leads = imod(thread, 128) == 0",
+            "asks = thread == 0",
+        ):
+            buffer.line(line)
+        if self.problem.causal:
+            buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
+        with buffer.block("if asks:"):
+            for name, count in self._barriers().items():
+                for k in range(count):
+                    arrivals = tile.warpgroups if name.startswith("read") else 1
+                    buffer.line(f"mbarrier_init(offset({name}, {k}), {arrivals})")
+            buffer.line("mbarrier_fence()")
+        buffer.line("barrier()")
+        buffer.line(f"acc = wgmma_zero({self.width})")
+        self._begin_sums(buffer)
+        with buffer.block("if begin < end:"):
+            self._first(buffer)
+            with buffer.block("while start < end:"):
+                self._next(buffer)
+            self._wait_for(buffer, "come_v", "slot", "phase")
+            self._mix(buffer)
+            buffer.line("acc = wgmma_wait(acc, 0)")
+        for j in range(self.width // 8):
+            buffer.line(f"acc{j} = sums_part(acc, {j})")
+        self._finish(buffer)
+        return buffer.lines
+
+    def _barriers(self) -> dict[str, int]:
+        """Barriers: what has come, and what was read by all warpgroups."""
+        stages = self.tile.stages
+        return {"come_q": 1, "come_k": stages, "come_v": stages, "read_k": stages, "read_v": stages}
+
+    def _first(self, buffer: CodeBuffer) -> None:
+        """Emit the requests for all that there is room for, and the weights of the first tile."""
+        with buffer.block("if asks:"):
+            buffer.line(f"mbarrier_expect(come_q, {self.query_bytes})")
+            for piece in range(self.deep):
+                to = f"offset(tile_q, {piece * self.rows * SLICE})"
+                buffer.line(f"tensor_load({to}, map_q, come_q, place4({piece * SLICE}, block_row, {self._plane['q']}))")
+            for stage in range(self.tile.stages):
+                with buffer.block(f"if begin + {stage * self.keys} < end:"):
+                    self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
+                    self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
+        for line in ("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "before = 0", "before_phase = 0"):
+            buffer.line(line)
+        buffer.line("start = begin")
+        self._wait_for(buffer, "come_q", "0", "0")
+        self._wait_for(buffer, "come_k", "0", "0")
+        self._scores(buffer)
+        self._read_scores(buffer, 0)
+        self._weights(buffer)
+        self._words(buffer)
+        self._step(buffer)
+
+    def _next(self, buffer: CodeBuffer) -> None:
+        """Emit the scores and weights of the next tile, beside them the products with the values of the one before.
+
+        The wait for keys stands between the weights and that for the products: it ends a block of instructions, out of
+        which the assembler moves none.
+        """
+        self._scores(buffer)
+        with buffer.block("if asks:"):
+            self._ask_again(buffer)
+        self._wait_for(buffer, "come_v", "slot", "phase")
+        self._mix(buffer)
+        self._read_scores(buffer, 1)
+        self._weights(buffer)
+        for line in ("before = slot", "before_phase = phase", "slot = next", "phase = next_phase"):
+            buffer.line(line)
+        self._step(buffer)
+        buffer.line("acc = wgmma_wait(acc, 0)")
+        for part in range(self.keys // SLICE):
+            buffer.line(f"wgmma_keep(own{part})")
+        with buffer.block("if leads:"):
+            buffer.line("mbarrier_arrive(offset(read_v, before))")
+        buffer.line("acc = scale_sums(acc, kept0, kept1)")
+        self._words(buffer)
+
+    def _step(self, buffer: CodeBuffer) -> None:
+        """Emit the step to the next tile of keys, if there is one, and the wait for it."""
+        buffer.assign("start", f"start + {self.keys}")
+        buffer.line("next = next + 1")
+        with buffer.block(f"if next == {self.tile.stages}:"):
+            buffer.line("next = 0")
+            buffer.line("next_phase = 1 - next_phase")
+        with buffer.block("if start < end:"):
+            self._wait_for(buffer, "come_k", "next", "next_phase")
+
+    def _ask(self, buffer: CodeBuffer, name: str, key: str, slot: str) -> None:
+        """Emit the requests for the tile of keys or of values from ``key`` on."""
+        size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
+        box = self.keys if name == "k" else SLICE
+        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {size})")
+        for below in range(0, self.keys, box):
+            for piece in range(pieces):
+                to = f"offset(tile_{name}, {slot} * {size // 2} + {(below * pieces + piece * box) * SLICE})"
+                place = f"place4({piece * SLICE}, {key} + {below}, {self._plane[name]})"
+                buffer.line(f"tensor_load({to}, map_{name}, offset(come_{name}, {slot}), {place})")
+
+    def _ask_again(self, buffer: CodeBuffer) -> None:
+        """Emit the requests for what takes the place of the keys of the tile before the one whose scores are being
+        made, and of the values before those: all warpgroups have read these, or soon will have."""
+        stages = self.tile.stages
+        with buffer.block(f"if start + {(stages - 1) * self.keys} < end:"):
+            buffer.line("mbarrier_wait(offset(read_k, slot), phase)")
+            self._ask(buffer, "k", f"start + {(stages - 1) * self.keys}", "slot")
+        with buffer.block(f"if (start > begin + {self.keys}) & (start + {(stages - 2) * self.keys} < end):"):
+            buffer.line("mbarrier_wait(offset(read_v, before), before_phase)")
+            self._ask(buffer, "v", f"start + {(stages - 2) * self.keys}", "before")
+
+    def _wait_for(self, buffer: CodeBuffer, barrier: str, slot: str, phase: str) -> None:
+        buffer.line(f"mbarrier_wait(offset({barrier}, {slot}), {phase})")
+
+    def _scores(self, buffer: CodeBuffer) -> None:
+        """Emit the products of the queries with the next tile of keys, as a group."""
+        dtype = self.problem.dtype
+        buffer.line("wgmma_fence()")
+        for piece in range(self.deep):
+            q = f"offset(own_q, {piece * self.rows * SLICE})"
+            k = f"offset(tile_k, next * {self.key_bytes // 2} + {piece * self.keys * SLICE})"
+            what = f"wgmma_{dtype}(scores" if piece else f"wgmma_{dtype}_first({self.keys}"
+            buffer.line(f"scores = {what}, {q}, {k}, 0)")
+        buffer.line("wgmma_commit()")
+
+    def _read_scores(self, buffer: CodeBuffer, pending: int) -> None:
+        """Emit the wait for scores, of which groups after them are so many."""
+        buffer.line(f"scores = wgmma_wait(scores, {pending})")
+        with buffer.block("if leads:"):
+            buffer.line("mbarrier_arrive(offset(read_k, next))")
+        for j in range(self.keys // 8):
+            buffer.line(f"score{j} = sums_part(scores, {j})")
+
+    def _words(self, buffer: CodeBuffer) -> None:
+        """Emit the weights as left operands."""
+        for part in range(self.keys // SLICE):
+            words = [f"pack_words(cast_{self.problem.dtype}(score{SLICE // 8 * part + j}))" for j in range(SLICE // 8)]
+            halves = [f"join4({', '.join(words[k : k + 4])})" for k in (0, 4)]
+            buffer.line(f"own{part} = join2({', '.join(halves)})")
+
+    def _mix(self, buffer: CodeBuffer) -> None:
+        """Emit the products of weights with the tile of values in ``slot``, as a group."""
+        buffer.line("wgmma_fence()")
+        for part in range(self.keys // SLICE):
+            v = f"offset(tile_v, slot * {self.value_bytes // 2} + {part * self.across * SLICE * SLICE})"
+            buffer.line(f"acc = wgmma_{self.problem.dtype}_held(acc, own{part}, {v}, 1)")
+        buffer.line("wgmma_commit()")

@@ -1,0 +1,136 @@
+"""Attention by warpgroups has the values of ref: masks, groups of heads, tiles and rings of several sizes, lengths that
+no tile divides; and what the interpreter says of wrong synchronisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.attention import flash, warpgroups
+from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
+from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.core.shape import Shape
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import reference
+from .programs import compiled, interpreter
+from .test_attention import BF16, BOOL, F16, F32, Mask, attention
+
+SMALL = AttentionTile(1, 64, 2, 4)
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warpgroups compute whatever they can, also of few queries."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    monkeypatch.setattr(warpgroups, "LEAST_QUERIES", 1)
+
+
+def agree(
+    lens: tuple[int, ...], tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch, **given: object
+) -> None:
+    """Compute and compare, with a tile; ``given`` as of `attention`."""
+    monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: tile)
+    type = given.pop("type", F16)
+    made = attention(type, lens, on, given.pop("mask", None), **given)  # type: ignore[arg-type]
+    assert made.executable is not None
+    assert next(step.label for step in made.executable.plan.steps).startswith("gpu::attention_warpgroup")
+
+
+@pytest.mark.parametrize(
+    ("type", "lens", "mask", "tile"),
+    [
+        (F16, (1, 2, 1, 70, 300, 16, 24), None, AttentionTile(2, 64, 3, 1)),
+        (BF16, (2, 1, 1, 65, 130, 40, 16), None, AttentionTile(1, 128, 2, 1)),
+        (F16, (1, 1, 1, 3, 5, 8, 8), (F16, (3, 5)), SMALL),
+        (F16, (2, 2, 2, 9, 140, 72, 136), (BOOL, (2, 1, 1, 140)), SMALL),
+        (BF16, (1, 2, 1, 17, 200, 32, 32), (F32, (1, 2, 17, 200)), SMALL),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_values(
+    type: object, lens: tuple[int, ...], mask: Mask, tile: AttentionTile, causal: bool, on: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    agree(lens, tile, on, monkeypatch, type=type, mask=mask, causal=causal)
+
+
+@pytest.mark.parametrize("nan_rows", [False, True])
+@pytest.mark.parametrize("mask", [(BOOL, (1, 1, 5, 70)), (F16, (5, 70))])
+def test_rows_that_see_no_key(mask: Mask, nan_rows: bool, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree((1, 1, 1, 5, 70, 16, 16), SMALL, on, monkeypatch, mask=mask, spoil=True, nan_rows=nan_rows)
+
+
+def test_first_queries_see_no_key(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree((1, 1, 1, 150, 7, 16, 16), SMALL, on, monkeypatch, causal=True)
+
+
+def test_a_negative_scale(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree((1, 1, 1, 20, 70, 16, 16), SMALL, on, monkeypatch, scale=-0.3)
+
+
+def qkv(lens: tuple[int, ...]) -> tuple[Program, dict[str, np.ndarray]]:
+    program, rng = Program(), np.random.default_rng(0)
+    m: Module = program.main
+    heads = [m.add_parameter(n, Shape(F16, lens)) for n in "qkv"]
+    m.add_return([m.add_instruction("attention", heads, scale=0.3)])
+    return program, {n: rng.standard_normal(lens).astype(np.float16) for n in "qkv"}
+
+
+def test_infinities_and_nan_stay_in_their_rows(on: Engine) -> None:
+    program, inputs = qkv((1, 2, 70, 16))
+    inputs["q"][0, 0, 3, 5], inputs["q"][0, 1, 66, 0] = np.nan, np.inf
+    (got,), (wanted,) = compiled(program, on).run(inputs), reference(program, inputs).results
+    strange = np.isnan(wanted).any(axis=3)
+    assert strange.sum() == 2 and np.array_equal(np.isnan(got).any(axis=3), strange)
+    assert np.abs(got[~strange].astype(np.float64) - wanted[~strange]).max() < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("mbarrier_wait(offset(come_q, 0), 0)", "no box has come|on the way"),
+        ("mbarrier_wait(offset(come_v, slot), phase)", "no box has come|on the way"),
+        ("mbarrier_wait(offset(read_k, slot), phase)", "may still be reading|on the way"),
+        ("scores = wgmma_wait(scores, 1)", "reads sums that products may still be adding to"),
+        ("acc = wgmma_wait(acc, 0)", "reads sums that products may still be adding to"),
+    ],
+)
+def test_what_the_interpreter_says_of_wrong_synchronisation(
+    line: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: AttentionTile(2, 64, 2, 1))
+    written = flash.gpu_kernel
+
+    def wrong(name: str, lines: list[str], *rest: object) -> KernelSource:
+        assert any(text.strip() == line for text in lines)
+        return written(name, [text.replace(line, "pass") for text in lines], *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(flash, "gpu_kernel", wrong)
+    program, inputs = qkv((1, 1, 300, 16))
+    with pytest.raises(KernelFault, match=said):
+        compiled(program, interpreter()).run(inputs)
+
+
+def test_the_instructions_are_those_of_warpgroups() -> None:
+    program, _ = qkv((1, 2, 128, 64))
+    (kernel,) = compiled(program, interpreter()).kernels()
+    text = assembly(kernel, ARCHITECTURES["sm_90a"])
+    for wanted in ("wgmma.mma_async.sync.aligned.m64n", "cp.async.bulk.tensor.4d", "ex2.approx"):
+        assert wanted in text, wanted
+    assert ".local" not in text
+
+
+@pytest.mark.parametrize("features", [40, 64, 128, 160, 256])
+def test_tiles_fit_a_multiprocessor(features: int) -> None:
+    lens = (1, 1, 512, features)
+    program, _ = qkv(lens)
+    made = compiled(program, interpreter())
+    assert made.executable is not None
+    (step,) = made.executable.plan.steps
+    assert step.geometry.shared_bytes + 2048 <= ARCHITECTURES["sm_90a"].shared_bytes
