@@ -17,7 +17,8 @@ _enabled = False
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile, in any thread of the process; afterwards it is as it was.
+    """No search for cyclic garbage meanwhile, in any thread of the process; afterwards it is as it was, but for objects
+    that were young, which are old.
 
     A search begins each so many new objects and looks at all that are young; each time that these are a quarter of the
     old ones it looks at all of the process, a third of a second for half a million. Some ten thousand objects that live
