@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numba import njit
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
 from mgx_numba.codegen.gpu.contraction.nbits_cores import pack_chunks
+from mgx_numba.codegen.gpu.lang.codes import EXPONENTS, codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.lang.target import with_features
+from mgx_numba.codegen.lang.values import extract, splat
 from mgx_numba.codegen.problems.gemm import BlockFormat
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -129,6 +135,36 @@ def test_chunks_keep_all_codes() -> None:
     for thread, part, k in np.ndindex(4, 4, 8):
         found = words[:, :, thread, part] >> (4 * (k // 2) + 16 * (k % 2)) & 15
         np.testing.assert_array_equal(found, flat[:, :, 32 * part + 8 * thread + k])
+
+
+def test_what_the_language_makes_of_codes_is_exact() -> None:
+    """The LLVM IR, which is the same on every device, run by this machine's CPU."""
+
+    @njit
+    def each(words: Any, point: Any, exponents: Any, out: Any) -> None:
+        for k in range(words.size):
+            u, v = splat(words[k], 4), splat(words[-1 - k], 4)
+            for pair in (0, 1):
+                points = splat(point[k], 2)
+                if pair == 0:
+                    found = codes_float16(u, v, 2, 0, points, exponents)
+                else:
+                    found = codes_float16(u, v, 2, 1, points, exponents)
+                for j in range(4):
+                    out[k, pair, j] = extract(found, j)
+
+    rng = np.random.default_rng(0)
+    words = rng.integers(-(1 << 31), 1 << 31, 64).astype(np.int32)
+    points = rng.integers(0, 16, words.size).astype(np.int32)
+    out = np.empty((words.size, 2, 4), np.int32)
+    with with_features(frozenset(("f16c", "fma"))):
+        each(words, points, EXPONENTS["float16"], out)
+    got = out.view(np.float16).reshape(words.size, 2, 2, 2, 2)  # pair, step, side, upper half
+    codes = words.view(np.uint32)[:, None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+    sides = np.stack([codes, codes[::-1]], 1).reshape(words.size, 2, 2, 2, 2)  # side, upper half, pair, step
+    np.testing.assert_array_equal(
+        got, sides.transpose(0, 3, 4, 1, 2).astype(np.float16) - points[:, None, None, None, None]
+    )
 
 
 @pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90a", "gfx90a", "gfx1201"])

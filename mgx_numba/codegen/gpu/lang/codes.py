@@ -12,7 +12,6 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from ...lang.builder import VectorBuilder
 from ...lang.vector import Vec, constant_int, make_intrinsic
 from .threads import inline
 
@@ -55,7 +54,7 @@ def _codes(dtype: str) -> Any:
         return _WORDS(low, high, word, pair, points, exponents), lower
 
     def _differences(builder: ir.IRBuilder, codes: ir.Value, number: int, point: ir.Value, magic: ir.Value) -> ir.Value:
-        b, pairs = VectorBuilder(builder).strict(), ir.VectorType(element, 2)
+        pairs = ir.VectorType(element, 2)
         base = builder.or_(builder.mul(point, _I32(_TWICE)), magic)
         if dtype == "float16":  # of two successive codes only the first one is brought down
             place, turned = _BITS * (number % 2), builder.lshr(codes, _I32(number // 2 * _HALF))
@@ -64,7 +63,9 @@ def _codes(dtype: str) -> Any:
             if place:
                 less = builder.fadd(less, ir.Constant(pairs, [float(shifted)] * 2))
                 sixteenth = ir.Constant(pairs, [2.0**-_BITS] * 2)
-                return builder.bitcast(b.intrinsic("fma", [value, sixteenth, builder.fneg(less)]), _I32)
+                exact = ("contract",)  # one instruction, which rounds nothing either
+                value = builder.fmul(value, sixteenth, flags=exact)
+                return builder.bitcast(builder.fsub(value, less, flags=exact), _I32)
             return builder.bitcast(builder.fsub(value, less), _I32)
         found = builder.or_(builder.and_(builder.lshr(codes, _I32(number * _BITS)), _I32(_MASK)), magic)
         return _bfloat16_differences(builder, found, base)
