@@ -35,6 +35,10 @@ Tensor cores (sm_80 and above, sm_89 for float8; `lang.tensor_cores` says which 
     words_of(p) floats_of(p)             the same place as a pointer to int32, to float32
     join2(a, b) join4(a, b, c, d)        vectors side by side
     pack_words(v)                        pairs of 16-bit elements as int32
+    codes_float16(u, v, WORD, PAIR, points, exponents) codes_bfloat16(...)
+                                         the operand a of mma from codes of 4 bits: those of word WORD of u less the
+                                         first point as row g, of v less the second one as row g + 8, of each word codes
+                                         k and k + 4, side by side, for k = 2 PAIR and the next one (`lang.codes`)
     low2(v) high2(v)                     the first and the last two of four lanes
     ldmatrix4(p, i)                      four tiles of eight rows of 16 bytes of the block's memory; p[i] is the row
                                          that this lane points to (`lang.pipelines`)
@@ -126,6 +130,7 @@ from .lang import (
     blocks,
     bytes,
     clusters,
+    codes,
     faults,
     mbarriers,
     pipelines,
@@ -140,6 +145,7 @@ from .lang import (
 from .lang.blocks import *
 from .lang.bytes import *
 from .lang.clusters import *
+from .lang.codes import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
@@ -153,7 +159,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
-    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, codes, faults, mbarriers, memory, pipelines, quick, reduce, remainders,
+    rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]
