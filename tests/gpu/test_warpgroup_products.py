@@ -43,7 +43,7 @@ def on(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(
     params=[
         (WarpgroupTile(64, 64, 2, 1), 0),
-        (WarpgroupTile(128, 128, 2, 2, 1), 1),
+        (WarpgroupTile(128, 128, 2, 2), 1),
         (WarpgroupTile(192, 64, 2, 1), 2),
     ],
     ids=["", "rounds", "high"],

@@ -186,7 +186,6 @@ class _WarpgroupText(ContractionText):
         down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
         tiles = down * across * planes
         self.blocks = min(tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
-        self.lag = self.tile.lag if self.splits == 1 and slices >= self.tile.lag and self.tile.rows > 64 else 0
         self.arguments.integers(
             down=down, across=across, tiles=tiles, part=part, slices=slices, stride=self.blocks, planes=planes
         )
@@ -266,7 +265,6 @@ class _WarpgroupText(ContractionText):
             f"empty = shared_int64({tile.stages})",
             "begin = block_index(2) * part",
             "end = imin(slices, begin + part)",
-            *["ahead = shared_int64(1)"] * bool(self.lag),
             "slot = 0",
             "phase = 0",
             "tile = block_index(0)",
@@ -276,8 +274,6 @@ class _WarpgroupText(ContractionText):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
                 buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
-            if self.lag:
-                buffer.line("mbarrier_init(ahead, 1)")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
@@ -298,10 +294,6 @@ class _WarpgroupText(ContractionText):
                 "leads = imod(thread, 128) == 0",
             ):
                 buffer.line(line)
-            if self.lag:
-                buffer.line("told = 0")
-                with buffer.block("if group > 0:"):
-                    buffer.line("mbarrier_wait(ahead, 0)")
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
                 self._tile(buffer)
@@ -441,11 +433,6 @@ class _WarpgroupText(ContractionText):
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
                 buffer.line("mbarrier_arrive(offset(empty, last))")
-            if self.lag:
-                with buffer.block(f"if (thread == 0) & (told < {self.lag}):"):
-                    buffer.line("told = told + 1")
-                    with buffer.block(f"if told == {self.lag}:"):
-                        buffer.line("mbarrier_arrive(ahead)")
             buffer.line("last = slot")
             self._advance(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")

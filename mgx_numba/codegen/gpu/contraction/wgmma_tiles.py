@@ -44,7 +44,6 @@ class WarpgroupTile:
     columns: int
     stages: int
     blocks: int
-    lag: int = 0
 
     @property
     def consumers(self) -> int:
