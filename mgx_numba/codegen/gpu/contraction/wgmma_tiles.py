@@ -35,15 +35,17 @@ class WarpgroupTile:
     """A block's tile.
 
     Attributes:
-        rows, columns: of the result; 64 rows for each warpgroup.
+        rows, columns: of the result; 64 rows for each warpgroup, a multiple of 8 columns for each block of a cluster.
         stages: of its ring.
         blocks: those that share a multiprocessor.
+        cluster: blocks whose tiles lie below one another; each brings a part of the columns to all of them.
     """
 
     rows: int
     columns: int
     stages: int
     blocks: int
+    cluster: int = 1
 
     @property
     def consumers(self) -> int:
@@ -59,6 +61,11 @@ class WarpgroupTile:
     def stage_bytes(self) -> int:
         """Bytes of both operands' slices."""
         return (self.rows + self.columns) * SLICE_BYTES
+
+    @property
+    def brought_bytes(self) -> int:
+        """Those of a stage that each block asks for."""
+        return (self.rows + self.columns // self.cluster) * SLICE_BYTES
 
     @property
     def spare_registers(self) -> int:
@@ -163,7 +170,7 @@ def weighed_tiles(
         (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
@@ -179,12 +186,13 @@ def _cycles(
     reads: bool,
 ) -> float:
     """Estimated time of a product."""
-    blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * planes * splits
+    clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns) * planes * splits
+    blocks = clusters * tile.cluster
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
     multiplying = tile.rows * tile.columns * SLICE_BYTES / MULTIPLIES
-    slice = max(sharing * max(multiplying, tile.stage_bytes / ARRIVAL), LATENCY / tile.stages)
+    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
