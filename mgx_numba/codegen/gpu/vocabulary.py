@@ -66,9 +66,6 @@ Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along a
     cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
 
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
-    fewer_registers(COUNT)               gives back the registers of a thread beyond COUNT (24 to 256, a multiple of 8),
-    more_registers(COUNT)                and takes as many as make COUNT when they are there; in a branch of the
-                                         warpgroup's own
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
     wgmma_<product>(sums, a, b, TURNED)  sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as

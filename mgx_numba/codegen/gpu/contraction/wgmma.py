@@ -29,6 +29,7 @@ from .text import ContractionText
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
+    AT_ONCE,
     EARLY_REGISTERS,
     SLICE_BYTES,
     WarpgroupTile,
@@ -472,36 +473,42 @@ class _WarpgroupText(ContractionText):
         side = "quarter * {0}" if wide != 4 else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"  # as `sums_row` has it
         buffer.line(f"side = {side.format(wide)}")
         buffer.line("first_line = first_row + warp * 16 + idiv(lane, 4)")
-        parts = [_Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide))]
-        ahead = self._parts_ahead()
+        count = self.tile.columns // (4 * wide)
+        together = 2 if self.tile.reads_at_once >= AT_ONCE and count % 2 == 0 else 1  # whole lines of 128 bytes
+        parts = [_Part(range(piece, piece + together)) for piece in range(0, count, together)]
+        ahead = self._parts_ahead(2 * together)
         for part in parts[:ahead]:
-            self._load_part(buffer, part)
+            self._load_part(buffer, part, wide)
         self._consume(buffer)
         for p, part in enumerate(parts):
             for soon in parts[p : p + ahead + 1]:
-                self._load_part(buffer, soon)
+                self._load_part(buffer, soon, wide)
             self._finish_part(buffer, part, wide)
 
-    def _parts_ahead(self) -> int:
-        """Parts whose operands a thread asks for while it finishes another one; the first ones it asks for before the
-        sums are there. Vectors that are one for each column are the same in both rows of a part."""
+    def _parts_ahead(self, vectors: int) -> int:
+        """Parts of so many vectors whose operands a thread asks for while it finishes another one; the first ones it
+        asks for before the sums are there. Vectors that are one for each column are the same in both rows."""
+        at_once = self.tile.reads_at_once
         if self.splits > 1 or self.tile.spare_registers < EARLY_REGISTERS:
             return 0
-        at_once = self.tile.reads_at_once
-        return max(0, (at_once // 2 if self.reads else at_once) - int(at_once < AHEAD))
+        if not self.reads:
+            return 1
+        return max(0, at_once // vectors - int(at_once < AHEAD))
 
-    def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
+    def _load_part(self, buffer: CodeBuffer, part: _Part, wide: int) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
-        if part.places:
+        if part.vectors:
             return
         rows = [buffer.emit(f"first_line + {8 * half}") for half in (0, 1)]
-        near = [buffer.emit(f"imin({row}, rows - 1)") for row in rows]
-        for k in range(max(1, 2 // self.width)):
-            column = buffer.emit(f"first_column + side + {part.first + k}")
-            inside = buffer.emit(f"imin({column}, columns - {self.width})")
-            for half in (0, 1):
-                place, extras = self._place_of(buffer, near[half], inside)
-                part.places.append(_Vector(half, k, f"({rows[half]} < rows) & ({column} < columns)", place, extras))
+        for half, row in enumerate(rows):
+            near = buffer.emit(f"imin({row}, rows - 1)")
+            for piece in part.pieces:
+                for lane in range(wide // self.width):
+                    column = buffer.emit(f"first_column + side + {4 * wide * piece + lane}")
+                    inside = buffer.emit(f"imin({column}, columns - {self.width})")
+                    place, extras = self._place_of(buffer, near, inside)
+                    condition = f"({row} < rows) & ({column} < columns)"
+                    part.vectors.append(_Vector(half, piece, lane, condition, place, extras))
 
     def _finish_part(self, buffer: CodeBuffer, part: _Part, wide: int) -> None:
         """Emit the epilogue and the stores of a part, of which ``wide`` sums of a row are neighbours.
@@ -510,12 +517,12 @@ class _WarpgroupText(ContractionText):
         """
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
-        rows = [buffer.emit(f"sums_row(sums, {half}, {part.piece}, {wide})") for half in (0, 1)]
         values = []
-        for own in part.places:
-            value = rows[own.half] if lanes > 1 else f"splat(extract({rows[own.half]}, {own.lane}), 1)"
+        for own in part.vectors:
+            value = buffer.emit(f"sums_row(sums, {own.half}, {own.piece}, {wide})")
+            value = value if lanes > 1 else f"splat(extract({value}, {own.lane}), 1)"
             values.append(self._finished(buffer, value, own.extras, lanes) if self.splits == 1 else value)
-        for own, value in zip(part.places, values):
+        for own, value in zip(part.vectors, values):
             with buffer.block(f"if {own.inside}:"):
                 if self.splits == 1:
                     self._put(buffer, own.place, value, lanes, True)
@@ -536,6 +543,7 @@ class _Vector:
 
     Attributes:
         half: which of the thread's two rows they are of.
+        piece: their number among the pieces of a row, see `sums_row`.
         lane: of its neighbouring sums there, if a vector is one sum.
         inside: whether they are part of the result.
         place: where they go.
@@ -543,6 +551,7 @@ class _Vector:
     """
 
     half: int
+    piece: int
     lane: int
     inside: str
     place: str
@@ -551,14 +560,8 @@ class _Vector:
 
 @dataclass
 class _Part:
-    """Sums that each thread finishes together, of both of its rows.
+    """Pieces of both of its rows that each thread finishes together, and their vectors once what the epilogue reads
+    there is emitted."""
 
-    Attributes:
-        piece: their number among the pieces of a row, see `sums_row`.
-        first: the piece's first column in the tile.
-        places: their vectors, once what the epilogue reads there is emitted.
-    """
-
-    piece: int
-    first: int
-    places: list[_Vector] = field(default_factory=list)
+    pieces: range
+    vectors: list[_Vector] = field(default_factory=list)

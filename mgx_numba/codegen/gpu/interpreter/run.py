@@ -224,8 +224,6 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "wgmma_keep": lambda words: None,
-        "fewer_registers": lambda count: None,
-        "more_registers": lambda count: None,
         "scale_sums": scale_sums,
         "sums_part": sums_part,
     }

@@ -25,8 +25,8 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "fewer_registers", "more_registers", "scale_sums", "sums_part", "sums_row", "wgmma_commit",
-    "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
+    "WarpgroupSums", "scale_sums", "sums_part", "sums_row", "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait",
+    "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -252,23 +252,6 @@ def _plain(name: str, text: str) -> Any:
     return make_intrinsic(name, define, 0)
 
 
-def _registers(name: str, direction: str) -> Any:
-    def define(count: types.Type) -> Any:
-        number = constant_int(name, "COUNT", count, low=24, high=256)
-        if number % 8:
-            raise TypingError(f"{name}: COUNT must be a multiple of 8, got {number}")
-
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            _check_target(name)
-            text = f"setmaxnreg.{direction}.sync.aligned.u32 {number};"
-            inline(builder, text, "~{memory}", ir.VoidType(), [], True)
-            return context.get_dummy_value()
-
-        return types.void(count), lower
-
-    return make_intrinsic(name, define, 1, literal=True)
-
-
 def _wait(sums: types.Type, pending: types.Type) -> Any:
     held, groups = _expect_sums("wgmma_wait", sums), constant_int("wgmma_wait", "PENDING", pending, high=7)
 
@@ -353,7 +336,6 @@ wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
-fewer_registers, more_registers = _registers("fewer_registers", "dec"), _registers("more_registers", "inc")
 wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
 sums_row = make_intrinsic("sums_row", _row, 4, literal=True)
