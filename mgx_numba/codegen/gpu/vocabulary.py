@@ -82,9 +82,9 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
     sums_part(sums, PART)                this thread's four of a piece of eight columns
     scale_sums(sums, x, y)               a thread's sums of its first row times x, those of its second one times y
-    sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
-                                         piece PART of 4 LANES columns; for thread q of four from column q LANES on,
-                                         of 4 lanes from 8 (q % 2) + 4 (q // 2) on; all 32 threads of a warp call it
+    store_sums(p, i, pitch, sums, FIRST, COUNT)
+                                         this thread's of COUNT times eight columns, from 8 FIRST on, to rows of pitch
+                                         elements; p[i] is the place of its first
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
