@@ -6,13 +6,15 @@
 there; others are float32 of that ``float32_matmul_precision`` on both sides.
 Both run as device graphs whose inputs are on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time
 is the median over rounds of `CALLS` calls in a row, by the device's clock. Results are held to PyTorch's in float32.
-Each network of each kind has a process of its own: all are prepared at once, and timed one after the other when
-nothing else runs. What ``--max-autotune`` times while it prepares is prepared alone.
+Memory of ours is what the driver has free again once the program is given up, beside the weights of its plan. Each
+network of each kind has a process of its own: all are prepared at once, and timed one after the other when nothing else
+runs. What ``--max-autotune`` times while it prepares is prepared alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -35,6 +37,7 @@ from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.calibration import Calibration
+from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -110,6 +113,17 @@ class Ours:
         for _ in range(2):
             self.seconds()
 
+    def give_up(self) -> tuple[int, int]:
+        """Bytes of the device that the program had, and those of its constants; it cannot be called any more."""
+        weights = sum(array.nbytes for array in self.executable.plan.constants)
+        engine = cuda_engine(self.executable.engine.number)
+        engine.kept.release()
+        before = engine.device.room()[0]
+        del self.executable
+        gc.collect()
+        engine.kept.release()
+        return engine.device.room()[0] - before, weights
+
     def seconds(self) -> float:
         """Of one call, in a row of `CALLS`."""
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -147,9 +161,10 @@ def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: st
     if kind == "fp16":
         module = module.half()
         inputs = tuple(x.half() if x.is_floating_point() else x for x in inputs)
-    if any(x.ndim == 4 and x.shape[1] == 3 for x in inputs):  # images: channels last is what its convolutions like
+    if any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):  # channels last is what these like
         module = module.to(memory_format=torch.channels_last)
-        inputs = tuple(x.contiguous(memory_format=torch.channels_last) for x in inputs)
+        form = torch.channels_last
+        inputs = tuple(x.contiguous(memory_format=form) if x.ndim == 4 else x for x in inputs)
     for x in inputs:
         torch._dynamo.mark_static_address(x)
     compiled = torch.compile(module, mode=mode)
@@ -241,8 +256,8 @@ def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> 
     from bench.torch_models import NETWORKS
 
     torch.manual_seed(0)
-    module, inputs = NETWORKS[name]()
-    module, inputs = module.cuda(), tuple(x.cuda() for x in inputs)
+    with torch.device("cuda"):
+        module, inputs = NETWORKS[name]()
     half = kind == "fp16"
     with torch.inference_mode():
         torch.set_float32_matmul_precision("highest")
@@ -266,15 +281,18 @@ def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> 
     own, peer = (float(np.median(t)) for t in zip(*rounds))
     steps = ours.steps()
     alone = sum(s["seconds"] for s in steps)
+    held, weights = ours.give_up()
     print(
         f"{name:14} {kind:8} ours {1e3 * own:7.3f} ms, inductor {1e3 * peer:7.3f} ({peer / own:.2f}), {len(steps)}"
         f" kernels, alone {1e3 * alone:.3f} ms, error {error:.1e}, compiled in {ours.compiling:.1f} and"
-        f" {compiling:.1f} s, on the host: {'; '.join(ours.hosted) or 'nothing'}",
+        f" {compiling:.1f} s, {held / 1e6:.0f} MB of the device for {weights / 1e6:.0f} MB of weights,"
+        f" on the host: {'; '.join(ours.hosted) or 'nothing'}",
         flush=True,
     )
     print("\n".join(table(steps, kind, rate)), flush=True)
     row = {"name": name, "kind": kind, "ms": 1e3 * own, "inductor_ms": 1e3 * peer, "error": error, "steps": steps}
-    yield {**row, "compile_s": ours.compiling, "hosted": ours.hosted}
+    row |= {"compile_s": ours.compiling, "inductor_compile_s": compiling, "held_bytes": held, "weight_bytes": weights}
+    yield {**row, "hosted": ours.hosted}
 
 
 def main() -> int:

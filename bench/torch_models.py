@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.torch_unet import Unet, unet_inputs
+
 __all__ = ["NETWORKS", "Network"]
 
 Network = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
@@ -185,5 +187,6 @@ NETWORKS: dict[str, Network] = {
     "bert 8x384": lambda: _bert(8, 384),
     "vit b1": lambda: _of(Vit(), _image(1)),
     "gpt2 step 512": lambda: _gpt2(512),
+    "unet": lambda: _of(Unet(), *unet_inputs(2)),
 }
 """Networks by name."""

@@ -1,12 +1,19 @@
-"""Cache folders of tests: what is compiled is the same wherever it is kept, so that all of them share the kernels."""
+"""Cache folders of tests: what is compiled is the same wherever it is kept, so that all of them share the kernels; and
+what tests themselves work out once for all runs."""
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from mgx_numba.codegen.files import default_folder
+from mgx_numba.codegen.files import default_folder, replace_file
 
-__all__ = ["with_kernels"]
+__all__ = ["kept_folder", "stored", "with_kernels"]
+
+T = TypeVar("T")
 
 
 def with_kernels(folder: Path) -> Path:
@@ -20,3 +27,23 @@ def with_kernels(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "objects").symlink_to(objects.resolve(), target_is_directory=True)
     return folder
+
+
+def kept_folder() -> Path:
+    """The folder beside the compiled kernels in which tests keep what does not change from run to run."""
+    return (default_folder() / "objects").resolve().parent / "tests"
+
+
+def stored(name: str, make: Callable[[], T]) -> T:
+    """What ``make`` returns, from the file of this name in `kept_folder` if a process has put it there before.
+
+    The name must tell all that the value depends on. Raises what ``make`` raises.
+    """
+    path = kept_folder() / f"{name}.pickle"
+    with contextlib.suppress(Exception):  # missing, unreadable, or of classes that are no more: made again
+        return pickle.loads(path.read_bytes())
+    made = make()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, pickle.dumps(made))
+    return made

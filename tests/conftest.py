@@ -21,24 +21,31 @@ from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from mgx_numba.codegen.workers import batch
-from tests.caches import with_kernels
+from tests.caches import kept_folder, with_kernels
 
 _KEPT = pytest.StashKey[contextlib.ExitStack]()
+
+
+def keep_byte_code(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Byte code of what this process imports from now on, and of what it starts imports, is kept in the folder."""
+    patch.setattr(sys, "dont_write_bytecode", False)
+    patch.setattr(sys, "pycache_prefix", str(folder))
+    patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    patch.setenv("PYTHONPYCACHEPREFIX", str(folder))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported, so that processes that tests start inherit it too."""
     kept = config.stash[_KEPT] = contextlib.ExitStack()
     patch = kept.enter_context(pytest.MonkeyPatch.context())
+    if sys.dont_write_bytecode:  # beside the source; yet not every worker and process of every run need compile it
+        keep_byte_code(patch, kept_folder() / "bytecode")
     folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="mgx_numba_tests_"))
     with contextlib.suppress(OSError):  # else every run compiles for itself
         with_kernels(Path(folder))
     patch.setenv(ENVIRONMENT, folder)
     patch.delenv(PROBLEM_CACHE, raising=False)
     patch.setattr(batch, "_affinity", lambda: range(1))
-    if sys.dont_write_bytecode:  # beside the source; yet what tests start need not compile it each time
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(Path(folder, "bytecode")))
 
 
 def pytest_collection_finish() -> None:

@@ -93,6 +93,11 @@ def _integers(values: Iterable[int]) -> Lens:
     return tuple([v if isinstance(v, int) else int(v) for v in values])
 
 
+def _plain(dims: Iterable[DynamicDimension | int]) -> list[DynamicDimension | int]:
+    """The dimensions, those of other types than int (NumPy's) as int."""
+    return [d if isinstance(d, (DynamicDimension, int)) else int(d) for d in dims]
+
+
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Strides of a packed row-major tensor of these lengths."""
     strides = [1] * len(lens)
@@ -176,7 +181,7 @@ class Shape:
     @classmethod
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
         """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
-        ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in dims)
+        ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in _plain(dims))
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
         return cls.ranged(type, ranges)

@@ -160,6 +160,11 @@ OWN: tuple[Variable, ...] = (
     ),
     Variable("MGX_GPU_ARCH", "The architecture to compile for where there is no device: `sm_90a`, `gfx942`."),
     Variable(
+        "MGX_GPU_TOOLCHAIN",
+        "Who makes PTX of kernels: `llvmlite`, as a rule, or `numba-cuda`: Numba's official CUDA target, of the extra "
+        "`cuda`.",
+    ),
+    Variable(
         "DYNAMIC_SHAPE",
         "Of MIGraphX on DCUs: lengths that `map_input_dims` gives an ONNX model are the longest, and `program.reshape` "
         "gives others, for which a compiled program is compiled. Not needed for inputs with ranges, which run with any "

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import ParseError, UnknownValueError, UnsupportedError
-from ..graph.folding import Constants
+from ..graph.folding import Constants, integers
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Operator
@@ -147,9 +147,10 @@ class GraphBuilder(Emitter):
     def ints(self, x: Instruction, what: str) -> list[int]:
         """Values of a constant integer input, flat."""
         value = self.constant(x, what)
-        if value.dtype.kind not in "iu":
+        found = integers(value)
+        if found is None:
             raise ParseError(f"input {what!r} is of type {value.dtype}, expected integers")
-        return [int(v) for v in value.ravel()]
+        return found
 
     def int_value(self, x: Instruction, what: str) -> int:
         """Value of a constant integer input of one element."""

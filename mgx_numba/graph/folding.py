@@ -6,18 +6,50 @@ from typing import Any
 
 import numpy as np
 
+from ..core.argument import Argument
 from ..core.shape import Shape
 from .allowance import Allowance
 from .instruction import Instruction
 from .printer import format_instruction
 
-__all__ = ["Constants"]
+__all__ = ["Constants", "Followed", "integers"]
 
 LARGEST = 1 << 24
 """Elements of a constant that is computed while reading: 64 MiB of float32. What is larger stays an instruction."""
 _NOT_PURE = frozenset(
     {"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "unknown", "@param", "@outline"}
 )
+
+
+class Followed:
+    """An element of a constant that follows from lengths which note what is done with them (`traced_int`).
+
+    It can be moved to other places, by NumPy too; what asks for its value otherwise than by `integers` fails, rather
+    than to go on with a number that is true of the present lengths alone.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def _refuse(self, *_: Any) -> Any:
+        raise TypeError("an element that follows from lengths has no value of its own")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _refuse
+
+    def __hash__(self) -> int:
+        raise TypeError("an element that follows from lengths has no value of its own")
+
+
+def integers(value: np.ndarray) -> list[int] | None:
+    """The elements of an array of integers, flat; None of one of another type."""
+    if value.dtype.kind in "iu":
+        found: list[int] = value.ravel().tolist()
+        return found
+    if value.dtype != object or not all(isinstance(v, (int, Followed)) for v in value.flat):
+        return None
+    return [v.number if isinstance(v, Followed) else v for v in value.flat]
 
 
 class Constants:
@@ -40,9 +72,9 @@ class Constants:
                 stack.pop()
                 continue
             if ins.literal is not None:
-                self._values[ins] = ins.literal.numpy()
+                self._values[ins] = self._literal(ins.literal)
             elif _empty(ins):
-                self._values[ins] = np.empty(ins.shape.lens, ins.shape.type.numpy)
+                self._values[ins] = self._computed(ins, [])
             elif not self._computable(ins):
                 self._values[ins] = None
             else:
@@ -52,11 +84,18 @@ class Constants:
                     continue
                 values = [self._values[i] for i in ins.inputs]
                 known = all(v is not None for v in values) and self._take(ins)
-                self._values[ins] = ins.op.compute(ins.shape, values) if known else None
+                self._values[ins] = self._computed(ins, values) if known else None
                 if isinstance(self._values[ins], np.ndarray):
                     self._allowance.hold(self._values[ins])
             stack.pop()
         return self._values[x]
+
+    def _literal(self, literal: Argument) -> Any:
+        return literal.numpy()
+
+    def _computed(self, ins: Instruction, values: list[Any]) -> Any:
+        """What an instruction gives for these values of its inputs; for none if it gives no elements."""
+        return ins.op.compute(ins.shape, values) if values else np.empty(ins.shape.lens, ins.shape.type.numpy)
 
     def reason(self, x: Instruction) -> str:
         """Why an instruction has no value, in words that follow "it"."""

@@ -3,7 +3,7 @@ lengths, and what does not."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -18,7 +18,7 @@ from .module import Module
 from .program import Program
 from .rewrite_log import Refusal
 
-__all__ = ["Numbers", "copy_with", "numbers_of", "plain"]
+__all__ = ["Numbers", "Template", "attribute_numbers", "copy_with", "numbers_of", "plain"]
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,43 @@ def copy_with(
     return copy
 
 
+class Template:
+    """An operator and its result's shape, whose integers are values of a trace."""
+
+    def __init__(self, op: Operator, shape: Shape, places: Sequence[int]) -> None:
+        self._op, self._shape, self._places = op, shape, places
+
+    @classmethod
+    def made(cls, op: Operator, shape: Shape, number: Callable[[int], int]) -> Template:
+        """Of an operator and a shape whose integers may note what is asked of them; ``number`` gives their places."""
+        values = attribute_numbers(op)
+        _of_shape(shape, values)
+        plain = iter([int.__index__(value) for value in values])
+        return cls(_operator_with(op, plain), _shape_with(shape, plain), [number(value) for value in values])
+
+    def of(self, values: Sequence[int]) -> tuple[Operator, Shape]:
+        """Both for other values of the trace."""
+        numbers = iter([values[place] for place in self._places])
+        return _operator_with(self._op, numbers), _shape_with(self._shape, numbers)
+
+
+def attribute_numbers(op: Operator) -> list[int]:
+    """The integers among an operator's attributes.
+
+    Raises:
+        TypeError: an attribute cannot be compared.
+    """
+    values: list[int] = []
+    _of_operator(op, values)
+    return values
+
+
 def plain(refusal: Refusal) -> Refusal:
     """A refusal of a program whose integers note what is asked of them, with their values."""
     values: list[int] = []
     _of_operator(refusal.op, values)
     _of_shape(refusal.shape, values)
-    numbers = iter([int(value) for value in values])
+    numbers = iter([int.__index__(value) for value in values])
     return replace(refusal, op=_operator_with(refusal.op, numbers), shape=_shape_with(refusal.shape, numbers))
 
 

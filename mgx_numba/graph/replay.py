@@ -88,7 +88,7 @@ class _Recorded:
         kept = {k for k in self._literals if isinstance(k, int)}
         self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
         shapes = [hollow(a) for a in numbers.literals]
-        self._result = copy_with(result, numbers, [int(value) for value in numbers.values], shapes, False)
+        self._result = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes, False)
         self._numbers = numbers_of(self._result)
         self._known = literals.without_values()
         self.log = result.log.converted(plain)

@@ -25,12 +25,12 @@ from .instruction import Instruction, Literal, Parameter, Results, Return
 from .module import Module
 from .program import Program
 
-__all__ = ["is_dynamic", "specialize"]
+__all__ = ["FOLDED", "Settling", "is_dynamic", "specialize"]
 
 _BROADCASTS = frozenset({"broadcast", "multibroadcast", "broadcast_for_dot"})
 """Operators whose result is their first input, and the other inputs say how long."""
 
-_FOLDED = 1 << 16
+FOLDED = 1 << 16
 """Elements of results that are computed here because their number depends on values: tables of positions, as a model
 computes them from lengths."""
 
@@ -59,13 +59,13 @@ def specialize(
         ShapeError: the lengths do not fit the operators.
         MgxError: a deferred node does not fit its inputs.
     """
-    copy = _Settling(lens, values or {}).copy(program)
+    copy = Settling(lens, values or {}).copy(program)
     copy.keep_ranks(program.output_shapes())
     return copy
 
 
-class _Settling:
-    """One copy in the making."""
+class Settling:
+    """One copy in the making; see `specialize`."""
 
     def __init__(self, lens: Mapping[str, Sequence[int | DynamicDimension]], values: Mapping[str, np.ndarray]) -> None:
         self.lens = lens
@@ -171,7 +171,7 @@ class _Settling:
             return self._add(ins, spread, inputs[:1], target, shape=shape)
         values = self._values(inputs[1:]) if shape.is_dynamic else []
         if values:
-            settled = op.with_values([i.shape for i in inputs], values)
+            settled = op.with_values([i.shape for i in inputs], [self._given(value) for value in values])
             if settled is not None:
                 return self._add(ins, settled, inputs[:1], target)
         return self._add(ins, op, inputs, target, shape=shape)
@@ -184,20 +184,30 @@ class _Settling:
         if ins.name == "dimensions_of":
             if inputs[0].shape.is_dynamic:
                 return None
-            value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), inputs[0].shape.lens)])
-            return self._literal(ins, value, target)
+            return self._lengths(ins, inputs[0].shape.lens, target)
         if not shape.is_dynamic or ins.op.view or shape.element is not None:
             return None
-        if any(i.shape.elements > _FOLDED for i in inputs):
+        if any(i.shape.elements > FOLDED for i in inputs):
             return None
         values = self._values(inputs)
         if not values:
             return None
+        return self._computed(ins, shape, values, target)
+
+    def _lengths(self, ins: Instruction, lens: Sequence[int], target: Module) -> Instruction:
+        """The literal of a ``dimensions_of`` a value of these lengths."""
+        value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), lens)])
+        return self._literal(ins, value, target)
+
+    def _computed(
+        self, ins: Instruction, shape: Shape, values: Sequence[np.ndarray], target: Module
+    ) -> Instruction | None:
+        """The result of an instruction for these values, unless it is large."""
         found = ins.op.compute(shape, values)
         if isinstance(found, tuple):
             self.members[ins] = [self._literal(ins, v, target) for v in found]
             return self.members[ins][0]
-        return self._literal(ins, found, target) if found.size <= _FOLDED else None
+        return self._literal(ins, found, target) if found.size <= FOLDED else None
 
     def _values(self, inputs: Sequence[Instruction]) -> list[np.ndarray]:
         """Values of all inputs; none if one is not known."""
@@ -209,6 +219,10 @@ class _Settling:
             values.append(value)
         return values
 
+    def _given(self, value: np.ndarray) -> np.ndarray:
+        """A value as `Operator.with_values` takes it."""
+        return value
+
     def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
         argument = Argument.from_array(np.ascontiguousarray(value))
         literal = target._link(Instruction(Literal(), (), argument.shape, literal=argument), None)
@@ -217,12 +231,12 @@ class _Settling:
 
     def _broadcast(self, ins: Instruction, inputs: list[Instruction], target: Module) -> list[Instruction]:
         """Inputs of a pointwise operator whose ranges were the same and whose lengths are not: one of them is 1."""
-        lens = {i.shape.lens for i in inputs if not i.shape.is_dynamic}
-        if len(lens) < 2 or any(i.shape.is_dynamic for i in inputs) or len({len(n) for n in lens}) > 1:
+        if any(i.shape.is_dynamic for i in inputs) or all(i.shape.lens == inputs[0].shape.lens for i in inputs):
             return inputs
-        try:
-            common = np.broadcast_shapes(*lens)
-        except ValueError:
+        if any(i.shape.ndim != inputs[0].shape.ndim for i in inputs):
+            return inputs
+        common = tuple(max(own, key=lambda n: n != 1) for own in zip(*(i.shape.lens for i in inputs)))
+        if any(n not in (1, c) for i in inputs for n, c in zip(i.shape.lens, common)):
             return inputs  # the operator says what does not fit
         op = make_op("multibroadcast", out_lens=common)
         return [i if i.shape.lens == common else self._add(ins, op, [i], target) for i in inputs]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host, tile_permission
-from mgx_numba.codegen.cpu.contraction.blocking import Blocking
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut
 from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
 from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -310,6 +310,17 @@ def test_products_of_few_terms_are_left_to_vectors_that_keep_their_sums() -> Non
         assert select(narrow, 2).name == "conv_1x1_tiles"  # vectors of bfloat16 do not keep them either
 
 
+def test_threads_wait_for_few_weights() -> None:
+    """What the first block needs comes from memory before anything is multiplied; the rest comes meanwhile."""
+    for types in ALL:
+        tile = matrix_tile(types)
+        assert tile is not None
+        for m, n, k in ((128, 768, 768), (49, 2048, 512), (196, 256, 1024)):
+            found = cut(tile, m, n, tile.depth(k), 1, 1, threads=2)
+            assert found.panels <= 2
+            assert cut(tile, m, n, tile.depth(k), 1, 1, threads=2, forming=True).panels >= found.panels
+
+
 def test_the_system_is_asked_once_and_a_refusal_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,6 +372,7 @@ def test_the_instructions_of_amx(monkeypatch: pytest.MonkeyPatch) -> None:
             assert steps >= 1 and rest == 0
             assert whole.count("tileloadd") == (8 if types is PARTS else 4) * steps + 4  # operands, sums to add to
             assert whole.count("tilestored") == whole.count("tilezero") == 4
+            assert "prefetcht1" in whole  # what is needed next
             (macro,) = (text for name, text in texts.items() if name.startswith("gemm_tiles"))
             assert macro.count("ldtilecfg") == macro.count("tilerelease") == 1
     finally:

@@ -135,3 +135,14 @@ def test_damaged_sources_are_errors_of_ours(reader: str) -> None:
             outcomes.add(type(error).__name__)
     assert outcomes == {"UnsupportedError"} if reader == "other" else "ParseError" in outcomes
     assert issubclass(UnsupportedError, MgxError)
+
+
+@pytest.mark.parametrize("operator", ["Div", "Sub"])
+def test_a_length_that_is_not_known_is_not_the_number_it_is_divided_by(operator: str) -> None:
+    g = Graph()
+    count = g.op(operator, g.dim("x", 0), g.ints(2))
+    y = g.op("Reshape", g.op("Slice", "x", g.ints(0), count, g.ints(0)), g.vector(count, -1))
+    program = parse_onnx(g.model({"x": (FLOAT, ["N", 3])}, [y]))
+    x = np.arange(24, dtype=np.float32).reshape(8, 3)
+    (result,) = public_program.wrap(program).compile("ref").run({"x": x})
+    np.testing.assert_array_equal(np.asarray(result), x[: 4 if operator == "Div" else 6])

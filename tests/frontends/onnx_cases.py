@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import re
 import warnings
 from collections.abc import Sequence
@@ -21,13 +22,20 @@ from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 
+from ..caches import stored
+
 RELATIVE = {"bfloat16": 2e-2, "float16": 2e-3}
 ABSOLUTE = {"bfloat16": 1e-2, "float16": 1e-3}
 
 
 @functools.cache
 def node_cases() -> dict[str, Any]:
-    """All node tests of the installed onnx package, by name."""
+    """All node tests of the installed onnx package, by name; their outputs are computed once for all runs."""
+    versions = (onnx.__version__, np.__version__, platform.python_version())
+    return stored("onnx_{}_numpy_{}_python_{}".format(*versions), _node_cases)
+
+
+def _node_cases() -> dict[str, Any]:
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):

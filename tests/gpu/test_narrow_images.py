@@ -92,7 +92,7 @@ def test_what_is_made_of_a_problem() -> None:
     stem = ConvProblem(2, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=half)
     filled = filled_images(stem)
     assert filled is not None
-    assert (filled.channels, filled.before, filled.pixels) == (8, 3, 229)
+    assert (filled.channels, filled.before, filled.lens[-1]) == (8, (0, 3), 229)
     assert filled.problem.in_channels == 56 and filled.problem.kernel == (7, 1)
     assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 8, 224, 229)
     weights = np.random.default_rng(0).standard_normal((64, 3, 7, 7))
@@ -102,3 +102,42 @@ def test_what_is_made_of_a_problem() -> None:
     grouped = ConvProblem(2, 6, 6, (8, 8), (3, 3), groups=2, types=half)
     grey = ConvProblem(2, 1, 8, (8, 8), (3, 3), types=half)  # eight times the memory
     assert filled_images(whole) is filled_images(grouped) is filled_images(grey) is None
+
+
+@pytest.mark.parametrize(
+    ("lens", "kernel", "attributes", "how"),
+    [
+        ((2, 3, 18, 21), (7, 7), {"stride": (2, 2), "padding": (3, 3)}, "warpgroup"),
+        ((1, 3, 17, 18), (6, 5), {"stride": (2, 2), "padding": (2, 1, 0, 2)}, "warpgroup"),
+        ((1, 2, 9, 11), (3, 3), {"stride": (1, 2), "padding": (1, 1)}, "tensor"),
+        ((1, 1, 12, 13), (4, 9), {"stride": (4, 4)}, "tensor"),
+        ((1, 3, 20, 12), (3, 3), {"dilation": (2, 1)}, "tensor"),
+    ],
+)
+@pytest.mark.parametrize("type", [Type.int8_type, Type.uint8_type])
+def test_integers_of_several_rows_are_one_pixel(
+    type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object], how: str, on: Engine
+) -> None:
+    program, rng = Program(), np.random.default_rng(sum(lens))
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(type, lens))
+    weights = m.add_literal(rng.integers(-128, 128, (16, lens[1], *kernel)).astype(np.int8))
+    m.add_return([m.add_instruction("quant_convolution", [x, weights], **attributes)])
+    limits = np.iinfo(type.numpy)
+    inputs = {"x": rng.integers(limits.min, limits.max + 1, lens).astype(type.numpy)}
+    made = compiled(program, on)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    assert np.array_equal(got, wanted)
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert labels[0] == "gpu::filled_channels_kernel"
+    assert any(f"convolution_{how}_" in label for label in labels), labels
+
+
+def test_a_stem_of_integers_has_two_rows_of_whole_slices() -> None:
+    types = ElementTypes("uint8", "int8", "int32", "int32")
+    stem = ConvProblem(32, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=types)
+    filled = filled_images(stem)
+    assert filled is not None
+    assert (filled.problem.in_channels, filled.problem.kernel, filled.problem.dilation) == (128, (2, 1), (2, 1))
+    assert filled.lens == (32, 32, 114, 115) and filled.problem.out_lens == stem.out_lens

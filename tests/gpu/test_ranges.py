@@ -23,7 +23,7 @@ from mgx_numba.targets.gpu.ranges import LengthRanges
 from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
-from ..dynamic.models import MODELS, Case
+from ..dynamic.models import MODELS, Case, encoder
 from .operators import check_operator, hosted
 from .programs import compiled, interpreter
 
@@ -166,6 +166,23 @@ def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None
         queue.download(got, placed.address)
         queue.wait()
     assert np.array_equal(got, c)
+
+
+def test_weights_are_on_a_device_once_whatever_the_batch() -> None:
+    case, rng = encoder(2, 32, 16), np.random.default_rng(1)
+    net, known, sizes = dynamic(case, interpreter()), set(), []
+    batches: set[int] = set()
+    while len(batches) < 3:
+        feeds = case.draw(rng)
+        if (batch := next(iter(feeds.values())).shape[0]) in batches:
+            continue
+        batches.add(batch)
+        made = net._for(feeds).executable
+        assert made is not None
+        placed = {p.address: a.nbytes for p, a in zip(made.constants, made.host_constants)}
+        sizes.append(sum(size for address, size in placed.items() if address not in known))
+        known.update(placed)
+    assert all(8 * new < sizes[0] for new in sizes[1:]), sizes  # positions alone depend on lengths
 
 
 def test_plans_share_constants(on: Engine) -> None:

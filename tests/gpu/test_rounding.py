@@ -12,10 +12,12 @@ from numba import njit
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.kernel import NAME
 from mgx_numba.codegen.gpu.lang import rounding
+from mgx_numba.codegen.gpu.lang.bytes import max_bytes
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.lang.arith import eq, where
 from mgx_numba.codegen.lang.target import with_features
-from mgx_numba.codegen.lang.values import extract, splat
+from mgx_numba.codegen.lang.values import extract, iota_int8, splat
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.graph.program import Program
@@ -76,6 +78,25 @@ def test_what_the_language_makes_of_them_is_exact() -> None:
         ends = np.iinfo(got.dtype)
         wanted = np.clip(np.nan_to_num(np.rint(x).astype(np.float64) + zero), ends.min, ends.max)
         np.testing.assert_array_equal(got, np.where(np.isnan(x), 0, wanted).astype(got.dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_the_larger_bytes_of_words_are_exact(dtype: Any) -> None:
+    @njit
+    def each(x: Any, y: Any, out: Any) -> None:
+        for k in range(x.size):
+            for j in range(4):  # beside others, that decide nothing
+                found = max_bytes(
+                    splat(x[k], 4), where(eq(iota_int8(4), splat(np.int8(j), 4)), splat(y[k], 4), splat(y[-k], 4))
+                )
+                out[j, k] = extract(found, j)
+
+    every = np.arange(256, dtype=np.uint8).view(dtype)
+    x, y = (np.ascontiguousarray(v).reshape(-1) for v in np.broadcast_arrays(every[:, None], every))
+    out = np.empty((4, x.size), dtype)
+    with with_features(frozenset()):
+        each(x, y, out)
+    np.testing.assert_array_equal(out, np.broadcast_to(np.maximum(x, y), out.shape))
 
 
 @pytest.mark.parametrize("name", ["rounded_uint8", "rounded_int8"])

@@ -93,29 +93,51 @@ def test_elsewhere_there_are_no_clusters(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("last", "said"),
-    [(False, "which nobody has written|without a barrier|is not in block"), (True, "threads never meet|has ended")],
+    ("spoilt", "by", "said"),
+    [
+        ("mbarrier_wait(s0_met, 0)", "barrier()", "still on the way|which nobody has written"),
+        ("cluster_wait()", "barrier()", "before it is known to have begun"),
+        ("if thread_index(0) < 2:", "if thread_index(0) < 1:", "threads never meet"),
+        ("mbarrier_expect(s1_met, 8)", "mbarrier_expect(s1_met, 12)", "threads never meet"),
+        ("cluster_send(s1_all, cluster_rank(),", "cluster_send(s1_all, cluster_rank() + 1,", "sends bytes 8 to 12"),
+    ],
 )
-def test_what_the_interpreter_says_of_a_missing_barrier(last: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_interpreter_says_of_sums_that_do_not_come(
+    spoilt: str, by: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = rows.gpu_kernel
 
     def wrong(name: str, lines: list[str], *rest: int, **options: int) -> KernelSource:
-        at = [k for k, line in enumerate(lines) if line.strip() == "cluster_barrier()"]
-        spoilt = list(lines)
-        if last:  # only the first block of the cluster comes to it
-            spoilt[at[-1]] = "if cluster_rank() == 0:"
-            spoilt.insert(at[-1] + 1, "    cluster_barrier()")
-        else:
-            spoilt[at[0]] = lines[at[0]].replace("cluster_barrier()", "barrier()")
-        return written(name, spoilt, *rest, **options)
+        assert any(spoilt in line for line in lines)
+        return written(name, [line.replace(spoilt, by) for line in lines], *rest, **options)
 
     monkeypatch.setattr(rows, "gpu_kernel", wrong)
     with pytest.raises(KernelFault, match=said):
         compiled(softmax(F32, (2, 512)), interpreter()).run({"x": np.zeros((2, 512), np.float32)})
 
 
+@pytest.mark.parametrize(
+    ("type", "name"),
+    [(F32, "reduce_sum"), (F16, "reduce_max"), (Type.double_type, "reduce_prod"), (Type.int8_type, "reduce_min"),
+     (Type.int64_type, "reduce_max"), (Type.bool_type, "reduce_any"), (Type.int32_type, "reduce_mean")],
+)  # fmt: skip
+def test_sums_of_all_types_are_sent(type: Type, name: str, on: Engine) -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(type, (3, 480)))
+    program.main.add_return([program.main.add_instruction(name, [x], axes=(1,))])
+    values = (np.random.default_rng(0).random((3, 480)) * 2).astype(type.numpy)
+    assert clusters(program, on, values)
+    for kernel in compiled(program, on).kernels():
+        assert "st.async" in assembly(kernel, ARCHITECTURES["sm_90a"])
+
+
 def test_the_instructions_are_those_of_clusters() -> None:
     (kernel,) = compiled(softmax(F32, (2, 512)), interpreter()).kernels()
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
-    for wanted in (".reqnctapercluster 2, 1, 1", "mapa.u64", "barrier.cluster.arrive.release", "%cluster_ctarank"):
+    for wanted in (
+        ".reqnctapercluster 2, 1, 1",
+        "mapa.shared::cluster.u32",
+        "barrier.cluster.arrive.relaxed",
+        "%cluster_ctarank",
+    ):
         assert wanted in text, wanted

@@ -31,13 +31,15 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warpgroups, "LEAST_QUERIES", 1)
 
 
-def agree(lens: tuple[int, ...], tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch, **given: object) -> None:
+def agree(
+    lens: tuple[int, ...], tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch, **given: object
+) -> None:
     """Compute and compare, with a tile; ``given`` as of `attention`."""
     monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: tile)
     type = given.pop("type", F16)
     made = attention(type, lens, on, given.pop("mask", None), **given)  # type: ignore[arg-type]
     assert made.executable is not None
-    assert [step.label for step in made.executable.plan.steps][0].startswith("gpu::attention_warpgroup")
+    assert next(step.label for step in made.executable.plan.steps).startswith("gpu::attention_warpgroup")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
+from mgx_numba.graph.program import Program
 from mgx_numba.ops.pad import PadMode
 from mgx_numba.ops.pooling import PoolingMode
 from mgx_numba.runtime.gpu.engine import Engine
 
+from ..cpu.agreement import reference
 from ..values import normal, small
 from .operators import check_compiles, check_operator, hosted, operator_program
 from .programs import compiled, interpreter
@@ -65,6 +69,34 @@ def test_pooling(mode: PoolingMode, dtype: Any, padded: bool, on: Engine) -> Non
     window = {"lengths": (3, 2), "stride": (2, 1), "padding": (1, 1), "count_include_pad": padded}
     special = mode is PoolingMode.max
     check_operator(on, "pooling", [values(2, 3, 7, 8, dtype=dtype, special=special)], mode=mode, **window)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float16])
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"lengths": (3, 3), "stride": (2, 2), "padding": (1, 1)},
+        {"lengths": (2, 3), "stride": (1, 3), "padding": (0, 2), "dilations": (1, 2)},
+        {"lengths": (5, 4), "stride": (2, 1), "padding": (2, 3), "ceil_mode": True},
+        {"lengths": (2, 2), "stride": (3, 3), "padding": (0, 1), "ceil_mode": True},
+    ],
+)
+def test_maxima_of_vectors_of_channels(dtype: Any, window: dict[str, Any], on: Engine) -> None:
+    """Words of 8 bits, of which two are compared at once; taps outside of the image, of which the nearest is taken."""
+    x = values(2, 7, 8, 32, dtype=dtype, special=True)
+    if dtype is not np.float16:
+        x = np.random.default_rng(0).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, x.shape).astype(dtype)
+    program = Program()
+    m = program.main
+    image = m.add_instruction(
+        "transpose", [m.add_parameter("x", Shape(from_numpy(x.dtype), x.shape))], permutation=(0, 3, 1, 2)
+    )
+    found = m.add_instruction("pooling", [image], mode=PoolingMode.max, **window)
+    m.add_return([m.add_instruction("transpose", [found], permutation=(0, 2, 3, 1))])
+    made = compiled(program, on)
+    assert not hosted(made)
+    assert ("max_bytes" in made.kernels()[0].text) == (dtype is not np.float16)
+    np.testing.assert_array_equal(made.run({"x": x})[0], reference(program, {"x": x}).results[0])
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

@@ -74,3 +74,13 @@ def test_a_traced_integer_is_an_integer() -> None:
     n = Trace().symbol(3)
     assert isinstance(n, int) and isinstance(n.__index__(), TracedInt)
     assert list(range(n)) == [0, 1, 2] and f"{n}" == "3" and n * 0.5 == 1.5
+
+
+def test_numbers_that_are_lost_are_counted() -> None:
+    trace = Trace()
+    n = trace.symbol(7)
+    assert trace.lost == 0 and n * 2 == 14 and trace.lost == 0
+    assert type(int(n)) is int and int(n) == 7
+    assert (float(n), n / 2, 7 / n) == (7.0, 3.5, 1.0)
+    assert trace.lost == 5
+    assert trace.values()[0] == 7

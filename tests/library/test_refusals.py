@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.toolchain.elf import data_object, read_object
+from mgx_numba.codegen.elf import data_object, read_object
 from mgx_numba.driver.main import main
 from mgx_numba.errors import CompileError, FormatError, MgxError, OptionError, UnsupportedError
 from mgx_numba.runtime.cpu.library import writer

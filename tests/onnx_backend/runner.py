@@ -11,14 +11,20 @@ import functools
 import re
 import unittest
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import onnx.backend.test.runner as onnx_runner
 from onnx.backend.test import BackendTest
+from onnx.backend.test.loader import load_model_tests
 
 from mgx_numba.backend import MgxBackend, MgxBackendRep
+
+from ..frontends.onnx_cases import node_cases
 
 MANIFEST = Path(__file__).parent / "manifest.txt"
 TARGETS = ("ref", "cpu")
@@ -88,10 +94,18 @@ class Runner(BackendTest):
                 super().assert_similar_outputs([wanted], [found], rtol, atol, model_dir)
 
 
+def _load(kind: str) -> Iterable[Any]:
+    return node_cases().values() if kind == "node" else load_model_tests(kind=kind)
+
+
 @functools.cache
 def cases(target: str) -> dict[str, unittest.TestCase]:
     """Every test that needs no download, by name, ready to be called; the light models have tests of their own."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with (
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+        mock.patch.object(onnx_runner, "load_model_tests", _load),
+    ):
         warnings.simplefilter("ignore")
         runner = Runner(backend_of(target), __name__, TOLERANCES)
         classes = [c for name, c in runner.test_cases.items() if name != "OnnxBackendRealModelTest"]

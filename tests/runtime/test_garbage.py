@@ -14,7 +14,7 @@ from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.garbage import uncollected
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.cpu import program as cpu_program
+from mgx_numba.graph.settling import Lens, Settled
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -54,10 +54,10 @@ def test_it_begins_again_when_the_last_thread_leaves() -> None:
 def test_programs_that_plans_are_made_of_are_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those for lengths and what passes made of them, without a search; asked for, they are made again."""
     made: list[weakref.ref[object]] = []
-    specialized = cpu_program.specialize
+    settled = Settled.of
 
-    def noted(*args: object) -> Program:
-        found = specialized(*args)  # type: ignore[arg-type]
+    def noted(self: Settled, lens: Lens) -> Program:
+        found = settled(self, lens)
         made.extend(weakref.ref(ins.op) for ins in found.main if ins.name == "multibroadcast")
         return found
 
@@ -67,7 +67,7 @@ def test_programs_that_plans_are_made_of_are_freed_at_once(monkeypatch: pytest.M
     wide = program.main.add_instruction("multibroadcast", [row, x])
     program.main.add_return([program.main.add_instruction("add", [x, wide])])
     net = public_program.wrap(program).compile("cpu")
-    monkeypatch.setattr(cpu_program, "specialize", noted)
+    monkeypatch.setattr(Settled, "of", noted)
     gc.collect()
     gc.disable()
     try:

@@ -15,8 +15,8 @@ import pytest
 from mgx_numba.codegen.cpu import host, identity
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
-from mgx_numba.codegen.cpu.toolchain.elf import read_object
 from mgx_numba.codegen.cpu.toolchain.loader import load
+from mgx_numba.codegen.elf import read_object
 from mgx_numba.codegen.identity import files_digest
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.workers import batch

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
 from ..backend import Progress
+from ..elf import read_object
 from ..kernel import KernelSource
 from ..store import Store
 from ..workers.objects import objects_of
 from .identity import environment_identity
 from .kernel import NAME
-from .toolchain.elf import read_object
 from .toolchain.loader import load, loadable
 
 if TYPE_CHECKING:

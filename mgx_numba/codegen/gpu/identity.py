@@ -6,6 +6,7 @@ from ..identity import SHARED_MEANING, files_digest
 from ..platform import platform
 from .driver.device import selected_architecture
 from .kernel import NAME
+from .toolchain.choice import toolchain_identity
 
 __all__ = ["environment_identity"]
 
@@ -27,6 +28,7 @@ def environment_identity() -> dict[str, str]:
         "backend": NAME,
         "format": FORMAT,
         "architecture": arch.name,
+        "toolchain": toolchain_identity(),
         "numba": here.numba,
         "llvmlite": here.llvmlite,
         "llvm": here.llvm,

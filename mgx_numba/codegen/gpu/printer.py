@@ -77,6 +77,9 @@ class ThreadPrinter(VectorPrinter):
         if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
             kind = "short" if name in _SHORT and result.size == 2 else "quick"
             return VectorValue(self.buffer.emit(f"{name}_{kind}({self.register(operands[0])})"), result)
+        if name == "max" and result in _EIGHT_BITS and self.lanes and self.lanes % 4 == 0:
+            arguments = ", ".join(self.register(x) for x in operands)
+            return VectorValue(self.buffer.emit(f"max_bytes({arguments})"), result)
         return super()._call(name, result, *operands)
 
 

@@ -9,7 +9,10 @@ own, ``fmod`` and ``mod`` of floats) does not exist here.
 
 Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
+    warp_index()                         number of the thread's warp along axis 0, known to be one for all of its
+                                         threads; all 32 of them call it
     block_index(AXIS)                    of the thread's block in the grid, along axis 0, 1 or 2
+    idiv32(a, b)                         as idiv, of numbers below 2**32: takes a third of the time
     barrier()                            until all threads of the block are here; what they wrote before is seen by all
     grid_wait()                          until the launches before are done; a kernel whose text has no such call makes
                                          it first. Before it a thread may touch the block's memory and the program's
@@ -47,7 +50,7 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     mbarrier_init(p, n)                  a barrier of n arrivals at the int64 p of the block's memory
     mbarrier_fence()                     before the barrier() after which others use barriers that this thread made
     mbarrier_arrive(p)                   one arrival
-    mbarrier_arrive_at(p, rank)          one arrival at the barrier of another block of the cluster that lies where p does
+    mbarrier_arrive_at(p, rank)          one arrival at the barrier that lies where p does in the cluster's block rank
     mbarrier_expect(p, bytes)            one arrival, and the phase is not over before so many bytes have come
     mbarrier_wait(p, parity)             until the phase of this parity is over; phases count from 0
     tensor_map(args, SLOT)               what the words from SLOT on describe (`codegen.launch.TensorLayout`)
@@ -63,7 +66,11 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
     cluster_barrier()                    until all threads of all blocks of the cluster are here
+    cluster_arrive() cluster_wait()      the same in two; of what was before the first, others only see barriers
+                                         that mbarrier_fence() has told of. Between them no block's memory is touched
     cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
+    cluster_send(p, i, x, rank, b)       x, of 4 or 8 bytes, to p[i] of another block's memory, with its bytes to the
+                                         barrier b there
 
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
@@ -91,6 +98,9 @@ Fast math on float32
                                          within 4 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
+Elements of 8 bits
+    max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
+
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
@@ -115,6 +125,7 @@ from ..lang.values import *
 from ..lang.vecmath import *
 from .lang import (
     blocks,
+    bytes,
     clusters,
     faults,
     mbarriers,
@@ -128,6 +139,7 @@ from .lang import (
     warpgroups,
 )
 from .lang.blocks import *
+from .lang.bytes import *
 from .lang.clusters import *
 from .lang.faults import *
 from .lang.mbarriers import *
@@ -142,7 +154,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding, tensor_copies,
-    tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
+    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

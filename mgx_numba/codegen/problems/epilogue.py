@@ -14,7 +14,7 @@ from ...errors import ShapeError
 if TYPE_CHECKING:
     from ..body import ScalarBody
 
-__all__ = ["NOT_COMPUTED", "Epilogue", "EpilogueOperand", "Prologue", "PrologueOperand"]
+__all__ = ["ACCESSES", "NOT_COMPUTED", "Epilogue", "EpilogueOperand", "Prologue", "PrologueOperand"]
 
 ACCESSES = ("full", "per_n", "per_m", "scalar")
 

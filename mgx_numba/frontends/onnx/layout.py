@@ -116,7 +116,7 @@ def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instru
                 raise ParseError(f"the shape has {shape.shape.elements} elements, expected at most {LONGEST}")
             return g.op("broadcast_with_dims", x, shape)
         return g.op("multibroadcast", x, g.broadcast(g.literal(False), [int(v) for v in value.ravel()]))
-    target = [int(d) for d in dims if d is not None]
+    target = [d for d in dims if d is not None]
     element_count(target, "the shape input")
     lens = g.lens(x)
     out = g.outer_lens(lens, target)

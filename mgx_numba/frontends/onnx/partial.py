@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ...graph.folding import integers
 from ...graph.instruction import Instruction
 from .builder import Builder
 
@@ -31,7 +32,7 @@ def partial_ints(g: Builder, x: Instruction) -> list[int | None] | None:
 def _elements(g: Builder, x: Instruction, depth: int) -> Vector:
     value = g.constants.value(x)
     if value is not None:
-        return [int(v) for v in value.ravel()] if value.dtype.kind in "iu" and value.size <= LONGEST else None
+        return integers(value) if value.size <= LONGEST else None
     if depth > LONGEST or x.shape.is_dynamic or x.shape.elements > LONGEST:
         return None
     name = x.name
@@ -72,9 +73,9 @@ def _arithmetic(name: str, a: list[int | None], b: list[int | None]) -> Vector:
         if name == "mul" and 0 in (p, q):
             return 0
         if p is None or q is None:
-            return (
-                p if q == (0 if name in ("add", "sub") else 1) else (q if p == {"add": 0, "mul": 1}.get(name) else None)
-            )
+            if q == (0 if name in ("add", "sub") else 1):
+                return p
+            return q if p is not None and p == {"add": 0, "mul": 1}.get(name) else None
         if name == "div":
             return int(p / q) if q else 0
         return {"add": p + q, "sub": p - q, "mul": p * q}[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from ...garbage import uncollected
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
-from ...graph.specialize import is_dynamic, specialize
+from ...graph.specialize import is_dynamic
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.threads import resolve_num_threads
@@ -28,8 +28,9 @@ from .. import kernel_lists
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
+from ..passes import BY_SIZE, PASSES, SOURCE_PASSES
 from ..samples import Lens, is_optimal, sample_lengths
+from ..settled import settling
 from ..stages import split
 from ..tracing import is_watched
 from .capabilities import pass_options
@@ -96,13 +97,6 @@ def _shared(program: Program, options: TargetOptions) -> Shared:
         settled.remove_unused_modules()
 
     return Shared.of(program, rewrite)
-
-
-def _settled(program: Program, options: TargetOptions, lens: Mapping[str, Sequence[int]]) -> Program:
-    """A copy for these lengths of the dynamic inputs."""
-    settled = specialize(program, lens)
-    run_passes(settled, SETTLED_PASSES, pass_options(options), disabled=options.disabled_passes)
-    return settled
 
 
 def compile_program(
@@ -195,6 +189,7 @@ class DynamicProgram(LoweredProgram):
         self._options = options
         self._source = source
         self._names = [name for name, shape in source.parameter_shapes().items() if shape.element is None]
+        self._settled = settling(source, options, pass_options(options))
         self._shared = shared or _shared(source, options)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         self._lock = threading.Lock()
@@ -239,6 +234,9 @@ class DynamicProgram(LoweredProgram):
     def _sample_plans(self, program: Program, enough: int, telling: bool = False) -> Iterator[Plan]:
         """Plans for lengths that stand for the ranges of a dynamic program's inputs, until ``enough`` in succession
         have no kernel that those before had not; ``telling`` as for `sample_lengths`."""
+        settled_for = (
+            self._settled if program is self._source else settling(program, self._options, pass_options(self._options))
+        )
         known: set[KernelSource] = set()
         refused: list[Lens] = []
         idle = 0
@@ -247,7 +245,7 @@ class DynamicProgram(LoweredProgram):
                 break
             try:
                 with uncollected():
-                    settled = _settled(program, self._options, lens)
+                    settled = settled_for(lens)
                     plans = list(self._plans(without_tuples(settled)[0], not is_optimal(program, lens)))
                     settled.release()
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
@@ -287,7 +285,7 @@ class DynamicProgram(LoweredProgram):
 
     def _planned(self, key: tuple[tuple[int, ...], ...]) -> LoweredProgram:
         """A plan for these lengths of the dynamic inputs."""
-        settled = partial(_settled, self._source, self._options, dict(zip(self._names, key)))
+        settled = partial(self._settled, dict(zip(self._names, key)))
         program = settled()
         made = compile_program(program, self._options, None, self._shared, self._compiled_only, settled)
         if isinstance(made, CpuProgram):

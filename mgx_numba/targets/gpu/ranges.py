@@ -12,7 +12,6 @@ from ...errors import MgxError
 from ...garbage import uncollected
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...graph.specialize import specialize
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.plan import Plan
@@ -22,8 +21,9 @@ from ..lowering.lowering import Lowering
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..passes import BY_SIZE, SETTLED_PASSES, SOURCE_PASSES
+from ..passes import BY_SIZE, SOURCE_PASSES
 from ..samples import Lens, sample_lengths
+from ..settled import settling
 from ..tracing import is_watched
 from .capabilities import pass_options
 from .passes import PASSES
@@ -65,6 +65,7 @@ class LengthRanges:
         self.constants = DeviceConstants(engine)
         self.kernels: dict[KernelSource, None] = {}
         self._texts: set[str] = set()
+        self._copy = settling(self.source, options, pass_options(options))
         self._shared = Shared.of(self.source, partial(_rewrite, options))
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
@@ -110,9 +111,7 @@ class LengthRanges:
     def _settled(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, list[Tree] | None]:
         """The program for a set of lengths after the passes, most of which are replayed, and how its results are
         grouped."""
-        settled = specialize(self.source, lens)
-        _run(settled, self._options, SETTLED_PASSES)
-        arrays, trees = without_tuples(settled)
+        arrays, trees = without_tuples(self._copy(lens))
         if is_watched():
             return optimized(arrays, self._options), trees
         made = self._shared.passes.run(arrays)

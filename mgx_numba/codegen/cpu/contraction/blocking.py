@@ -32,6 +32,13 @@ TILE_CYCLES, TASK_CYCLES = 60, 300
 """Cycles of a call of the register tile and of a task besides their multiply-adds."""
 LOAD_CYCLES = 0.1
 """Cycles of a row's element that a tile broadcasts, beyond those of the multiply-adds that it is used in."""
+MEMORY_CYCLES = 0.16
+"""Cycles to fetch a byte of the weights from memory: 13 GB/s at 2.1 GHz, one thread of Emerald Rapids. Tiles that read
+whole matrices wait for those of a thread's first block, and ask for the others while they multiply: products of 49 to
+197 rows over weights from memory take 0.7 to 0.9 of the time with blocks of one or two panels that they take with
+eight."""
+FORM_CYCLES = 0.6
+"""Cycles to bring a word of the left-hand side, or of a part of it, into the form (`gemm_tiles.NEAR_SECONDS`)."""
 CLEARLY = 0.99
 """Part of the least cost so far that another blocking must be below, so that of equal ones the largest is taken."""
 LINE_FIXED, LINE_SHARE = 0.3, 0.25
@@ -85,11 +92,13 @@ def cut(
     threads: int,
     given: Blocking | None = None,
     beside: bool = False,
+    forming: bool = False,
 ) -> Blocking:
     """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads.
 
     ``given`` ones, made to `fit`, are taken in place of the computed ones. ``beside`` says that the groups lie beside
-    each other in the rows, so that a thread may rather keep to rows than to groups.
+    each other in the rows, so that a thread may rather keep to rows than to groups; ``forming`` that each task brings
+    its rows into the tile's form.
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
@@ -127,6 +136,8 @@ def cut(
                         continue
                     tried.add(blocking)
                     cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
+                    if forming:
+                        cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
                     if cost < best_cost * CLEARLY:
                         best, best_cost = blocking, cost
     return best
@@ -183,8 +194,19 @@ def _makespan(
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
     foreign_rows = m * depth * left / blocking.parts * (1 - blocking.parts / threads)
     own_weights = panels * tile.columns * terms * right * blocking.parts / threads
-    traffic = FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights
-    return -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES) + groups * traffic
+    busy = -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES)
+    if tile.step > 1:
+        first = width * tile.columns * blocking.depth * blocking.taps * right
+        busy = max(busy, MEMORY_CYCLES * groups * own_weights) + MEMORY_CYCLES * first
+    return busy + groups * (FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights)
+
+
+def _forming(
+    blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int
+) -> float:
+    """Cycles of a thread to bring the rows of all its tasks into the tile's form."""
+    tasks = -(-blocking.tasks(m, panels, groups) // threads)
+    return FORM_CYCLES * tile.packing.parts * tasks * min(blocking.rows, m) * terms
 
 
 def _divisors(number: int) -> list[int]:

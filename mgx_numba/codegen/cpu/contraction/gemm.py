@@ -223,10 +223,11 @@ def _launch(
 ) -> Launch:
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
     left, right, out = _sizes(problem, tile)
-    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
     before: PrologueRows | SplitNear | None = split if isinstance(split, SplitNear) else None
     if problem.prologue and before is None:
         before = PrologueRows(problem.prologue, problem.dtype, tile)
+    forming = isinstance(before, SplitNear)
+    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=forming)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
     if near:

@@ -15,6 +15,7 @@ from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
 from ...statements import for_tasks, indent, kernel_text
+from ..host import CACHE_LINE
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block
@@ -173,19 +174,33 @@ class MacroKernel:
         ]  # fmt: skip
 
     def _far(self, start: str) -> list[str]:
-        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start."""
+        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start.
+
+        Blocks of rows of a tile that reads whole matrices ask for as many of its lines each.
+        """
+        taps = "taps_now * " if self.several_taps else ""
+        far = [
+            "if finish:",
+            "    far = w0 + (p0 if more else p0 + p_block) * w_panel",
+            "else:",
+            f"    far = w0 + p0 * w_panel + ({start} + {taps}depth_now) * w_step",
+        ]
+        if self.tile.step > 1:
+            rows, lines = self.tile.rows, self.tile.step_bytes // CACHE_LINE
+            return [
+                *far,
+                f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
+                f"blocks = idiv(m1 - m0 + {rows - 1}, {rows})",
+                f"far_share = idiv({lines - 1} + blocks, blocks)",
+            ]
         if not self.steady:
             return []
-        taps = "taps_now * " if self.several_taps else ""
         return [
             "stream = 0",
             self.block.put("finish", "1 if finish else 0"),
             self.block.put("far_panels", "0 if finish and more and keep == 0 else p_block"),
-            "if finish:",
-            "    far = (p0 if more else p0 + p_block) * w_panel",
-            "else:",
-            f"    far = p0 * w_panel + ({start} + {taps}depth_now) * w_step",
-            self.block.put("far", "offset(w, w0 + far)"),
+            *far,
+            self.block.put("far", "offset(w, far)"),
         ]
 
     def _tile_rows(self) -> list[str]:
@@ -207,7 +222,7 @@ class MacroKernel:
             "left = imin(left, height)",
             *self.table,
             self.block.put("touched", 0),
-            *([] if self.steady else self._touch()),
+            *([] if self.steady or self.tile.step > 1 else self._touch()),
             *self._run(),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
@@ -219,7 +234,14 @@ class MacroKernel:
         run = run_tile(self.tile, self.arguments, self.block)
         if self.tile.step == 1:
             return run
-        run = [self.block.put("exist", "left"), *run]
+        terms = "depth_now * taps_now" if self.several_taps else "depth_now"
+        run = [
+            "far_lines = imin(far_share, far_left)",
+            *self.block.fill(exist="left", far="offset(w, far)", far_lines="far_lines"),
+            *run,
+            "far_left -= far_lines",
+            f"far += far_lines * {terms}",
+        ]
         return [*self.instead, "if special == 0:", *indent(run)] if self.instead else run
 
     def _finished_rows(self) -> list[str]:

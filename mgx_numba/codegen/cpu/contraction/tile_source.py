@@ -9,7 +9,7 @@ from ...problems.epilogue import Epilogue
 from ...statements import kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import TILE_BLOCK
+from ..microkernels.tile_table import MATRIX_BLOCK, TILE_BLOCK
 from ..records import RecordText
 from .epilogue_rows import epilogue_text, kernel_name
 
@@ -22,7 +22,8 @@ vector of the same rows."""
 
 def tile_record(block: RecordText) -> list[str]:
     """Statements that make room for a tile's argument block, in which no memory is to be brought into the cache."""
-    return [block.local(), *block.fill(touched=0, elsewhere=0)]
+    matrix = {"far_lines": 0} if block.record is MATRIX_BLOCK else {}
+    return [block.local(), *block.fill(touched=0, elsewhere=0, **matrix)]
 
 
 @functools.lru_cache(maxsize=64)

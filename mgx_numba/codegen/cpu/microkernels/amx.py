@@ -54,6 +54,10 @@ is worth 20% where the right-hand side comes from beyond the L2 cache (1024 x 10
 where it does not."""
 
 
+_L1, _L2 = 3, 2
+"""How near a line is asked for, in the words of LLVM's prefetch."""
+
+
 def _write_configuration(writer: VectorWriter, rows: ir.Value, room: ir.Value) -> None:
     """Set the registers for ``rows`` rows of sums, 1 to 32; ``room`` is a pointer to 64 bytes."""
     b = writer.ir
@@ -88,7 +92,7 @@ class MatrixWriter(TileWriter):
         row, stride = (self.ir.mul(self.slot[name], constant(_BYTES)) for name in ("x_row", "acc_row"))
 
         def one_panel(_: ir.Value, state: Values) -> Values:
-            w, acc = state
+            w, acc, far = state
             places = [self._sums_place(acc, r, c) for r in range(self.down) for c in range(self.across)]
             old = self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))
             with self.ir.if_else(old) as (more, first):
@@ -105,18 +109,19 @@ class MatrixWriter(TileWriter):
 
                 def one_step(k: ir.Value, right: Values) -> Values:
                     self._step(self.at(x, k), right[0], row)
-                    return [self.at(right[0], constant(self.parts * _TILE_WORDS))]
+                    return [self.at(right[0], constant(self.parts * _TILE_WORDS)), self._bring_near(right[1])]
 
                 return self.loop("k", constant(0), self.slot["depth"], TILE_STEP, inner, one_step)
 
-            self.loop("tap", constant(0), self.slot["taps"], 1, [w], one_tap)
+            self.loop("tap", constant(0), self.slot["taps"], 1, [w, far], one_tap)
             for k, place in enumerate(places):
                 self._put(self._sums(k), place, stride)
-            return [self.at(w, self.slot["w_panel"]), self.at(acc, self.slot["acc_panel"])]
+            panel = self.slot["w_panel"]
+            return [self.at(w, panel), self.at(acc, self.slot["acc_panel"]), self.at(far, panel)]
 
-        w = self.at(self.slot["w"], self.ir.mul(self.begin, self.slot["w_panel"]))
+        w, far = (self.at(self.slot[name], self.ir.mul(self.begin, self.slot["w_panel"])) for name in ("w", "far"))
         acc = self.at(self.slot["acc"], self.ir.mul(self.begin, self.slot["acc_panel"]))
-        self.loop("panel", self.begin, self.end, 1, [w, acc], one_panel)
+        self.loop("panel", self.begin, self.end, 1, [w, acc, far], one_panel)
         self._finish(part)
         self.ir.ret_void()
 
@@ -157,9 +162,20 @@ class MatrixWriter(TileWriter):
         if not _AHEAD:
             return
         for k in range(TILE_STEP):
-            hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, near, data
-            line = self.at(w, constant(place + k * _PANEL_LINE // _BYTES))
-            self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
+            self._ask_line(self.at(w, constant(place + k * _PANEL_LINE // _BYTES)), _L1)
+
+    def _ask_line(self, line: ir.Value, near: int) -> None:
+        hints = [ir.Constant(_I32, hint) for hint in (0, near, 1)]  # read, near, data
+        self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
+
+    def _bring_near(self, far: ir.Value) -> ir.Value:
+        """Ask for ``far_lines`` lines, into the L2 cache; what follows them."""
+
+        def one_line(_: ir.Value, state: Values) -> Values:
+            self._ask_line(state[0], _L2)
+            return [self.at(state[0], constant(_LINE // _BYTES))]
+
+        return self.loop("line", constant(0), self.slot["far_lines"], 1, [far], one_line)[0]
 
     def _begin(self, part: ir.Value) -> None:
         """Set what rows there are, if they are not all."""

@@ -149,6 +149,11 @@ class RegisterTile:
         """Words of a row of k elements, in whole steps."""
         return -(-k // (self.packing.k_interleave * self.step)) * self.step
 
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of a panel's step."""
+        return self.packing.parts * self.step * self.columns * itemsize(self.right_word)
+
     def variants(self) -> tuple[int, ...]:
         """Row counts of all variants, those taken most first."""
         return (*self.heights, self.tall) if self.tall else self.heights

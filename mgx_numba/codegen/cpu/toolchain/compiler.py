@@ -15,11 +15,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ...elf import read_object
 from ...kernel import KernelSource
 from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from .. import host
-from .elf import read_object
 from .symbols import unavailable
 
 __all__ = ["Inspection", "compile_object", "inspect"]

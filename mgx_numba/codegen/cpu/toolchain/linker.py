@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 
-from .elf import EM_X86_64, SHF_ALLOC, ElfObject, Relocation
+from ...elf import EM_X86_64, SHF_ALLOC, ElfObject, Relocation
 from .symbols import address as library_address
 
 __all__ = ["link"]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from ....errors import CompileError, FormatError
 from ....interrupts import unbroken
 from ...backend import Progress
+from ...elf import read_object
 from ...kernel import KernelSource
 from ...store import Store, default_store
 from ...traces import dump_kernels
 from ...workers.objects import objects_of
-from .elf import read_object
 from .linker import link
 from .symbols import address, unavailable
 

@@ -52,6 +52,7 @@ LEAST_TILES = 2
 """Tiles of a part of the keys where there are several warps: 128 queries and keys of 12 heads take 4.9 us on an H200
 with parts of one tile, 3.5 with two. With one warp one tile is enough: one query and 513 keys take 5.6 us and 6.9."""
 
+
 def attention_refusal(problem: AttentionProblem, precision: str) -> str:
     """Why there is no kernel; empty if there is one.
 
@@ -277,4 +278,3 @@ class _FlashText(AttentionText):
                     for odd in (0, 1)
                 ]
                 self._multiply(buffer, "acc", pair, f"join4({', '.join(words)})")
-

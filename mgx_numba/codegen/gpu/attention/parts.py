@@ -14,6 +14,8 @@ THREADS = 128
 """Of a block. No figures kept."""
 LANES = 4
 """Features of a thread: 16 bytes."""
+AT_ONCE = 8
+"""Parts that are read before any is needed: one after the other, each waits for the second-level cache."""
 
 
 def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solution:
@@ -41,24 +43,15 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solutio
     ):
         buffer.line(line)
     with buffer.block("if row < rows:"):
-        buffer.line("top = const_float32(-INF, 0)")
-        with buffer.block("for part in range(splits):"):
-            buffer.line("top = max(top, load_scalar(p_scratch, numbers + (part * rows + row) * 2))")
         for line in (
-            "base = where(top == -INF, const_float32(0, 0), top)",
+            "top = const_float32(-INF, 0)",
             "total = const_float32(0, 0)",
             f"sums = const_float32(0, {LANES})",
+            "part = 0",
         ):
             buffer.line(line)
-        with buffer.block("for part in range(splits):"):
-            for line in (
-                "own = part * rows + row",
-                "factor = exp2_quick(sub(load_scalar(p_scratch, numbers + own * 2), base))",
-                "total = fma(load_scalar(p_scratch, numbers + own * 2 + 1), factor, total)",
-                f"found = load_aligned(p_scratch, own * across * {LANES} + feature, {LANES})",
-                f"sums = fma(found, splat(factor, {LANES}), sums)",
-            ):
-                buffer.line(line)
+        with buffer.block("while part < splits:"):
+            _add_parts(buffer)
         empty = "" if problem.nan_rows else "where(total == 0, const_float32(0, 0), "
         for line in (
             f"inverse = {empty}div(const_float32(1, 0), total){')' * bool(empty)}",
@@ -73,3 +66,35 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solutio
     scratch = 4 * splits * rows * (problem.width + 2)
     second = Launch(kernel, values, gpu_grid(-(-rows * across // THREADS), THREADS), 0, scratch)
     return Solution((first, second), scratch)
+
+
+def _add_parts(buffer: CodeBuffer) -> None:
+    """Emit what adds `AT_ONCE` parts to the sums before, all of whose loads come first; beyond the last one it is read
+    again, and counts for nothing."""
+    for k in range(AT_ONCE):
+        for line in (
+            f"own{k} = imin(part + {k}, splits - 1) * rows + row",
+            f"top{k} = load_scalar(p_scratch, numbers + own{k} * 2)",
+            f"weight{k} = load_scalar(p_scratch, numbers + own{k} * 2 + 1)",
+            f"sums{k} = load_aligned(p_scratch, own{k} * across * {LANES} + feature, {LANES})",
+        ):
+            buffer.line(line)
+    buffer.line("before = top")
+    for k in range(AT_ONCE):
+        buffer.line(f"top = max(top, top{k})")
+    for line in (
+        "base = where(top == -INF, const_float32(0, 0), top)",
+        "factor = exp2_quick(sub(before, base))",
+        "total = mul(total, factor)",
+        f"sums = mul(sums, splat(factor, {LANES}))",
+    ):
+        buffer.line(line)
+    for k in range(AT_ONCE):
+        for line in (
+            f"inside = part + {k} < splits",
+            f"factor = exp2_quick(sub(top{k}, base))",
+            f"total = where(inside, fma(weight{k}, factor, total), total)",
+            f"sums = where(inside, fma(sums{k}, splat(factor, {LANES}), sums), sums)",
+        ):
+            buffer.line(line)
+    buffer.line(f"part = part + {AT_ONCE}")

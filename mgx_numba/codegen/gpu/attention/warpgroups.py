@@ -1,4 +1,4 @@
-"""Attention by warpgroups, whose keys and values the copy engine brings (sm_90a): Shah et al., "FlashAttention-3", 2024.
+"""Attention by warpgroups, whose keys and values the copy engine brings (sm_90a): Shah et al., "FlashAttention-3".
 
 A warpgroup has 64 queries. Products of these with a tile of keys come from the block's memory; its weights are the left
 operand of the products with values as they lie in registers. While weights are made of the scores of one tile, the
@@ -169,9 +169,7 @@ class WarpgroupAttentionText(AttentionText):
             buffer.line(f"mbarrier_expect(come_q, {self.query_bytes})")
             for piece in range(self.deep):
                 to = f"offset(tile_q, {piece * self.rows * SLICE})"
-                buffer.line(
-                    f"tensor_load({to}, map_q, come_q, place4({piece * SLICE}, block_row, {self._plane['q']}))"
-                )
+                buffer.line(f"tensor_load({to}, map_q, come_q, place4({piece * SLICE}, block_row, {self._plane['q']}))")
             for stage in range(self.tile.stages):
                 with buffer.block(f"if begin + {stage * self.keys} < end:"):
                     self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))

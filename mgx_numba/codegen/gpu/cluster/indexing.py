@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ...arguments import Arguments
 from ...printer import CodeBuffer
@@ -21,6 +22,7 @@ class Axes:
     ) -> None:
         """``strides`` are each operand's, in elements, along these dimensions; the last one is counted in vectors of
         ``lanes`` elements, which follow one another where its stride is not 0."""
+        self._divide = "idiv" if prod(lens) >> 32 else "idiv32"
         self.lens = [arguments.integer(f"{prefix}n{d}", n) if d else "" for d, n in enumerate(lens)]
         self.strides = [
             [
@@ -34,7 +36,7 @@ class Axes:
         """Emit the indices along each dimension at a flat number."""
         indices: list[str] = []
         for length in reversed(self.lens[1:]):
-            quotient = buffer.emit(f"idiv({number}, {length})")
+            quotient = buffer.emit(f"{self._divide}({number}, {length})")
             indices.insert(0, buffer.emit(f"{number} - {quotient} * {length}"))
             number = quotient
         return [number, *indices] if self.lens else []

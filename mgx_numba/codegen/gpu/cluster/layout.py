@@ -12,7 +12,7 @@ from ...space import Space, collapse
 from ..driver.device import selected_architecture
 from ..printer import most_lanes
 from .indexing import contiguous_lanes
-from .teams import ColumnTeam, RowTeam, Team
+from .teams import WARP, ColumnTeam, RowTeam, Team
 
 __all__ = ["RowLayout", "row_layout"]
 
@@ -22,6 +22,12 @@ MOST_THREADS = 1024
 """Threads of a block at most, by all devices' limit."""
 COLUMN_THREADS = 256
 """Threads of a block whose threads have columns of their own. No figures kept."""
+COLUMN_TEAMS = (128, 256, 512, 1024)
+"""Threads of blocks that hold columns in their registers, of which as many are on a multiprocessor as have `RESIDENT`
+threads together: the fewest that can."""
+MOST_COLUMN_LANES = 4096
+"""Lanes of a block that holds columns, at most: two arrays of 4 bytes for each are in a block's memory
+(`lang.blocks.MOST_SHARED`)."""
 HELD = 4
 """Vectors of a row that a thread should hold: so many loads of each operand are in flight at once. Single elements are
 less to have in flight: of these it holds as many as it can."""
@@ -30,9 +36,13 @@ LARGE_TEAM = 256
 MOST_HELD = 8
 """Vectors of a row that a thread can hold in registers; longer rows are read again for each level."""
 CLUSTERS = ((512, 2), (512, 4), (512, 8), (1024, 8))
-"""Threads of a block, and blocks, of clusters that share rows longer than a block can hold: two blocks of 512 threads
-are on a multiprocessor at once, so that one reads while the other waits. Any device has clusters of eight, and few of
-more. No figures kept."""
+"""Threads of a block, and blocks, of clusters that share rows longer than a block can hold. Any device has clusters of
+eight, and few of more. No figures kept."""
+SHARED_ELEMENTS = 32
+"""Elements of all operands that a thread of a cluster should hold: with no more it gets by with 64 registers, so that
+blocks of `RESIDENT` threads are on a multiprocessor at once, and some read while others wait."""
+RESIDENT = 1024
+"""Threads on a multiprocessor whose 65,536 registers give each of them 64."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,7 @@ def row_layout(
     along = abs(reduce.strides[lead][-1])
     across = abs(keep.strides[lead][-1])
     most = most_lanes(max((tensors[k].type.size for k in whole), default=4))
+    elements = most * max(1, sum(k < len(inputs) for k in whole))
     together = [(keep.strides[k] + reduce.strides[k], tensors[k].offset) for k in whole]
     if along == 1 or across != 1 or reduce.strides[lead][-1] == keep.strides[lead][-1]:
         lanes = contiguous_lanes(most, reduce.lens[-1], together)
@@ -129,7 +140,7 @@ def row_layout(
             size *= 2
         team: Team = RowTeam(max(size, FEWEST_THREADS), size)
         if -(-items // size) > MOST_HELD and parts == 1:
-            team = _of_blocks(items) or team
+            team = _of_blocks(items, elements // most * lanes) or team
             size = team.size
         held = -(-items // size)
         looped = held > MOST_HELD
@@ -138,20 +149,44 @@ def row_layout(
         return RowLayout(full, keep, reduce, team, lanes, held, looped, exact, walked, parts, share // lanes)
     across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
     lanes = contiguous_lanes(most, keep.lens[-1], across_first)
-    team = ColumnTeam(COLUMN_THREADS, lanes)
-    return RowLayout(full, keep, reduce, team, lanes, HELD, True, False, walked, parts, share)
+    items = prod(reduce.lens)
+    holding = _of_columns(items, lanes, elements // most * lanes) if parts == 1 else None
+    team = holding or ColumnTeam(COLUMN_THREADS, lanes)
+    held = -(-items // team.size) if holding else HELD
+    held = 1 << (held - 1).bit_length() if general else held
+    exact = bool(holding) and not general and items == held * team.size
+    return RowLayout(full, keep, reduce, team, lanes, held, not holding, exact, walked, parts, share)
 
 
-def _of_blocks(items: int) -> RowTeam | None:
-    """A cluster of blocks that holds a row of so many vectors in its registers; None if there is none."""
+def _of_columns(items: int, lanes: int, elements: int) -> ColumnTeam | None:
+    """Threads that hold columns of so many vectors in their registers, as `_of_blocks`; None if there are none."""
+    for held, resident in _holdings(elements):
+        for threads in COLUMN_TEAMS:
+            if threads // WARP * held >= items and threads * lanes <= MOST_COLUMN_LANES:
+                return ColumnTeam(threads, lanes, resident=max(1, resident // threads))
+    return None
+
+
+def _holdings(elements: int) -> tuple[tuple[int, int], ...]:
+    """Vectors that a thread may hold if one has so many elements in all operands, and the threads that are then on a
+    multiprocessor, 0 if nothing is asked."""
+    return (min(MOST_HELD, SHARED_ELEMENTS // elements), RESIDENT), (MOST_HELD, 0)
+
+
+def _of_blocks(items: int, elements: int) -> RowTeam | None:
+    """A cluster of blocks that holds a row of so many vectors, of ``elements`` each in all operands, in its registers;
+    None if there is none."""
     try:
         arch = selected_architecture()
     except DeviceError:
         return None
     if not arch.clusters:
         return None
-    fitting = (RowTeam(n, blocks * n) for n, blocks in CLUSTERS if blocks * n * MOST_HELD >= items)
-    return next(fitting, None)
+    for held, resident in _holdings(elements):
+        for threads, blocks in CLUSTERS:
+            if blocks * threads * held >= items:
+                return RowTeam(threads, blocks * threads, resident=max(1, resident // threads))
+    return None
 
 
 def _slowest_first(strides: Sequence[int]) -> tuple[int, ...]:

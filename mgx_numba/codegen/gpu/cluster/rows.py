@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -42,7 +43,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     tensors = (*problem.inputs, *problem.outputs)
     team = layout.team
     name = cluster_name(problem.module, "reduce")
-    kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, cluster=team.blocks)
+    kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, team.resident, team.blocks)
     empty = any(0 in t.lens for t in problem.outputs)
     return Launch(
         kernel=kernel,
@@ -92,12 +93,15 @@ class _RowsText:
         self._full_values: dict[tuple[Instruction, int], VectorValue] = {}
         self._places: list[list[str]] = []
         self._walks = 0
+        self._met = False
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, team = self.buffer, self.layout.team
         for line in self.arguments.bind():
             buffer.line(line)
+        in_turn = sorted(self.levels.reductions, key=self.levels.level.__getitem__)
+        self._sums = team.begin(buffer, {self._sum_name(r): self._accumulator(r) for r in in_turn})
         buffer.line(f"member = {team.member}")
         buffer.line(f"row = {team.row}")
         buffer.line("valid = row < rows")
@@ -114,9 +118,14 @@ class _RowsText:
         for level in range(self.levels.count):
             self._level(level)
         self._store_row_results()
-        if team.blocks > 1:
-            buffer.line("cluster_barrier()")  # others may still read what this block has of their sums
         return buffer.lines
+
+    def _sum_name(self, r: Instruction) -> str:
+        return f"s{self.levels.reductions.index(r)}"
+
+    @staticmethod
+    def _accumulator(r: Instruction) -> Type:
+        return REDUCTIONS[r.name].accumulator(r.inputs[0].shape.type)
 
     def _level(self, level: int) -> None:
         """Reduce and store what depends on so many reductions."""
@@ -140,10 +149,14 @@ class _RowsText:
         for r in walked:
             if self._can_overflow(r):
                 own[r] = self._scaled(r, own[r])
+        if walked and layout.team.blocks > 1 and not self._met:
+            self._met = True
+            self.buffer.line("cluster_wait()")
         for r in walked:
             reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
-            name = f"s{levels.reductions.index(r)}"
-            self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], name))
+            self._row_values[r] = self._finished(
+                r, layout.team.joined(self.row, reduction, own[r], self._sums[self._sum_name(r)])
+            )
         if len(walked) != len(reductions):
             raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
 

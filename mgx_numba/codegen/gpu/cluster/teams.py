@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from ....core.types import Type
-from ...printer import VectorValue
+from ...printer import CodeBuffer, VectorValue, numpy_dtype
 from ...reductions import Reduction
 from ..architecture import WARP
 from ..printer import ThreadPrinter, dtype_name
@@ -15,6 +16,8 @@ __all__ = ["WARP", "ColumnTeam", "RowTeam", "Team"]
 
 _ACROSS_LANES = {"add": "reduce_add", "mul": "reduce_mul", "max": "reduce_max", "min": "reduce_min",
                  "logical_or": "reduce_or", "logical_and": "reduce_and"}  # fmt: skip
+_LEAST_SENT = 4
+"""Bytes of the least that a block sends another one: PTX ISA, "st.async"."""
 
 
 class Team(Protocol):
@@ -48,6 +51,14 @@ class Team(Protocol):
     def blocks(self) -> int:
         """Blocks that share a row, as a cluster."""
 
+    @property
+    def resident(self) -> int:
+        """Blocks that shall fit on a multiprocessor at once."""
+
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+        """Emit, before all else, the memory through which these sums are joined, in this order; the names by which
+        `joined` knows them."""
+
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
         result. ``name`` is of memory that nothing else uses."""
@@ -61,6 +72,7 @@ class RowTeam:
     threads: int
     size: int
     row_lanes: int = 0
+    resident: int = 1
 
     @property
     def blocks(self) -> int:
@@ -86,9 +98,24 @@ class RowTeam:
             return f"idiv(block_index(0), {self.blocks})"
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
 
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+        """See `Team`. Of several blocks: where the others' sums will come to, and the barriers that count them;
+        ``cluster_wait()`` comes before the first is joined."""
+        if self.blocks > 1:
+            for name, dtype in sums.items():
+                buffer.line(f"{name}_all = shared_{_wire(dtype)}({self.blocks})")
+                buffer.line(f"{name}_met = shared_int64(1)")
+            with buffer.block("if thread_index(0) == 0:"):
+                for name, dtype in sums.items():
+                    buffer.line(f"mbarrier_init({name}_met, 1)")
+                    buffer.line(f"mbarrier_expect({name}_met, {self.blocks * numpy_dtype(_wire(dtype)).itemsize})")
+                buffer.line("mbarrier_fence()")
+            buffer.line("cluster_arrive()")
+        return {name: name for name in sums}
+
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
-        """By lanes, by shuffles within a warp, through the block's memory between warps, and through that of all blocks
-        between them."""
+        """By lanes, by shuffles within a warp, through the block's memory between warps, and sent to all blocks of the
+        team."""
         buffer = printer.buffer
         value = VectorValue(buffer.emit(f"{_ACROSS_LANES[reduction.combine]}({own.name})"), own.dtype)
         value = _shuffled(printer, reduction, value, min(self.size, WARP))
@@ -102,12 +129,17 @@ class RowTeam:
             value = VectorValue(buffer.emit(f"load_scalar({name}, {place})"), own.dtype)
             value = _shuffled(printer, reduction, value, warps)
         if self.blocks > 1:
-            buffer.line(f"{name}_block = shared_{dtype_name(own.dtype)}(1)")
-            with buffer.block("if thread_index(0) == 0:"):
-                buffer.line(f"store_scalar({name}_block, 0, {value.name})")
-            buffer.line("cluster_barrier()")
+            wire = _wire(own.dtype)
+            sent = value.name if wire == dtype_name(own.dtype) else buffer.emit(f"cast_{wire}({value.name})")
+            with buffer.block(f"if thread_index(0) < {self.blocks}:"):
+                operands = f"{name}_all, cluster_rank(), {sent}, thread_index(0), {name}_met"
+                buffer.line(f"cluster_send({operands})")
+            buffer.line(f"mbarrier_wait({name}_met, 0)")
             for rank in range(self.blocks):
-                there = buffer.emit(f"load_scalar(cluster_pointer({name}_block, {rank}), 0)")
+                there = buffer.emit(f"load_scalar({name}_all, {rank})")
+                there = (
+                    there if wire == dtype_name(own.dtype) else buffer.emit(f"cast_{dtype_name(own.dtype)}({there})")
+                )
                 found = VectorValue(there, own.dtype)
                 value = getattr(printer, reduction.combine)(value, found) if rank else found
         return value
@@ -120,6 +152,7 @@ class ColumnTeam:
     threads: int
     row_lanes: int
     blocks: int = 1
+    resident: int = 1
 
     @property
     def size(self) -> int:
@@ -141,10 +174,20 @@ class ColumnTeam:
         """See `Team`."""
         return f"block_index(0) * {WARP} + imod(thread_index(0), {WARP})"
 
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+        """See `Team`. Two arrays of a type take turns: who writes to one has met all who have read from it."""
+        names: dict[str, str] = {}
+        for name, dtype in sums.items():
+            kind = dtype_name(dtype)
+            turn = sum(known is dtype for known in list(sums.values())[: len(names)])
+            names[name] = f"sums{turn % 2}_{kind}"
+            if turn < 2:
+                buffer.line(f"{names[name]} = shared_{kind}({self.threads * self.row_lanes})")
+        return names
+
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Through the block's memory, in the order of members."""
         buffer, lanes = printer.buffer, self.row_lanes
-        buffer.line(f"{name} = shared_{dtype_name(own.dtype)}({self.threads * lanes})")
         buffer.line(f"store({name}, thread_index(0) * {lanes}, {own.name})")
         buffer.line("barrier()")
         column = buffer.emit(f"imod(thread_index(0), {WARP})")
@@ -153,6 +196,13 @@ class ColumnTeam:
             loaded = VectorValue(buffer.emit(f"load({name}, ({column} + {WARP * k}) * {lanes}, {lanes})"), own.dtype)
             value = getattr(printer, reduction.combine)(value, loaded) if k else loaded
         return value
+
+
+def _wire(dtype: Type) -> str:
+    """The element type as which blocks send values of a dtype: of 4 bytes at least."""
+    if dtype.size >= _LEAST_SENT:
+        return dtype_name(dtype)
+    return "float32" if dtype.is_floating else "int32"
 
 
 def _shuffled(printer: ThreadPrinter, reduction: Reduction, value: VectorValue, lanes: int) -> VectorValue:

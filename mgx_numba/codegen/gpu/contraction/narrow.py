@@ -2,12 +2,14 @@
 
 Pixels of a row follow one another, so those under a row of the filter are one pixel of many channels to a convolution
 whose filter is one pixel wide; pixels of neighbouring positions overlap. Each row of such images begins with its
-padding, and pixels have channels of zeros where positions would not be whole vectors apart.
+padding, and pixels have channels of zeros where positions would not be whole vectors apart. Of integers, whose products
+with zeros are zeros, pixels of several rows make one, so that the filter has fewer rows, too ("space to depth").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -16,13 +18,15 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import packed_strides
 from .placed import VECTOR_BYTES
+from .wgmma_tiles import SLICE_BYTES
 
 __all__ = ["FilledImages", "filled_images"]
 
 MOST_FILLED, MOST_OTHERS = {1: 8}, 4
-"""How often as many channels there may be with those of zeros, by bytes of an element, and of elements of other sizes:
-tensor cores are as much faster than what gathers single elements, and more. For images of 3 channels it is 4/3 or 8/3,
-of 8 bits up to 16/3. No figures kept of more."""
+"""How often as many elements there may be with those of zeros and those that are there again, by bytes of an element,
+and of elements of other sizes: tensor cores are as much faster than what gathers single elements, and more. For images
+of 3 channels it is 4/3 or 8/3, of 8 bits up to 16/3. No figures kept of more."""
+INTEGERS = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
@@ -31,31 +35,35 @@ class FilledImages:
 
     Attributes:
         problem: the convolution that reads the copies.
-        channels: of a pixel of the copies, with those that are zeros.
-        pixels: of a row, with those of zeros at both ends.
-        before: of these, those before the image's first one.
+        lens: lengths of the copies: images, channels, spatial dimensions.
+        channels: of one of a pixel's ``block``, with those that are zeros.
+        before: pixels of zeros before the image's first one, along each spatial dimension.
+        step: pixels of the image between neighbours of the copies.
+        block: pixels of the image that each of the copies has side by side, row by row.
         folded: whether pixels of a row under the filter are one of ``problem``.
     """
 
     problem: ConvProblem
+    lens: tuple[int, ...]
     channels: int
-    pixels: int
-    before: int = 0
+    before: tuple[int, ...]
+    step: tuple[int, ...]
+    block: tuple[int, ...]
     folded: bool = False
-
-    @property
-    def lens(self) -> tuple[int, ...]:
-        """Lengths of the copies: images, channels, spatial dimensions."""
-        return (self.problem.batch, self.channels, *self.problem.in_lens[:-1], self.pixels)
 
     def weights(self, given: np.ndarray) -> np.ndarray:
         """The weights of ``problem`` from those of the convolution, ``[outputs, channels, *kernel]``."""
         outputs, channels, *kernel = given.shape
-        whole = np.pad(given, [(0, 0), (0, self.channels - channels), *[(0, 0)] * len(kernel)])
+        taps = [-(-k // b) for k, b in zip(kernel, self.block)]
+        more = [(0, t * b - k) for k, t, b in zip(kernel, taps, self.block)]
+        whole = np.pad(given, [(0, 0), (0, self.channels - channels), *more])
         if not self.folded:
             return whole
-        together = np.ascontiguousarray(np.moveaxis(whole, -1, 1))
-        return together.reshape(outputs, kernel[-1] * self.channels, *kernel[:-1], 1)
+        rank = len(kernel)
+        split = whole.reshape(outputs, self.channels, *chain(*zip(taps, self.block)))
+        blocks, others = [3 + 2 * d for d in range(rank)], [2 + 2 * d for d in range(rank - 1)]
+        together = split.transpose(0, 2 * rank, *blocks, 1, *others)
+        return np.ascontiguousarray(together).reshape(outputs, -1, *taps[:-1], 1)
 
 
 def filled_images(problem: ConvProblem) -> FilledImages | None:
@@ -65,17 +73,32 @@ def filled_images(problem: ConvProblem) -> FilledImages | None:
     lanes = VECTOR_BYTES // size
     if problem.in_channels % lanes == 0 or problem.groups > 1 or problem.transposed or problem.prologue is not None:
         return None
-    pads = (problem.pads_begin[-1], problem.pads_end[-1])
-    straight = problem.dilation[-1] == 1 and min(pads) >= 0
-    found = _in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)
-    return found if found.channels <= MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels else None
+    pads = (*problem.pads_begin, *problem.pads_end)
+    found = []
+    if problem.types.a in INTEGERS and len(problem.kernel) == 2 and set(problem.dilation) == {1} and min(pads) >= 0:
+        found = [_in_squares(problem, lanes, rows) for rows in range(problem.stride[0], 2 * problem.kernel[0])]
+    if not any(found):
+        straight = problem.dilation[-1] == 1 and min(pads[len(problem.kernel) - 1 :: len(problem.kernel)]) >= 0
+        found = [_in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)]
+    most = MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels
+    fitting = (f for f in found if f is not None and f.channels * prod(f.block) <= most * prod(f.step))
+    return min(fitting, key=_work, default=None)
+
+
+def _work(filled: FilledImages) -> tuple[int, int]:
+    """Bytes of the sum that are multiplied for each position, in whole slices, and elements that are copied."""
+    problem = filled.problem
+    slices = -(-problem.in_channels * ITEMSIZE[problem.types.a] // SLICE_BYTES)
+    return prod(problem.kernel) * max(slices, 1) * SLICE_BYTES, prod(filled.lens)
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
     """Channels filled up to whole vectors."""
     channels = -(-problem.in_channels // lanes) * lanes
     filled = replace(problem, in_channels=channels, x_strides=())
-    return FilledImages(filled, channels, problem.in_lens[-1])
+    rank = len(problem.kernel)
+    lens = (problem.batch, channels, *problem.in_lens)
+    return FilledImages(filled, lens, channels, (0,) * rank, (1,) * rank, (1,) * rank)
 
 
 def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
@@ -99,4 +122,32 @@ def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
         pads_end=(*problem.pads_end[:-1], 0),
         x_strides=(prod(outer) * pixels * channels, *rows, step * channels),
     )
-    return FilledImages(filled, channels, pixels, before, True)
+    ones = (1,) * len(problem.kernel)
+    lens = (problem.batch, channels, *outer, pixels)
+    return FilledImages(filled, lens, channels, (*(0 for _ in outer), before), ones, ones, True)
+
+
+def _in_squares(problem: ConvProblem, lanes: int, rows: int) -> FilledImages | None:
+    """Pixels of ``rows`` rows, and of as many columns as positions are apart, as one, and those under a row of the
+    filter, too; None if positions would not be whole vectors apart."""
+    channels = 1 << (problem.in_channels - 1).bit_length()
+    block, step = (rows, problem.stride[1]), problem.stride
+    inside = channels * prod(block)
+    if rows % step[0] or inside % lanes:
+        return None
+    taps = [-(-k // b) for k, b in zip(problem.kernel, block)]
+    apart, (down, across) = rows // step[0], problem.out_lens
+    high, wide = down + (taps[0] - 1) * apart, across + taps[1] - 1
+    filled = replace(
+        problem,
+        in_channels=taps[1] * inside,
+        in_lens=(high, across),
+        kernel=(taps[0], 1),
+        stride=(1, 1),
+        dilation=(apart, 1),
+        pads_begin=(0, 0),
+        pads_end=(0, 0),
+        x_strides=(high * wide * inside, wide * inside, inside),
+    )
+    lens = (problem.batch, inside, high, wide)
+    return FilledImages(filled, lens, channels, problem.pads_begin, step, block, True)

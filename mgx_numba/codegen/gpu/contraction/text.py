@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
 from ...arguments import Arguments
 from ...printer import CodeBuffer, VectorValue, numpy_dtype
+from ...problems.epilogue import ACCESSES
 from ...problems.gemm import GemmProblem
 from ..printer import ThreadPrinter
 from .operands import operands_of
@@ -110,22 +113,31 @@ class ContractionText:
     def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int, aligned: bool = False) -> None:
         """Store sums after the epilogue; ``aligned``: all that moves lies at multiples of its vectors' size."""
         place, extras = self._extras(buffer, row, column, lanes, aligned)
-        self._put(buffer, place, self._finished(buffer, sums, extras, lanes), lanes, aligned)
+        self._put(buffer, place, self._finished(buffer, sums, list(extras.values()), lanes), lanes, aligned)
 
     def _extras(
-        self, buffer: CodeBuffer, row: str, column: str, lanes: int, aligned: bool
-    ) -> tuple[str, list[VectorValue]]:
-        """Emit the loads of what the epilogue reads beside sums; with where the result is in its plane."""
+        self,
+        buffer: CodeBuffer,
+        row: str,
+        column: str,
+        lanes: int,
+        aligned: bool,
+        accesses: Container[str] = ACCESSES,
+    ) -> tuple[str, dict[int, VectorValue]]:
+        """Emit the loads of what the epilogue reads beside sums, by number of the operand, of those that are read in
+        one of these ways; with where the result is in its plane."""
         epilogue = self.request.epilogue
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
         out, *places = self.operands.result_row(buffer, row)
-        values = []
+        values = {}
         for k, (operand, place) in enumerate(zip(epilogue.operands, places)):
+            if operand.access not in accesses:
+                continue
             if operand.access in ("full", "per_n"):
                 text = f"load{_suffix(lanes, aligned)}(r_e{k}, {place} + {column}, {lanes})"
             else:
                 text = f"load_splat(r_e{k}, {place}, {lanes})"
-            values.append(printer.loaded(text, operand.dtype))
+            values[k] = printer.loaded(text, operand.dtype)
         return f"{out} + {column}", values
 
     def _finished(self, buffer: CodeBuffer, sums: str, extras: list[VectorValue], lanes: int) -> str:

@@ -17,8 +17,10 @@ from ...launch import Grid, Launch, Solution, TensorLayout, Windows
 from ...printer import CodeBuffer, VectorValue
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import ACCESSES
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
+from ..architecture import WARP
 from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from ..products import product_of
@@ -54,6 +56,7 @@ HALVED = 8
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
+_ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -74,6 +77,8 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
         return "warpgroups multiply float32 in TF32"
     if problem.prologue is not None:
         return "the left operand has a prologue"
+    if Extent.of(problem).tiles(1, 1) >> 32:
+        return "more results than numbers of 32 bits"
     lanes = VECTOR_BYTES // product.size
     if isinstance(problem, GemmProblem):
         return _gemm_refusal(problem, lanes)
@@ -263,6 +268,7 @@ class _WarpgroupText(ContractionText):
         for line in (
             *self.arguments.bind(),
             "thread = thread_index(0)",
+            "warp = warp_index()",
             f"ring_x = dynamic_{self.product.a}(0)",
             f"ring_w = dynamic_{self.product.b}({ring})",
             f"staged = dynamic_{self.accumulator}({tile.stages * tile.stage_bytes})",
@@ -272,7 +278,7 @@ class _WarpgroupText(ContractionText):
             "end = imin(slices, begin + part)",
             "slot = 0",
             "phase = 0",
-            f"tile = idiv(block_index(0), {tile.cluster})",
+            f"tile = idiv32(block_index(0), {tile.cluster})",
             f"rank = {'cluster_rank()' if tile.cluster > 1 else 0}",
         ):
             buffer.line(line)
@@ -286,7 +292,7 @@ class _WarpgroupText(ContractionText):
             buffer.line("tensor_prefetch(map_w)")
         together = "cluster_barrier()" if tile.cluster > 1 else "barrier()"
         buffer.line(together)
-        with buffer.block(f"if thread >= {tile.consumers}:"), buffer.block(f"if thread == {tile.consumers}:"):
+        with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
             self._begin_ring(buffer)
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
@@ -295,7 +301,6 @@ class _WarpgroupText(ContractionText):
         with buffer.block("else:"):
             for line in (
                 "grid_wait()",
-                "warp = idiv(thread, 32)",
                 "lane = thread - warp * 32",
                 "group = idiv(warp, 4)",
                 "leads = imod(thread, 128) == 0",
@@ -312,20 +317,20 @@ class _WarpgroupText(ContractionText):
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
         if self.operands.planes > 1:
-            buffer.line("plane = idiv(tile, down * across)")
+            buffer.line("plane = idiv32(tile, down * across)")
             buffer.line("number = tile - plane * down * across")
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
         rows = self.tile.rows * self.tile.cluster
         if self.down > NEIGHBOURS:
-            buffer.line(f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
+            buffer.line(f"band = idiv32(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
             buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
-            buffer.line("aside = idiv(inside, high)")
+            buffer.line("aside = idiv32(inside, high)")
             buffer.line(f"first_row = (band + inside - aside * high) * {rows}")
         else:
-            buffer.line("aside = idiv(number, down)" if self.down > 1 else "aside = number")
+            buffer.line("aside = idiv32(number, down)" if self.down > 1 else "aside = number")
             buffer.line(f"first_row = (number - aside * down) * {rows}")
         if self.tile.cluster > 1:
             buffer.line(f"first_row = first_row + rank * {self.tile.rows}")
@@ -359,8 +364,8 @@ class _WarpgroupText(ContractionText):
     def _taps(self, buffer: CodeBuffer, k: str) -> None:
         """Emit the first channel and the tap of a convolution's slice."""
         for line in (
-            f"pieces = idiv(group_channels + {self.slice - 1}, {self.slice})",
-            f"tap = idiv({k}, pieces)",
+            f"pieces = idiv32(group_channels + {self.slice - 1}, {self.slice})",
+            f"tap = idiv32({k}, pieces)",
             f"channel = ({k} - tap * pieces) * {self.slice}",
         ):
             buffer.line(line)
@@ -401,15 +406,15 @@ class _WarpgroupText(ContractionText):
         gemm = isinstance(self._problem, GemmProblem)
         if not gemm:
             for line in (
-                "image = idiv(first_row, image_pixels)",
+                "image = idiv32(first_row, image_pixels)",
                 "pixel = first_row - image * image_pixels",
-                "line = idiv(pixel, row_pixels)",
+                "line = idiv32(pixel, row_pixels)",
                 "start_y = line * step_y - pad_y",
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
             ):
                 buffer.line(line)
             self._taps(buffer, "begin")
-            buffer.line("tap_y = idiv(tap, taps_across)")
+            buffer.line("tap_y = idiv32(tap, taps_across)")
             buffer.line("tap_x = tap - tap_y * taps_across")
         buffer.line("k = begin")
         with buffer.block("while k < end:"):
@@ -495,6 +500,7 @@ class _WarpgroupText(ContractionText):
             for p, part in enumerate(parts):
                 for soon in parts[p : p + ahead + 1]:
                     self._load_part(buffer, soon)
+                self._load_late(buffer, part)
                 for line in stage[p]:
                     buffer.line(line)
                 self._finish_part(buffer, part, [f"{turn * apart * tile.pitch}" for turn in range(turns)])
@@ -508,6 +514,7 @@ class _WarpgroupText(ContractionText):
                     lines = [f"(several * {AT_ONCE} + {turn}) * {apart}" for turn in range(AT_ONCE)]
                     part = _Part(p * tile.staging + along, along, [f"first_line + {line}" for line in lines])
                     self._load_part(buffer, part)
+                    self._load_late(buffer, part)
                     self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
 
     def _halves(self) -> list[str]:
@@ -562,7 +569,16 @@ class _WarpgroupText(ContractionText):
         part.column = buffer.emit(f"first_column + side + {part.first}")
         near = buffer.emit(f"imin({part.column}, columns - {self.width})")
         part.rows = [buffer.emit(row) for row in part.rows]
-        part.places = [self._place_of(buffer, buffer.emit(f"imin({row}, rows - 1)"), near) for row in part.rows]
+        early = _OF_EACH if self.reads else _ALL
+        part.places = [self._place_of(buffer, row, near, early) for row in part.rows]
+
+    def _load_late(self, buffer: CodeBuffer, part: _Part) -> None:
+        """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
+        what all rows of a tile share is near, in the first-level cache, since the tile before."""
+        if self.reads and self.splits == 1:
+            near = buffer.emit(f"imin({part.column}, columns - {self.width})")
+            late = [self._place_of(buffer, row, near, _ALL - _OF_EACH)[1] for row in part.rows]
+            part.places = [(place, own | more) for (place, own), more in zip(part.places, late)]
 
     def _finish_part(self, buffer: CodeBuffer, part: _Part, steps: Sequence[str]) -> None:
         """Emit the epilogue and the stores of staged vectors, ``steps`` words from the lane's first one.
@@ -573,7 +589,8 @@ class _WarpgroupText(ContractionText):
         store = "store_aligned" if lanes > 1 else "store"
         sums = [self._staged(buffer, f"{step} + {part.along}") for step in steps]
         if self.splits == 1:
-            sums = [self._finished(buffer, own, extras, lanes) for own, (_, extras) in zip(sums, part.places)]
+            extras = [[own for _, own in sorted(found.items())] for _, found in part.places]
+            sums = [self._finished(buffer, own, read, lanes) for own, read in zip(sums, extras)]
         for row, (place, _), value in zip(part.rows, part.places, sums):
             with buffer.block(f"if ({row} < rows) & ({part.column} < columns):"):
                 if self.splits == 1:
@@ -581,12 +598,16 @@ class _WarpgroupText(ContractionText):
                 else:
                     buffer.line(f"{store}(p_scratch, {place}, {value})")
 
-    def _place_of(self, buffer: CodeBuffer, row: str, column: str) -> tuple[str, list[VectorValue]]:
-        """Where sums of a row go, from ``column`` on, and what the epilogue reads there; parts of sums have none."""
+    def _place_of(
+        self, buffer: CodeBuffer, row: str, column: str, accesses: frozenset[str]
+    ) -> tuple[str, dict[int, VectorValue]]:
+        """Where sums of a row go, from ``column`` on, and what the epilogue reads there in some of its ways; parts of
+        sums have none."""
+        inside = buffer.emit(f"imin({row}, rows - 1)")
         if self.splits == 1:
-            place, extras = self._extras(buffer, row, column, self.width, True)
+            place, extras = self._extras(buffer, inside, column, self.width, True, accesses)
             return buffer.emit(place), extras
-        return buffer.emit(f"(first_part + {row}) * columns + {column}"), []
+        return buffer.emit(f"(first_part + {inside}) * columns + {column}"), {}
 
 
 @dataclass
@@ -605,4 +626,4 @@ class _Part:
     along: int
     rows: list[str]
     column: str = ""
-    places: list[tuple[str, list[VectorValue]]] = field(default_factory=list)
+    places: list[tuple[str, dict[int, VectorValue]]] = field(default_factory=list)

@@ -129,6 +129,8 @@ LEAST_SLICES = 2
 MULTIPLIES = 2800
 """Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
 numbers were measured."""
+PAIRED = 3010
+"""The same of a cluster's blocks, whose columns come once for all of them."""
 ARRIVAL = 40
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 LATENCY = 2100
@@ -204,7 +206,7 @@ def _cycles(
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / MULTIPLIES
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (MULTIPLIES if tile.cluster == 1 else PAIRED)
     slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:

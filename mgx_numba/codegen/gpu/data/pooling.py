@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -19,6 +19,10 @@ from .elements import ElementText
 
 __all__ = ["WindowAxis", "pooling_launch"]
 
+FEW = 16
+"""Taps of a window that are written one by one, so that all their loads are on their way together: of vectors of 16
+bytes 64 registers."""
+
 
 @dataclass(frozen=True)
 class WindowAxis:
@@ -30,6 +34,12 @@ class WindowAxis:
     dilation: int
     before: int
     after: int
+
+    def overlaps(self, length: int, count: int) -> bool:
+        """Whether each of ``count`` windows without gaps has an element of ``length``: the nearest one to a tap outside
+        is then in the window, too."""
+        gapless = self.dilation == 1 or self.size == 1
+        return gapless and self.before < self.size and (count - 1) * self.stride - self.before < length
 
 
 def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out: Tensor, origin: str) -> Launch:
@@ -54,7 +64,8 @@ def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out
     lanes = contiguous_lanes(most_lanes(data.type.size), lens[-1], aligned) if last == 1 else 1
     text = ElementText([("x", data), ("out", out)], lens, strides, lanes)
     arguments, buffer = text.arguments, text.buffer
-    numbers = []
+    numbers, near = [], greatest and all(w.overlaps(data.lens[a], out.lens[a]) for a, w in zip(axes, windows))
+    few = prod(w.size for w in windows) <= FEW
     for d, (a, w) in enumerate(zip(axes, windows)):
         values = (w.size, w.stride, w.dilation, w.before, w.after, data.lens[a], data.strides[a])
         names = ("size", "stride", "dilation", "before", "after", "length", "step")
@@ -71,24 +82,26 @@ def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out
     for d, n in enumerate(numbers):
         index = text.places[order.index(axes[d])]
         buffer.line(f"first{d} = {index} * {n['stride']} - {n['before']}")
-    terms = " + ".join(f"at{d} * {n['step']}" for d, n in enumerate(numbers))
+    terms = " + ".join(f"{'near' if near else 'at'}{d} * {n['step']}" for d, n in enumerate(numbers))
     inside = " & ".join(f"(at{d} >= 0) & (at{d} < {n['length']})" for d, n in enumerate(numbers))
     padded = " & ".join(f"(at{d} < {n['length']} + {n['after']})" for d, n in enumerate(numbers))
     with ExitStack() as loops:
         for d, n in enumerate(numbers):
-            loops.enter_context(buffer.block(f"for j{d} in range({n['size']}):"))
+            loops.enter_context(buffer.block(f"for j{d} in range({windows[d].size if few else n['size']}):"))
             buffer.line(f"at{d} = first{d} + j{d} * {n['dilation']}")
+            if near:
+                buffer.line(f"near{d} = imin(imax(at{d}, 0), {n['length']} - 1)")
         if count_padding:
             with buffer.block(f"if {padded}:"):
                 buffer.line("counted = counted + 1")
-        with buffer.block(f"if {inside}:"):
+        with nullcontext() if near else buffer.block(f"if {inside}:"):
             load = "load_aligned" if lanes > 1 else "load"
             value = printer.loaded(f"{load}(p_x, {base} + {terms}, {lanes})", data.type)
             own = VectorValue(printer.stored(value, accumulator), accumulator)
             own = _power(printer, op, own) if op.mode is PoolingMode.lpnorm else own
             combined = getattr(printer, reduction.combine)(VectorValue("sums", accumulator), own)
             buffer.line(f"sums = {combined.name}")
-            if not count_padding:
+            if not count_padding and not greatest:
                 buffer.line("counted = counted + 1")
     result = VectorValue("sums", accumulator)
     if op.mode is PoolingMode.average:

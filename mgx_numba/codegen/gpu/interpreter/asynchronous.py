@@ -8,14 +8,16 @@ be written again by those who know that.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ...launch import TensorLayout
 from ...printer import numpy_dtype
 from ..products import Product
-from .memory import Allocation, KernelFault, Memory, Place, Thread
+from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
 __all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
 
@@ -37,6 +39,8 @@ class _Barrier:
     bytes: int = 0
     arrived: np.ndarray | None = None
     released: np.ndarray | None = None
+    sent: list[tuple[Place, np.ndarray]] = field(default_factory=list)
+    made: tuple[int, int] = (0, 0)
 
 
 @dataclass
@@ -93,7 +97,7 @@ class BlockAsync:
 
     # Barriers
 
-    def init(self, p: Place, count: int) -> None:
+    def init(self, p: Place, count: int, thread: int) -> None:
         """``mbarrier_init``."""
         key = id(p.allocation), p.start
         if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
@@ -101,19 +105,22 @@ class BlockAsync:
         if count < 1:
             raise KernelFault(f"a barrier of {count} arrivals")
         number = self._threads + len(self._barriers)
-        self._barriers[key] = _Barrier(number, count, count)
+        self._barriers[key] = _Barrier(number, count, count, made=(thread, int(self._clocks[thread, thread])))
 
     def arrive(self, p: Place, thread: int, bytes: int = 0) -> None:
         """``mbarrier_arrive``, or ``mbarrier_expect`` of so many bytes."""
         barrier = self._find(p)
         if not barrier.pending:
             raise KernelFault("arrives once more than the barrier's phase has arrivals")
-        clock = self._clocks[thread]
-        barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
-        clock[thread] += 1
+        self._note_arrival(barrier, self._clocks[thread], thread)
         barrier.pending -= 1
         barrier.bytes += bytes
         self._complete(barrier)
+
+    @staticmethod
+    def _note_arrival(barrier: _Barrier, clock: np.ndarray, thread: int) -> None:
+        barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
+        clock[thread] += 1
 
     def passed(self, p: Place, parity: int, thread: int) -> bool:
         """Whether ``mbarrier_wait`` is over; the thread then knows what those knew who arrived."""
@@ -137,6 +144,11 @@ class BlockAsync:
             return
         assert barrier.arrived is not None
         barrier.phase += 1
+        for to, data in barrier.sent:
+            to.allocation.data[to.start : to.start + data.size] = data
+            if to.allocation.written is not None:
+                to.allocation.written[to.start : to.start + data.size] = True
+        barrier.sent.clear()
         barrier.released, barrier.arrived = barrier.arrived, None
         barrier.released[barrier.number] = barrier.phase
         barrier.pending = barrier.expected
@@ -192,6 +204,31 @@ class BlockAsync:
                     f"{reading.first // WARPGROUP} may still be reading"
                 )
         self._readings = kept
+
+    def send(self, to: Place, i: int, value: Any, p: Place, thread: int) -> None:
+        """``cluster_send``: it is there when the phase that counts its bytes is complete, and not before."""
+        barrier, place = self._find(p), to.moved(int(i))
+        data = np.frombuffer(np.asarray(value, to.dtype).tobytes(), np.uint8)
+        if place.start < 0 or place.start + data.size > to.allocation.data.size:
+            raise KernelFault(
+                f"sends bytes {place.start} to {place.start + data.size} of {to.allocation.name}, which has "
+                f"{to.allocation.data.size}"
+            )
+        clock, (maker, when) = self._clocks[thread], barrier.made
+        if clock[maker] < when:
+            raise KernelFault("sends to a block before it is known to have begun, and to have made its barrier")
+        self._note_arrival(barrier, clock, thread)
+        barrier.sent.append((place, data))
+        barrier.bytes -= data.size
+        known = functools.partial(self._knows, barrier.number, barrier.phase + 1)
+        to.allocation.coming.append((place.start, place.start + data.size, known))
+        self._complete(barrier)
+
+    def _knows(self, entry: int, phase: int, who: Thread) -> bool:
+        """Whether a thread knows that a barrier's phase is complete."""
+        first, end = who.kin
+        thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
+        return bool(self._clocks[thread, entry] >= phase)
 
     # Products
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,11 +61,13 @@ class Allocation:
     """Bytes that kernels may touch, with who touched each of them last."""
 
     def __init__(self, data: np.ndarray, name: str, shared: bool = False) -> None:
-        """``data`` are bytes; ``shared`` those of one block, undefined at first."""
+        """``data`` are bytes; ``shared`` those of one block, undefined at first. ``coming`` are the bytes that other
+        blocks send: from, to, and whether a thread knows that they have come."""
         self.data = data
         self.name = name
         self.shared = shared
         self.written = np.zeros(data.size, bool) if shared else None
+        self.coming: list[tuple[int, int, Callable[[Thread], bool]]] = []
         self.forget()
 
     def forget(self) -> None:
@@ -90,6 +93,11 @@ class Allocation:
                 self.written[part] = True
             elif not self.written[part].all():
                 raise KernelFault(f"reads bytes {start} to {start + size} of {self.name}, which nobody has written")
+        for first, end, known in self.coming:
+            if first < start + size and start < end and not known(who):
+                raise KernelFault(
+                    f"touches bytes {start} to {start + size} of {self.name}, to which a value is still on the way"
+                )
         access = _Access(part, who.number, block, who.epoch, who.kin)
         if self._is_written:
             self._check(self._writer, access, "wrote", write)

@@ -154,11 +154,19 @@ def elementwise_names() -> dict[str, Any]:
         imin=builtins.min,
         imax=builtins.max,
         idiv=lambda a, b: a // b,
+        idiv32=_idiv32,
+        max_bytes=np.maximum,
         imod=lambda a, b: a % b,
         INF=math.inf,
         NAN=math.nan,
     )
     return names
+
+
+def _idiv32(a: int, b: int) -> int:
+    if not (0 <= a < 1 << 32 and 0 < b < 1 << 32):
+        raise KernelFault(f"idiv32 of {a} by {b}, which are no numbers of 32 bits")
+    return a // b
 
 
 def _load(p: Place, i: int, lanes: int) -> np.ndarray:

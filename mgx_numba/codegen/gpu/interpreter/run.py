@@ -72,7 +72,8 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
 }
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
-_STOPPING = frozenset(("barrier", "cluster_barrier", "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
+_OF_CLUSTERS = ("cluster_barrier", "cluster_wait")
+_STOPPING = frozenset(("barrier", *_OF_CLUSTERS, "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -202,14 +203,19 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
             own = state.there(to, rank), number, state.there(barrier, rank), place, (), state.number
             state.sync.load(*own, early=rank != state.rank)
 
+    def send(to: Place, i: int, x: Any, rank: int, barrier: Place) -> None:
+        state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
+
     return {
-        "mbarrier_init": lambda p, count: state.sync.init(p, count),
+        "mbarrier_init": lambda p, count: state.sync.init(p, count, state.number),
         "mbarrier_fence": lambda: None,
         "mbarrier_arrive": lambda p: state.sync.arrive(p, state.number),
         "mbarrier_arrive_at": lambda p, rank: state.sync.arrive(state.there(p, rank), state.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
         "cluster_pointer": state.there,
+        "cluster_arrive": lambda: None,
+        "cluster_send": send,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
         "copy_wait": state.copies.wait,
@@ -235,6 +241,7 @@ def _thread_names(state: _BlockState) -> dict[str, Any]:
     names: dict[str, Any] = {
         "thread_index": lambda axis: who.index if axis == 0 else 0,
         "block_index": lambda axis: who.block[axis],
+        "warp_index": lambda: who.index // WARP,
     }
     for name in DTYPES:
         dtype = numpy_dtype(name)
@@ -309,7 +316,7 @@ class _RunningBlock:
         places = {r[:2] for r in self._waiting.values()}
         together = len(self._waiting) == len(self._steps) and len(places) == 1
         name, line = next(iter(places)) if together else ("", 0)
-        return line if name == "cluster_barrier" else 0
+        return line if name in _OF_CLUSTERS else 0
 
     def expect_ended(self) -> None:
         """Raises `KernelFault` if threads wait for others."""

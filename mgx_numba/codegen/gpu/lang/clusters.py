@@ -2,6 +2,9 @@
 
 PTX ISA, "Cluster of Cooperative Thread Arrays". Memory of the same name lies at the same place in each block of a
 cluster, so that a pointer into one's own stands for the others' too.
+
+A barrier that orders all memory waits for all that its threads have stored anywhere. What is sent (PTX ISA, "st.async")
+counts at a barrier of the block that gets it, which waits for that alone.
 """
 
 from __future__ import annotations
@@ -12,13 +15,24 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from ...lang.vector import make_intrinsic, pointer_dtype
+from ...lang.target import itemsize
+from ...lang.vector import describe, make_intrinsic, pointer_dtype
+from .mbarriers import shared_address
 from .threads import call, inline, target
 
-__all__ = ["cluster_barrier", "cluster_pointer", "cluster_rank"]
+__all__ = ["cluster_arrive", "cluster_barrier", "cluster_pointer", "cluster_rank", "cluster_send", "cluster_wait"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _MAP = "mapa.u64 $0, $1, $2;"
+_ARRIVE, _ARRIVE_RELAXED = "barrier.cluster.arrive.release;", "barrier.cluster.arrive.relaxed;"
+_WAIT = "barrier.cluster.wait.acquire;"
+_SEND = """{{
+.reg .b32 there, counter;
+mapa.shared::cluster.u32 there, $0, $3;
+mapa.shared::cluster.u32 counter, $1, $3;
+st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{bits} [there], $2, [counter];
+}}"""
+_SENT_BITS = (32, 64)  # of one thread: PTX ISA, "st.async"
 
 
 def _check(name: str) -> None:
@@ -34,14 +48,17 @@ def _rank() -> Any:
     return types.int64(), lower
 
 
-def _barrier() -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check("cluster_barrier")
-        for text in ("barrier.cluster.arrive.release;", "barrier.cluster.wait.acquire;"):
-            inline(builder, text, "~{memory}", ir.VoidType(), [], True)
-        return context.get_dummy_value()
+def _barrier(name: str, *texts: str) -> Any:
+    def define() -> Any:
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            _check(name)
+            for text in texts:
+                inline(builder, text, "~{memory}", ir.VoidType(), [], True)
+            return context.get_dummy_value()
 
-    return types.void(), lower
+        return types.void(), lower
+
+    return make_intrinsic(name, define, 0)
 
 
 def _pointer(p: types.Type, rank: types.Type) -> Any:
@@ -56,6 +73,30 @@ def _pointer(p: types.Type, rank: types.Type) -> Any:
     return p(p, types.int64), lower
 
 
+def _send(p: types.Type, i: types.Type, x: types.Type, rank: types.Type, b: types.Type) -> Any:
+    dtype, lanes = describe("cluster_send", x)
+    if pointer_dtype("cluster_send", p) != dtype or lanes or pointer_dtype("cluster_send", b) != "int64":
+        raise TypingError(f"cluster_send: a scalar goes to a pointer to its type, and counts at an int64; got {p}, {b}")
+
+    bits = 8 * itemsize(dtype)
+    if bits not in _SENT_BITS:
+        raise TypingError(f"cluster_send: {dtype} has neither 32 nor 64 bits")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        _check("cluster_send")
+        to = shared_address(builder, builder.gep(values[0], [values[1]]))
+        word = builder.bitcast(values[2], ir.IntType(bits))
+        operands = [to, shared_address(builder, values[4]), word, builder.trunc(values[3], _I32)]
+        kinds = f"r,r,{'r' if bits == 32 else 'l'},r,~{{memory}}"
+        inline(builder, _SEND.format(bits=bits), kinds, ir.VoidType(), operands, True)
+        return context.get_dummy_value()
+
+    return types.void(p, types.int64, x, types.int64, b), lower
+
+
 cluster_rank = make_intrinsic("cluster_rank", _rank, 0)
-cluster_barrier = make_intrinsic("cluster_barrier", _barrier, 0)
+cluster_barrier = _barrier("cluster_barrier", _ARRIVE, _WAIT)
+cluster_arrive = _barrier("cluster_arrive", _ARRIVE_RELAXED)
+cluster_wait = _barrier("cluster_wait", _WAIT)
 cluster_pointer = make_intrinsic("cluster_pointer", _pointer, 2)
+cluster_send = make_intrinsic("cluster_send", _send, 5)

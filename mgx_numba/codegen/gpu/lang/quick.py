@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ...lang import math32
+from ...lang import math32, polynomials
 from ...lang.builder import Operand, VectorBuilder
 from ...lang.vector import elementwise
 from .threads import call, target
@@ -32,6 +32,11 @@ _LOG2_E = float.fromhex("0x1.715476p+0")
 """log2(e) rounded to float32, and what that loses."""
 _LOG2_E_LOW = float.fromhex("0x1.4ae0cp-26")
 _LN_2 = math.log(2.0)
+_LN_2_HIGH = float.fromhex("0x1.62e430p-1")
+"""ln 2 rounded to float32, and what that loses."""
+_LN_2_LOW = _LN_2 - _LN_2_HIGH
+_NORMAL_LIMIT = 14.5
+"""From here on the tail of the normal distribution is 0 in float32."""
 LOGIT_END = 5.7**2
 """Square of the number beyond which what the normal distribution's mass is off by is less than 1e-7 of it times the
 number."""
@@ -97,6 +102,26 @@ def _silu(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(x, b.add(_exp(b, b.neg(x)), 1.0))
 
 
+def _gelu_erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # as `math32.gelu_erf_fast`; minnum gives a limit for NaN, which comes back with what is added
+    a = b.intrinsic("minnum", [_NORMAL_LIMIT, b.fabs(x)])
+    half = b.mul(a, 0.5)
+    square = b.mul(a, half)
+    product = b.mul(square, -_LOG2_E)
+    # what the power's argument lost: of ln 2, of its own rounding, and of the square's
+    lost = b.fused(product, -_LN_2_LOW, b.fused(product, -_LN_2_HIGH, b.neg(square)))
+    lost = b.sub(lost, b.fused(a, half, b.neg(square)))
+    power = _power_of_two(b, product)
+    power = b.fused(power, lost, power)
+    below = b.add(a, polynomials.NORMAL_TAIL_SCALE)
+    inverse = _reciprocal(b, below)
+    part = b.mul(a, inverse)
+    part = b.fused(b.fused(b.neg(part), below, a), inverse, part)
+    smooth = b.polynomial(b.sub(polynomials.NORMAL_TAIL_CENTER, part), polynomials.NORMAL_TAIL_32)
+    positive = b.sub(x, b.intrinsic("minnum", [x, 0.0]))
+    return b.fused(b.neg(b.mul(part, smooth)), power, positive)
+
+
 def _gelu_erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     square = b.first_less(LOGIT_END, b.mul(x, x))  # lets NaN through
     power = _power_of_two(b, b.mul(x, b.polynomial(square, tuple(-c for c in LOGIT))))
@@ -105,7 +130,7 @@ def _gelu_erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 exp2_quick = _of("exp2_quick", _power_of_two)
 exp_quick = _of("exp_quick", _exp)
-gelu_erf_quick = _quick("gelu_erf")
+gelu_erf_quick = _of("gelu_erf_quick", _gelu_erf)
 gelu_erf_short = _of("gelu_erf_short", _gelu_erf_short)
 gelu_tanh_quick = _quick("gelu_tanh")
 sigmoid_quick = _of("sigmoid_quick", _sigmoid)

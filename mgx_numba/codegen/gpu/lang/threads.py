@@ -16,7 +16,7 @@ from ...lang.builder import VectorBuilder
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 from ..architecture import WARP, Architecture, chosen
 
-__all__ = ["barrier", "block_index", "grid_wait", "shuffle_xor", "thread_index"]
+__all__ = ["barrier", "block_index", "grid_wait", "idiv32", "shuffle_xor", "thread_index", "warp_index"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _AXES = "xyz"
@@ -91,6 +91,28 @@ def _grid_wait() -> Any:
     return make_intrinsic("grid_wait", define, 0)
 
 
+def _warp_index() -> Any:
+    def define() -> Any:
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            axis = "llvm.nvvm.read.ptx.sreg.tid.x" if target().nvidia else "llvm.amdgcn.workitem.id.x"
+            own = builder.lshr(call(builder, axis, _I32), _I32(WARP.bit_length() - 1))
+            if target().nvidia:  # what lanes get from one of them is known to be one value for all
+                operands = [_I32(-1), own, _I32(0), _I32(WARP - 1)]
+                own = call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, operands)
+            return builder.zext(own, _I64)
+
+        return types.int64(), lower
+
+    return make_intrinsic("warp_index", define, 0)
+
+
+def _define_idiv32(a: types.Type, b: types.Type) -> Any:
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return builder.zext(builder.udiv(*(builder.trunc(v, _I32) for v in values)), _I64)
+
+    return types.int64(types.int64, types.int64), lower
+
+
 def _exchange(builder: ir.IRBuilder, word: ir.Value, mask: int) -> ir.Value:
     """A 32-bit word of the lane whose number differs by the bits of ``mask``."""
     if target().nvidia:
@@ -136,5 +158,7 @@ def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
 block_index = _index("block_index", "llvm.nvvm.read.ptx.sreg.ctaid.", "llvm.amdgcn.workgroup.id.")
 thread_index = _index("thread_index", "llvm.nvvm.read.ptx.sreg.tid.", "llvm.amdgcn.workitem.id.")
 barrier = _barrier()
+warp_index = _warp_index()
 grid_wait = _grid_wait()
+idiv32 = make_intrinsic("idiv32", _define_idiv32, 2)
 shuffle_xor = make_intrinsic("shuffle_xor", _define_shuffle, 2, literal=True)

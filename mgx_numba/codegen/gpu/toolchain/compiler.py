@@ -1,4 +1,4 @@
-"""From a kernel's Python text to what a driver loads: PTX, or an AMD GPU object; Numba types and lowers, LLVM emits.
+"""From a kernel's Python text to what a driver loads: PTX, or AMD's code objects; Numba types and lowers, LLVM emits.
 
 Compilation may be asked for from any number of threads; it runs in one at a time.
 """
@@ -12,10 +12,13 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ....errors import OptionError
 from ...kernel import KernelSource
 from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from ..architecture import Architecture
+from .amd_linker import link
+from .choice import NUMBA_CUDA, toolchain
 
 __all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
 
@@ -27,22 +30,42 @@ _CODE_OBJECT_VERSION = 500
 
 
 def compile_object(source: KernelSource, arch: Architecture) -> bytes:
-    """PTX text (NVIDIA) or a relocatable ELF object (AMD) of a kernel, which exports `source.symbol`.
+    """PTX text (NVIDIA) or a code object (AMD) of a kernel, which exports `source.symbol`.
 
     Raises:
         CompileError: the text is not valid, does not type, or calls what no kernel may call. The message names the
             kernel, the line of its text, and the instructions it came from.
     """
+    if arch.nvidia or toolchain() == NUMBA_CUDA:
+        return assembly(source, arch).encode()
     with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
-        if arch.nvidia:
-            return machine.emit_assembly(module).encode()
-        return machine.emit_object(module)
+        return link(machine.emit_object(module))
 
 
 def assembly(source: KernelSource, arch: Architecture) -> str:
     """PTX, or AMD's assembly, of a kernel; errors as `compile_object`."""
-    with _lock, _machine(arch) as machine, _optimised(source, arch, machine) as module:
+    if toolchain() == NUMBA_CUDA:
+        return _official(source, arch)
+    with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
         return machine.emit_assembly(module)
+
+
+def _official(source: KernelSource, arch: Architecture) -> str:
+    """PTX by Numba's official CUDA target.
+
+    Raises:
+        CompileError: as `compile_object`, and for AMD's architectures.
+        OptionError: it is not installed.
+    """
+    if not arch.nvidia:
+        raise failure(source, f"the toolchain {NUMBA_CUDA} compiles for NVIDIA's GPUs, not for {arch.name}")
+    with _lock, collection_paused():
+        try:
+            from .numba_cuda import ptx
+        except ImportError as error:
+            needed = "needs packages that are not installed (pip install 'mgx_numba[cuda]')"
+            raise OptionError(f"the toolchain {NUMBA_CUDA} {needed}: {error}") from error
+        return ptx(source, vocabulary_names(), arch)
 
 
 def lowered(source: KernelSource, arch: Architecture) -> str:
@@ -51,7 +74,7 @@ def lowered(source: KernelSource, arch: Architecture) -> str:
 
     function, names = read_text(source, vocabulary_names())
     try:
-        shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1), names.get("CLUSTER", 1))
+        shape = frontend.block_shape(names)
         with _lock, _machine(arch) as machine:
             return frontend.lower(function, names, source.symbol, shape, arch, str(machine.target_data))
     except frontend.Refused as error:

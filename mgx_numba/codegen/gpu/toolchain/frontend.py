@@ -19,14 +19,14 @@ from ...toolchain.frontend import Refused, write_function
 from ..architecture import Architecture, lowering_for
 from ..lang.threads import inline
 
-__all__ = ["BlockShape", "Refused", "lower"]
+__all__ = ["BLOCK_ALIGNMENT", "FEATURES", "OVERLAP", "BlockShape", "Refused", "block_shape", "lower", "waits"]
 
 _WORDS = types.CPointer(types.int64)
-_FEATURES = frozenset(("fma", "f16c"))
+FEATURES = frozenset(("fma", "f16c"))
 """What the names shared with the CPU may use, as the CPU's features call it."""
-_BLOCK_ALIGNMENT = 64
+BLOCK_ALIGNMENT = 64
 """Bytes that a kernel's argument block starts at a multiple of: what a TMA descriptor in it needs."""
-_OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
+OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
 """At a kernel's beginning: the launch after it may be made ready now, and it waits for the one before, unless its text
 says where."""
 _CONSTANT_SPACE, _PRIVATE_SPACE = 4, 5  # LLVM's AMDGPU usage, "Address Spaces"
@@ -44,6 +44,16 @@ class BlockShape:
     cluster: int = 1
 
 
+def block_shape(names: Mapping[str, Any]) -> BlockShape:
+    """That of the constants that a kernel's text defines."""
+    return BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1), names.get("CLUSTER", 1))
+
+
+def waits(function: ast.FunctionDef) -> bool:
+    """Whether a kernel says itself where it waits for the one before."""
+    return any(isinstance(node, ast.Name) and node.id == "grid_wait" for node in ast.walk(function))
+
+
 class _Entry(ir.Function):
     """A kernel's entry; its head has attributes that llvmlite's builder has no words for."""
 
@@ -56,7 +66,7 @@ class _Entry(ir.Function):
         kind, place = self.block.type, self.block.get_reference()
         if arch.nvidia:
             self._head = (
-                f'ptx_kernel void @"{symbol}"({kind} byval({block}) align {_BLOCK_ALIGNMENT} "nvvm.grid_constant" '
+                f'ptx_kernel void @"{symbol}"({kind} byval({block}) align {BLOCK_ALIGNMENT} "nvvm.grid_constant" '
                 f"{place})"
                 f' "nvvm.maxntid"="{threads}"'
                 f' "nvvm.minctasm"="{shape.blocks}"'
@@ -93,12 +103,11 @@ def lower(
     entry = _Entry(module, symbol, shape, arch)
     builder = ir.IRBuilder(entry.append_basic_block())
     if arch.overlaps:
-        waits = any(isinstance(node, ast.Name) and node.id == "grid_wait" for node in ast.walk(function))
-        for instruction in _OVERLAP[: 1 if waits else 2]:
+        for instruction in OVERLAP[: 1 if waits(function) else 2]:
             inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
     words = _I64.as_pointer()
     place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
-    with with_features(_FEATURES), lowering_for(arch):
+    with with_features(FEATURES), lowering_for(arch):
         write_function(builder, function, namespace, [(_WORDS, builder.bitcast(place, words))])
     return str(module) if arch.nvidia else _with_private_stack(str(module))
 

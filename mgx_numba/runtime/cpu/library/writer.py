@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ....codegen.cpu import host
-from ....codegen.cpu.toolchain.elf import data_object
+from ....codegen.elf import data_object
 from ....codegen.store import Store
 from ....codegen.workers.objects import objects_of
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError

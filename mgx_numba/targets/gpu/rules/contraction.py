@@ -31,7 +31,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....runtime.memory import aligned_copy
+from ....runtime.memory import ALIGNMENT, address_of, aligned_copy
 from ...lowering import contraction
 from ...lowering.buffers import View
 from ...lowering.contraction import (
@@ -90,7 +90,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
+        operands["w"] = _columns(low, weights)
         problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
     for name in ("x", "w"):
         operands[name] = _aligned(low, ins, operands[name])
@@ -176,22 +176,26 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     """The images that a convolution reads in the place of its input."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, low.origin(ins))
+    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, filled.step, filled.block, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
 
-def _columns(weights: np.ndarray) -> np.ndarray:
-    """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
-    once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
-    kept = _contiguous(once.swapaxes(-1, -2))
-    lens = (*weights.shape[:-2], *kept.shape[-2:])
-    return kept if kept.shape == lens else np.broadcast_to(kept, lens)
+def _columns(low: Lowering, weights: np.ndarray) -> View:
+    """A constant right operand with its columns contiguous; matrices that repeat are kept once, whatever their number:
+    plans for other lengths find them."""
+    batch = weights.shape[:-2]
+    alike = [n == 1 or stride == 0 for n, stride in zip(batch, weights.strides)]
+    once = weights[tuple(0 if one else slice(None) for one in alike)]
+    kept = low.packed_constant(once, "columns", lambda: _contiguous(once.swapaxes(-1, -2)))
+    own = iter(kept.strides)
+    strides = [0 if one else next(own) for one in alike]
+    return kept.with_shape(Shape(kept.type, (*batch, *kept.lens[-2:]), (*strides, *own)))
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """An array in row-major order; a copy begins where plans want constants, and so is found again by the next one."""
-    return array if array.flags.c_contiguous else aligned_copy(array)
+    """An array in row-major order that begins where plans want constants, and so is found again by the next one."""
+    return array if array.flags.c_contiguous and not address_of(array) % ALIGNMENT else aligned_copy(array)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
@@ -217,7 +221,8 @@ def _packed(
     """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
-        how = (columns, problem.groups, problem.taps, problem.transposed, filled and (filled.channels, filled.folded))
+        images = filled and (filled.channels, filled.block, filled.folded)
+        how = (columns, problem.groups, problem.taps, problem.transposed, images)
         return low.packed_constant(
             weights, how, lambda: _contiguous(pack(filled.weights(weights) if filled else weights))
         )

@@ -24,10 +24,10 @@ def lower_reshape(low: Lowering, ins: Instruction) -> None:
 
 @lowering("layout")
 def lower_layout(low: Lowering, ins: Instruction) -> None:
-    """A parameter itself where a convolution copies it anyway, with more channels; else a copy."""
+    """Images themselves where a convolution copies them anyway, with more channels; else a copy."""
     users = list(ins.users)
     whole = ins.shape.lens[1] * ins.shape.type.size >= VECTOR_BYTES if ins.shape.ndim > 1 else True
-    if ins.inputs[0].is_param and len(users) == 1 and users[0].name in READERS and not whole:
+    if len(users) == 1 and users[0].name in READERS and users[0].inputs[0] is ins and not whole:
         low.values[ins] = low.input(ins, 0)
     else:
         lower_contiguous(low, ins)

@@ -10,25 +10,31 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....errors import FormatError
+from ..errors import FormatError
 
-__all__ = ["EM_X86_64", "SHF_ALLOC", "ElfObject", "Relocation", "Section", "Symbol", "data_object", "read_object"]
+__all__ = [
+    "EM_X86_64", "HEADER", "SECTION", "SHF_ALLOC", "SHT_NOTE", "SHT_PROGBITS", "SHT_STRTAB", "SHT_SYMTAB",
+    "SYMBOL", "ElfObject", "Relocation", "Section", "Symbol", "data_object", "read_object",
+]  # fmt: skip
 
 # By the ELF specification.
-_SHT_PROGBITS, _SHT_SYMTAB, _SHT_STRTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 1, 2, 3, 4, 8, 9
+SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_REL = 1, 2, 3, 4, 7, 8, 9
 SHF_ALLOC = 2
 _STB_LOCAL, _GLOBAL_OBJECT, _HIDDEN = 0, 0x11, 2
 _ET_REL, EM_X86_64 = 1, 62
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
 _RELA = struct.Struct("<QQq")
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section: its flags (``SHF_``), its bytes, and the power of two that its address must be a multiple of."""
+    """One section: its name, type (``SHT_``) and flags (``SHF_``), its bytes, and the power of two that its address
+    must be a multiple of."""
 
+    name: str
+    kind: int
     flags: int
     data: bytes
     alignment: int
@@ -36,12 +42,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol: ``section`` is 0 where another object defines it; ``value`` is an offset into its section."""
+    """A symbol: ``section`` is 0 where another object defines it; ``value`` is an offset into its section. ``info`` has
+    binding and type, ``other`` the visibility, as the table has them."""
 
     name: str
     section: int
     value: int
-    is_local: bool
+    size: int
+    info: int
+    other: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether other objects cannot refer to it."""
+        return self.info >> 4 == _STB_LOCAL
 
 
 @dataclass(frozen=True)
@@ -61,12 +75,16 @@ class ElfObject:
 
     Attributes:
         machine: ``e_machine``, the instruction set.
+        flags: ``e_flags``.
+        ident: the 16 bytes that the file begins with.
         sections: by index; the first is empty.
         symbols: by index; the first is empty.
         complete: whether relocations and memory are all of the kinds that are read here.
     """
 
     machine: int
+    flags: int
+    ident: bytes
     sections: list[Section]
     symbols: list[Symbol]
     relocations: list[Relocation]
@@ -96,25 +114,27 @@ def read_object(data: bytes) -> ElfObject:
 
 
 def _read_object(data: bytes) -> ElfObject:
-    header = _HEADER.unpack_from(data)
+    header = HEADER.unpack_from(data)
     if header[0][:6] != b"\x7fELF\x02\x01":
         raise ValueError("wrong magic number, expected 64-bit little-endian ELF")
     section_offset, section_size, section_count = header[6], header[11], header[12]
-    heads = [_SECTION.unpack_from(data, section_offset + i * section_size) for i in range(section_count)]
+    heads = [SECTION.unpack_from(data, section_offset + i * section_size) for i in range(section_count)]
     symbols: list[Symbol] = []
     relocations: list[Relocation] = []
     for head in heads:
-        if head[1] == _SHT_SYMTAB:
+        if head[1] == SHT_SYMTAB:
             symbols += _symbols(_bytes(data, head), _bytes(data, heads[head[6]]))
-        elif head[1] == _SHT_RELA:
+        elif head[1] == SHT_RELA:
             for at, info, addend in _RELA.iter_unpack(_bytes(data, head)):
                 relocations.append(Relocation(head[7], at, info & 0xFFFFFFFF, info >> 32, addend))
-    complete = not any(head[1] in (_SHT_REL, _SHT_NOBITS) for head in heads)
-    return ElfObject(header[2], [_section(data, head) for head in heads], symbols, relocations, complete)
+    complete = not any(head[1] in (SHT_REL, SHT_NOBITS) for head in heads)
+    names = _bytes(data, heads[header[13]]) if heads else b""
+    sections = [_section(data, head, _text(names, head[0])) for head in heads]
+    return ElfObject(header[2], header[7], header[0], sections, symbols, relocations, complete)
 
 
-def _section(data: bytes, head: tuple[int, ...]) -> Section:
-    return Section(head[2], b"" if head[1] == _SHT_NOBITS else _bytes(data, head), max(1, head[8]))
+def _section(data: bytes, head: tuple[int, ...], name: str) -> Section:
+    return Section(name, head[1], head[2], b"" if head[1] == SHT_NOBITS else _bytes(data, head), max(1, head[8]))
 
 
 def _bytes(data: bytes, head: tuple[int, ...]) -> bytes:
@@ -126,10 +146,14 @@ def _bytes(data: bytes, head: tuple[int, ...]) -> bytes:
 
 def _symbols(table: bytes, names: bytes) -> list[Symbol]:
     symbols = []
-    for name_at, info, _, section, value, _ in _SYMBOL.iter_unpack(table):
-        name = names[name_at : names.index(b"\0", name_at)].decode("ascii")
-        symbols.append(Symbol(name, section, value, info >> 4 == _STB_LOCAL))
+    for name_at, info, other, section, value, size in SYMBOL.iter_unpack(table):
+        symbols.append(Symbol(_text(names, name_at), section, value, size, info, other))
     return symbols
+
+
+def _text(names: bytes, at: int) -> str:
+    """A name of a table of names."""
+    return names[at : names.index(b"\0", at)].decode("ascii")
 
 
 def data_object(
@@ -138,27 +162,27 @@ def data_object(
     """An x86-64 object that defines ``symbol`` as these ``size`` bytes, read-only and not visible outside of what it is
     linked into, at a multiple of ``alignment``; in pieces."""
     names = b"\0.rodata\0.symtab\0.strtab\0.note.GNU-stack\0"  # the last: its stack need not be executable
-    symbols = _SYMBOL.pack(0, 0, 0, 0, 0, 0) + _SYMBOL.pack(len(names), _GLOBAL_OBJECT, _HIDDEN, 1, 0, size)
+    symbols = SYMBOL.pack(0, 0, 0, 0, 0, 0) + SYMBOL.pack(len(names), _GLOBAL_OBJECT, _HIDDEN, 1, 0, size)
     strings = names + symbol.encode("ascii") + b"\0"
     padding = -size % 8
     tables = alignment + size + padding
     heads = [
         ("", 0, 0, 0, 0, 0, 0, 0, 0),
-        (".rodata", _SHT_PROGBITS, SHF_ALLOC, alignment, size, 0, 0, alignment, 0),
-        (".symtab", _SHT_SYMTAB, 0, tables, len(symbols), 3, 1, 8, _SYMBOL.size),
-        (".strtab", _SHT_STRTAB, 0, tables + len(symbols), len(strings), 0, 0, 1, 0),
-        (".note.GNU-stack", _SHT_PROGBITS, 0, tables, 0, 0, 0, 1, 0),
+        (".rodata", SHT_PROGBITS, SHF_ALLOC, alignment, size, 0, 0, alignment, 0),
+        (".symtab", SHT_SYMTAB, 0, tables, len(symbols), 3, 1, 8, SYMBOL.size),
+        (".strtab", SHT_STRTAB, 0, tables + len(symbols), len(strings), 0, 0, 1, 0),
+        (".note.GNU-stack", SHT_PROGBITS, 0, tables, 0, 0, 0, 1, 0),
     ]
     end = tables + len(symbols) + len(strings)
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     place = end + -end % 8
-    header = (ident, _ET_REL, EM_X86_64, 1, 0, 0, place, 0, _HEADER.size, 0, 0, _SECTION.size, len(heads), 3)
+    header = (ident, _ET_REL, EM_X86_64, 1, 0, 0, place, 0, HEADER.size, 0, 0, SECTION.size, len(heads), 3)
     packed = [
-        _SECTION.pack(names.index(name.encode() + b"\0"), kind, flags, 0, at, length, link, info, align, entry)
+        SECTION.pack(names.index(name.encode() + b"\0"), kind, flags, 0, at, length, link, info, align, entry)
         for name, kind, flags, at, length, link, info, align, entry in heads
     ]
     return [
-        _HEADER.pack(*header).ljust(alignment, b"\0"),
+        HEADER.pack(*header).ljust(alignment, b"\0"),
         *pieces,
         bytes(padding) + symbols + strings + bytes(place - end) + b"".join(packed),
     ]

@@ -1,0 +1,57 @@
+"""The larger ones of elements of 8 bits: as pairs of 16 bits, of which GPUs compare two at once.
+
+Of 16 bits the upper 8 decide, so that the odd elements of a word are compared where they are, whatever lies below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.builder import VectorBuilder
+from ...lang.vector import describe, make_intrinsic, value_type
+
+__all__ = ["max_bytes"]
+
+# A word's even and odd bytes.
+_LOW, _HIGH = 0x00FF00FF, 0xFF00FF00
+_BITS = 8
+_WORD = 4
+"""Elements of a word."""
+
+
+def _define(x: types.Type, y: types.Type) -> Any:
+    dtype, lanes = describe("max_bytes", x)
+    if dtype not in ("int8", "uint8") or not lanes or lanes % _WORD or y != x:
+        raise TypingError(f"max_bytes: expected two vectors of whole words of int8 or uint8, got {x} and {y}")
+    signed = dtype == "int8"
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        words = ir.VectorType(ir.IntType(32), lanes // _WORD)
+        pairs = ir.VectorType(ir.IntType(16), lanes // 2)
+
+        def same(value: int) -> ir.Constant:
+            return ir.Constant(words, [value] * words.count)
+
+        def greater(a: ir.Value, b: ir.Value) -> ir.Value:
+            name = "smax" if signed else "umax"
+            found = VectorBuilder(builder).intrinsic(name, [builder.bitcast(v, pairs) for v in (a, b)])
+            return builder.bitcast(found, words)
+
+        whole = [builder.bitcast(v, words) for v in values]
+        odd = builder.and_(greater(*whole), same(_HIGH))
+        if signed:
+            even = greater(*(builder.shl(v, same(_BITS)) for v in whole))
+            even = builder.and_(builder.lshr(even, same(_BITS)), same(_LOW))
+        else:
+            even = greater(*(builder.and_(v, same(_LOW)) for v in whole))
+        return builder.bitcast(builder.or_(even, odd), values[0].type)
+
+    kind = value_type(dtype, lanes)
+    return kind(kind, kind), lower
+
+
+max_bytes = make_intrinsic("max_bytes", _define, 2)

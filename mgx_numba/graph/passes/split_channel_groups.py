@@ -1,0 +1,217 @@
+"""Normalisation over groups of channels keeps image axes apart, so that its operands may lie channels last.
+
+Exporters write group normalisation (Wu and He, 2018) of [n, c, h, w] over [n, groups, c / groups * h * w]. Where
+channels are innermost that is a transposed copy, there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from ...core.shape import Lens
+from ..instruction import Instruction, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .build import RewriteBuilder
+from .fuse_reduce import REDUCTIONS
+from .layout_convolution import CONVOLUTIONS
+from .regions import is_scalar_literal, order_of
+from .rewriter import remove_dead
+
+__all__ = ["SplitChannelGroups", "common_axes"]
+
+Groups = tuple[tuple[int, ...], ...]
+"""For each axis of a tensor the axes that it is divided into."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Lengths that values of a region have: of which of the finest axes each of their own consists, and which of the
+    finest axes are reduced."""
+
+    lens: Lens
+    groups: Groups
+    reduced: frozenset[int] = frozenset()
+
+
+class SplitChannelGroups(Pass):
+    """``reshape`` to groups of channels, reductions over the rest, pointwise operations and ``reshape`` back ->
+    the same over channels in groups and each image axis on its own.
+
+    What is computed past the reshape back joins, as long as its other operands are broadcast: scales and shifts of
+    channels, and the activation. Modules without convolutions stay: in them nothing lies channels last.
+    """
+
+    name = "split_channel_groups"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        if not any(ins.name in CONVOLUTIONS and not ins.shape.is_dynamic for ins in module):
+            return
+        order = order_of(module)
+        for ins in list(module):
+            if ins.module is not module or ins.name != "reshape" or len(ins.inputs) != 1:
+                continue
+            region = _Region(module, ins, order)
+            if not region.reason:
+                self.log.apply(self.name, ins)
+                region.rewrite()
+            elif region.reductions:
+                self.log.refuse(self.name, ins, region.reason)
+
+
+class _Region:
+    """What is computed of a reshape, in forms that its axes tell; ``reason`` says why it is not rewritten."""
+
+    def __init__(self, module: Module, root: Instruction, order: Mapping[Instruction, int]) -> None:
+        self.module, self.root = module, root
+        self.members: dict[Instruction, Form] = {}
+        self.reductions: list[Instruction] = []
+        self.reason = "lengths are known at run time only"
+        source = root.inputs[0].shape
+        if source.is_dynamic or root.shape.is_dynamic or not source.elements:
+            return
+        found = common_axes(source.lens, root.shape.lens) if source.ndim > 2 else None
+        if found is None or not _groups_channels(*found[1:]):
+            self.reason = "it makes no groups of channels"
+            return
+        self.finest, image, own = found
+        self.image, self.full = Form(source.lens, image), Form(root.shape.lens, own)
+        self.members[root] = self.full
+        self._grow(order)
+        self.reason = self._refused()
+
+    def _grow(self, order: Mapping[Instruction, int]) -> None:
+        """Take in users, in the module's order."""
+        waiting = {user for user in self.root.users if user in order}
+        while waiting:
+            ins = min(waiting, key=order.__getitem__)
+            waiting.remove(ins)
+            form = self._form_of(ins)
+            if form is not None:
+                self.members[ins] = form
+                waiting.update(user for user in ins.users if user in order)
+
+    def _form_of(self, ins: Instruction) -> Form | None:
+        """The form of a user's value; None if it is no part of the region."""
+        forms = [self.members.get(i) for i in ins.inputs]
+        first = next(form for form in forms if form is not None)
+        if ins.shape.is_dynamic or ins.shape.sub_shapes or isinstance(ins.op, Return):
+            return None
+        if ins.name in REDUCTIONS:
+            return self._reduced(ins) if forms == [self.full] else None
+        if ins.name == "multibroadcast":
+            leads_back = len(forms) == 1 and first.reduced and ins.shape.lens == self.full.lens
+            return self.full if leads_back else None
+        if ins.name == "reshape":
+            return self.image if forms == [self.full] and ins.shape.lens == self.image.lens else None
+        if not ins.op.pointwise or ins.module_args or ins.shape.lens != first.lens:
+            return None
+        joins = all(f == first if f is not None else _is_spread(i) for f, i in zip(forms, ins.inputs))
+        return first if joins and all(i.shape.lens == first.lens for i in ins.inputs) else None
+
+    def _reduced(self, ins: Instruction) -> Form | None:
+        axes = ins.op.axes  # type: ignore[attr-defined]
+        reduced = frozenset(a for axis in axes for a in self.full.groups[axis % len(self.full.lens)])
+        if not reduced or (self.reductions and self.members[self.reductions[0]].reduced != reduced):
+            return None
+        self.reductions.append(ins)
+        return Form(ins.shape.lens, self.full.groups, reduced)
+
+    def _refused(self) -> str:
+        if not self.reductions:
+            return "nothing is reduced"
+        if any(form == self.full and self._is_open(ins) for ins, form in self.members.items()):
+            return "values of all groups are used otherwise than as images"
+        merges = any(len(group) > 1 for group in self.full.groups)
+        follows = any(form == self.image and ins.name != "reshape" for ins, form in self.members.items())
+        return "" if merges or follows else "it merges no axes, and nothing follows it"
+
+    def _is_open(self, ins: Instruction) -> bool:
+        return any(user not in self.members for user in ins.users)
+
+    def rewrite(self) -> None:
+        """Put the region over the finest axes in its place."""
+        made: dict[Instruction, Instruction] = {}
+        for ins, form in self.members.items():
+            builder = RewriteBuilder(self.module, ins)
+            lens = self._finest(form.groups, form.lens, form.reduced)
+            if ins is self.root:
+                made[ins] = self._root(builder, lens)
+            elif ins.name == "reshape":
+                made[ins] = made[ins.inputs[0]]
+            elif ins.name == "multibroadcast":
+                made[ins] = builder.op("multibroadcast", made[ins.inputs[0]], out_lens=lens)
+            elif ins.name in REDUCTIONS:
+                axes = tuple(sorted(self.members[ins].reduced))
+                made[ins] = builder.op(ins.name, made[ins.inputs[0]], axes=axes)
+            else:
+                made[ins] = builder.op(ins.op, *(made.get(i) or self._spread(builder, i, form) for i in ins.inputs))
+            for new in builder.created:
+                new.debug_symbols = ins.debug_symbols
+        for ins, form in self.members.items():
+            if self._is_open(ins):
+                back = self.module.insert_instruction(ins, "reshape", [made[ins]], dims=form.lens)
+                back.debug_symbols = ins.debug_symbols
+                for user in [user for user in ins.users if user not in self.members]:
+                    self.module.set_inputs(user, {k: back for k, i in enumerate(user.inputs) if i is ins})
+        remove_dead(self.module, [*self.members][::-1])
+
+    def _root(self, builder: RewriteBuilder, lens: Lens) -> Instruction:
+        """The image over the finest axes; one that is converted to more bits is so there, where the region reads it."""
+        source = self.root.inputs[0]
+        if source.name != "convert" or source.inputs[0].shape.type.size >= source.shape.type.size:
+            return builder.op("reshape", source, dims=lens)
+        return builder.op(source.op, builder.op("reshape", source.inputs[0], dims=lens))
+
+    def _spread(self, builder: RewriteBuilder, ins: Instruction, form: Form) -> Instruction:
+        """A broadcast operand over the finest axes."""
+        value = ins.inputs[0]
+        lens = self._finest(form.groups, form.lens, form.reduced)
+        if value.shape.elements > 1:
+            own = (1,) * (len(form.lens) - value.shape.ndim) + value.shape.lens
+            value = builder.reshape(value, self._finest(form.groups, own, form.reduced))
+        return builder.op("multibroadcast", value, out_lens=lens)
+
+    def _finest(self, groups: Groups, lens: Sequence[int], reduced: frozenset[int]) -> tuple[int, ...]:
+        """The finest lengths of a value that has these, some of which may be 1."""
+        found = list(self.finest)
+        for group, n in zip(groups, lens):
+            for axis in group:
+                if n == 1 or axis in reduced:
+                    found[axis] = 1
+        return tuple(found)
+
+
+def _groups_channels(image: Groups, own: Groups) -> bool:
+    """Whether channels are in groups, or all of them together with other axes."""
+    return len(image[1]) > 1 or any(len(group) > 1 and set(image[1]) & set(group) for group in own)
+
+
+def _is_spread(ins: Instruction) -> bool:
+    """Whether a value is broadcast along leading or trailing axes, as `_Region._spread` can do it again."""
+    return (ins.name == "multibroadcast" and len(ins.inputs) == 1) or is_scalar_literal(ins) is not None
+
+
+def common_axes(first: Sequence[int], second: Sequence[int]) -> tuple[Lens, Groups, Groups] | None:
+    """The coarsest lengths of which both lists are products of neighbours, and which of these make up each length.
+
+    Returns:
+        The lengths, none of them 1, then their numbers for each length of the first list and of the second; None if
+        there are none.
+    """
+    ends = [[prod(lens[: k + 1]) for k in range(len(lens))] for lens in (first, second)]
+    bounds = sorted({1, *ends[0], *ends[1]})
+    if prod(first) != prod(second) or any(high % low for low, high in pairwise(bounds)):
+        return None
+    groups = [
+        tuple(
+            tuple(k for k, end in enumerate(bounds[1:]) if before < end <= own)
+            for before, own in pairwise([1, *ends[side]])
+        )
+        for side in (0, 1)
+    ]
+    return tuple(high // low for low, high in pairwise(bounds)), groups[0], groups[1]

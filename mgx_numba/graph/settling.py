@@ -1,0 +1,346 @@
+"""Programs for given lengths, made once for lengths that note what is done with them, and then by substitution.
+
+See `replay`, which does the same for passes. Here numbers become values of constants, and these become numbers again:
+whoever asks for the value of an element that depends on lengths ends the tracing (`folding.Followed`), so that no
+number stays that is true of the traced lengths alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..core.argument import Argument
+from ..core.shape import Shape
+from ..errors import MgxError
+from ..ops.base import Operator
+from .constants import CONSTANT_VIEWS, STORED, uniform
+from .followed import FollowedSettling, is_traced
+from .instruction import Instruction, Parameter, Return
+from .known_literals import hollow
+from .numbers import Numbers, Template, copy_with, numbers_of
+from .program import Program
+from .specialize import FOLDED, specialize
+from .traced_int import Trace
+
+__all__ = ["Lens", "Settled"]
+
+MOST_TRACES = 64
+"""Of one program: there is one where no length is 1, and others where some are, or where they are equal."""
+MOST_EXAMPLES = 8
+"""Lengths with the numbers of their programs, on one of which a trace is checked before it is used."""
+MOST_FAILURES = 6
+"""Sets of lengths in succession that no trace was made for, after which none is tried: constants depend on them."""
+UNIFORM_FROM = 32
+"""Elements from which a constant may become one value that is spread, which is another form: a whole vector or two."""
+
+Lens = Mapping[str, Sequence[int]]
+
+
+@dataclass
+class _Example:
+    """Lengths, and the numbers of their program once somebody has asked."""
+
+    lens: Lens
+    symbols: tuple[int, ...]
+    numbers: Numbers | None = None
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """One constant of a trace: an array; or integers of the trace; or an operator on other constants."""
+
+    array: np.ndarray | None = None
+    places: Sequence[int] = ()
+    template: Template | None = None
+    inputs: Sequence[int] = ()
+
+
+class _Recorded:
+    """A traced copy of a program."""
+
+    def __init__(self, trace: Trace, traced: FollowedSettling) -> None:
+        """
+        Raises:
+            TypeError: a constant depends on lengths in a way that is not traced.
+        """
+        program = traced.program
+        self._trace = trace
+        self._tape = _Tape(trace, traced)
+        numbers = numbers_of(program)
+        self._literals = [self._tape.literal(argument) for argument in numbers.literals]
+        self._scalars = [argument.shape.without_axes for argument in numbers.literals]
+        self._places = [trace.number(value) for value in numbers.values]
+        shapes = [_without_values(argument) for argument in numbers.literals]
+        self._program = copy_with(program, numbers, [int.__index__(v) for v in numbers.values], shapes, False)
+        self._numbers = numbers_of(self._program)
+
+    def program(self, symbols: Sequence[int]) -> Program | None:
+        """The copy for these lengths; None if it is not the traced one with other numbers."""
+        values = self._trace.evaluate(symbols)
+        if values is None:
+            return None
+        arrays = self._tape.evaluate(values)
+        if arrays is None:
+            return None
+        literals = [
+            a if isinstance(a, Argument) else Argument.from_array(arrays[a].reshape(()) if scalar else arrays[a])
+            for a, scalar in zip(self._literals, self._scalars, strict=True)
+        ]
+        try:
+            return copy_with(self._program, self._numbers, [values[place] for place in self._places], literals)
+        except MgxError:
+            return None
+
+
+class _Tape:
+    """The constants of a traced copy that depend on lengths: those that are left are literals then, as
+    `propagate_constant` makes them."""
+
+    def __init__(self, trace: Trace, traced: FollowedSettling) -> None:
+        self._trace = trace
+        self._recipes = traced.recipes
+        self._steps: list[_Computed] = []
+        self._known: dict[Instruction, int] = {}
+        self._depending: set[int] = set()
+        self._made: dict[int, int] = {}
+        self._fold(traced.program)
+
+    def literal(self, argument: Argument) -> Argument | int:
+        """A literal of the copy: itself, or the number of the array that it is made of."""
+        return self._made.get(id(argument), argument)
+
+    @np.errstate(all="ignore")
+    def evaluate(self, values: Sequence[int]) -> list[np.ndarray] | None:
+        """The arrays of all steps; None if one is large, or has another form than a literal of its lengths."""
+        arrays: list[np.ndarray] = []
+        for step in self._steps:
+            if step.array is not None:
+                arrays.append(step.array)
+            elif step.template is None:
+                arrays.append(np.array([values[place] for place in step.places], np.int64))
+            else:
+                op, shape = step.template.of(values)
+                found = _value(op, shape, [arrays[k] for k in step.inputs])
+                if found is None:
+                    return None
+                arrays.append(found)
+        return arrays
+
+    def _fold(self, program: Program) -> None:
+        main = program.main
+        followed = [ins for ins in main if self._follow(ins)]
+        _remove_unused(program)
+        folded: dict[Instruction, None] = {}
+        for ins in followed:
+            base = ins.inputs[0] if ins.inputs else ins
+            repeats = ins.op.view and base.literal is None and base not in folded
+            if ins.module is main and ins.literal is None and ins.name not in _SPREADING and not repeats:
+                folded[ins] = None
+        ends = [ins for ins in folded if any(user not in folded for user in ins.users)]
+        literals = [ins for ins in main if id(ins.literal) in self._recipes]
+        literals = [ins for ins in literals if any(user not in folded for user in ins.users)]
+        if any(self._known[ins] not in self._depending for ins in ends):
+            raise TypeError("constants that depend on no lengths were left by what settles none")
+        places = self._shorten([self._known[ins] for ins in (*ends, *literals)])
+        arrays = self.evaluate(self._trace.values())
+        if arrays is None:
+            raise TypeError("a constant that depends on lengths is large, or one value")
+        for ins, place in zip(ends, places):
+            argument = Argument(ins.shape, arrays[place])
+            self._made[id(argument)] = place
+            main.replace_instruction(ins, main.add_literal(argument))
+        self._made.update((id(ins.literal), place) for ins, place in zip(literals, places[len(ends) :]))
+        _remove_unused(program)
+
+    def _shorten(self, wanted: Sequence[int]) -> list[int]:
+        """Keep the steps alone that some need; the places of these."""
+        needed = set(wanted)
+        for number in range(len(self._steps) - 1, -1, -1):
+            if number in needed:
+                needed.update(self._steps[number].inputs)
+        order = {number: place for place, number in enumerate(sorted(needed))}
+        steps = [self._steps[number] for number in order]
+        self._steps = [replace(step, inputs=[order[k] for k in step.inputs]) for step in steps]
+        return [order[number] for number in wanted]
+
+    def _follow(self, ins: Instruction) -> bool:
+        """Whether an instruction is constant; it has a step then."""
+        if ins.literal is not None:
+            recipe = self._recipes.get(id(ins.literal))
+            if recipe is None:
+                if ins.literal.array is None:
+                    return False
+                self._step(ins, _Computed(array=ins.literal.array), False)
+            elif isinstance(recipe, list):
+                self._step(ins, _Computed(places=[self._trace.number(n) for n in recipe]), True)
+            else:
+                op, inputs = recipe
+                self._step(ins, self._computed(op, ins.shape, inputs), True)
+            return True
+        if not ins.inputs or ins.shape.is_dynamic or ins.shape.sub_shapes or ins.name in STORED:
+            return False
+        if ins.name.startswith("@") or not all(i in self._known for i in ins.inputs):
+            return False
+        depends = is_traced(ins.op, ins.shape) or any(self._known[i] in self._depending for i in ins.inputs)
+        self._step(ins, self._computed(ins.op, ins.shape, ins.inputs), depends)
+        return True
+
+    def _computed(self, op: Operator, shape: Shape, inputs: Sequence[Instruction]) -> _Computed:
+        template = Template.made(op, shape, self._trace.number)
+        return _Computed(template=template, inputs=[self._known[i] for i in inputs])
+
+    def _step(self, ins: Instruction, step: _Computed, depends: bool) -> None:
+        self._known[ins] = len(self._steps)
+        if depends:
+            self._depending.add(len(self._steps))
+        self._steps.append(step)
+
+
+class Settled:
+    """The copies of a program with dynamic inputs for given lengths. May be used from any thread.
+
+    Attributes:
+        replayed: copies that were had by substitution.
+    """
+
+    def __init__(self, source: Program, rewriting: Callable[[Program], None]) -> None:
+        """``rewriting`` is done to each copy, in place: it removes what nothing uses and folds constants."""
+        self._source = source
+        self._rewriting = rewriting
+        ranges = source.parameter_shapes()
+        self._moving = [
+            (name, axis)
+            for name, shape in ranges.items()
+            if shape.element is None
+            for axis, dim in enumerate(shape.dims)
+            if not dim.is_fixed
+        ]
+        self._traceable = all(shape.ranked for shape in ranges.values()) and source.module_count == 1
+        self._recorded: list[_Recorded] = []
+        self._examples: list[_Example] = []
+        self._failures = 0
+        self._lock = threading.Lock()
+        self.replayed = 0
+
+    def of(self, lens: Lens) -> Program:
+        """The copy for these lengths of the dynamic inputs, by name.
+
+        Raises:
+            ShapeError: the lengths do not fit the operators.
+            MgxError: a deferred node does not fit its inputs.
+        """
+        symbols = tuple([lens[name][axis] for name, axis in self._moving if name in lens])
+        if not self._traceable or len(symbols) < len(self._moving):
+            return self.made(lens)
+        for one in list(self._recorded):
+            found = one.program(symbols)
+            if found is not None:
+                with self._lock:
+                    self.replayed += 1
+                    self._recorded.sort(key=lambda other: other is not one)
+                return found
+        made = self.made(lens)
+        if self._failures < MOST_FAILURES:
+            self._learn(made, lens, symbols)
+        return made
+
+    def made(self, lens: Lens) -> Program:
+        """As `of`, without substitution."""
+        settled = specialize(self._source, lens)
+        self._rewriting(settled)
+        return settled
+
+    def _learn(self, made: Program, lens: Lens, symbols: tuple[int, ...]) -> None:
+        """Trace the copy for these lengths, and use the trace if it gives this one and another one that is known."""
+        example, others = _Example(lens, symbols), list(self._examples)
+        right = False
+        try:
+            recorded = self._traced(lens) if others else None
+            if recorded is not None:
+                example.numbers = numbers_of(made)
+                right = self._checks(recorded, example) is True
+                checked = [self._checks(recorded, other) for other in others] if right else []
+                right = True in checked and False not in checked
+        except TypeError:  # an attribute that cannot be compared
+            right = False
+        with self._lock:
+            if right and recorded is not None:
+                self._recorded = [recorded, *self._recorded][:MOST_TRACES]
+            if others:
+                self._failures = 0 if right else self._failures + 1
+            self._examples = [*others, example][-MOST_EXAMPLES:]
+
+    def _checks(self, recorded: _Recorded, example: _Example) -> bool | None:
+        """Whether a trace gives an example's program; None if it is not for such lengths."""
+        found = recorded.program(example.symbols)
+        if found is None:
+            return None
+        if example.numbers is None:
+            example.numbers = numbers_of(self.made(example.lens))
+        return _equal(found, example.numbers)
+
+    def _traced(self, lens: Lens) -> _Recorded | None:
+        trace = Trace()
+        moving = set(self._moving)
+        noted = {
+            name: [trace.symbol(n) if (name, axis) in moving else n for axis, n in enumerate(own)]
+            for name, own in lens.items()
+        }
+        try:
+            traced = FollowedSettling(noted)
+            traced.copy(self._source)
+            traced.program.keep_ranks(self._source.output_shapes())
+            recorded = _Recorded(trace, traced)
+        except (MgxError, TypeError, ValueError, ArithmeticError):
+            return None
+        return None if trace.lost else recorded
+
+
+_SPREADING = CONSTANT_VIEWS & {"broadcast", "multibroadcast", "scalar"}
+
+
+def _value(op: Operator, shape: Shape, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """What an operator gives as a literal; None if it gives nothing, or what is large, or could be one value."""
+    if shape.elements > FOLDED:
+        return None
+    try:
+        found = np.asarray(op.compute(shape, arrays))
+    except (MgxError, NotImplementedError):
+        return None
+    if op.name in _SPREADING:
+        return found
+    if not op.view and found.size >= UNIFORM_FROM and uniform(found):
+        return None
+    return np.ascontiguousarray(found) if found.shape == shape.lens else None
+
+
+def _without_values(argument: Argument) -> Argument:
+    """A literal's stand-in, whose lengths note nothing."""
+    if argument.array is None:
+        return hollow(argument)
+    lens, strides = ([int.__index__(n) for n in own] for own in (argument.shape.lens, argument.shape.strides))
+    return hollow(Argument(Shape(argument.shape.type, lens, strides), argument.array))
+
+
+def _remove_unused(program: Program) -> None:
+    for ins in reversed(list(program.main)):
+        if not ins.users and not isinstance(ins.op, (Parameter, Return)):
+            program.main.remove_instruction(ins)
+
+
+def _equal(found: Program, wanted: Numbers) -> bool:
+    """Whether a program has these numbers, and literals of these values."""
+    own = numbers_of(found)
+    if own.form != wanted.form or own.values != wanted.values:
+        return False
+    return all(a is b or _same(a, b) for a, b in zip(own.literals, wanted.literals, strict=True))
+
+
+def _same(a: Argument, b: Argument) -> bool:
+    if a.array is None or b.array is None or a.array.dtype != b.array.dtype:
+        return False
+    return a.array.shape == b.array.shape and a.array.tobytes() == b.array.tobytes()
