@@ -66,8 +66,8 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
     cluster_barrier()                    until all threads of all blocks of the cluster are here
-    cluster_arrive() cluster_wait()      the same in two; of what was before the first, others only see barriers
-                                         that mbarrier_fence() has told of. Between them no block's memory is touched
+    cluster_arrive() cluster_wait()      the same in two; of what was done before the first, others only see barriers
+                                         that mbarrier_fence() has told of
     cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
     cluster_send(p, i, x, rank, b)       x, of 4 or 8 bytes, to p[i] of another block's memory, with its bytes to the
                                          barrier b there
@@ -89,13 +89,16 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
     sums_part(sums, PART)                this thread's four of a piece of eight columns
     scale_sums(sums, x, y)               a thread's sums of its first row times x, those of its second one times y
-    store_sums(p, i, pitch, sums, FIRST, COUNT)
-                                         this thread's of COUNT times eight columns, from 8 FIRST on, to rows of pitch
-                                         elements; p[i] is the place of its first
+    sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
+                                         piece PART of 4 LANES columns; for thread q of four from column q LANES on,
+                                         of 4 lanes from 8 (q % 2) + 4 (q // 2) on; all 32 threads of a warp call it
+    sums_in_turns(sums, ROW, PART, LANES)
+                                         the same of columns that lie in turns (`contraction.placed.in_turns`): the
+                                         thread's own sums, from column q LANES on
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
-                                         within 4 units in the last place (`lang.quick`)
+                                         within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
 Elements of 8 bits

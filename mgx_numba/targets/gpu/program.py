@@ -22,7 +22,7 @@ from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
-from ...runtime.plan import HostStep, Plan, Step, TensorView
+from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
 from ..base import KeptPlan, Observation, Observer, Stage, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
@@ -192,7 +192,7 @@ class GpuProgram:
         """See `OnDevice.run_in`."""
         return self.run(inputs, stream)
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
@@ -205,7 +205,7 @@ class GpuProgram:
         target = self._for(inputs)
         assert target.executable is not None
 
-        def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
 
             def outputs() -> list[np.ndarray]:

@@ -117,7 +117,7 @@ def cut(
     near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
     tallest = max(tile.variants())
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
-    tried: set[Blocking] = set()  # a product of few rows has few
+    tried: set[tuple[int, int, int]] = set()  # a product of few rows has few
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
@@ -131,10 +131,10 @@ def cut(
                 )
                 blocks = -(-m // (parts * m_block))
                 for rows in (m_block, -(-m // (parts * blocks))):
-                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
-                    if blocking in tried:
+                    if (rows, p_block, parts) in tried:
                         continue
-                    tried.add(blocking)
+                    tried.add((rows, p_block, parts))
+                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
                     cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
                     if forming:
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)

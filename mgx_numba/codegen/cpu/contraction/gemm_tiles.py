@@ -21,7 +21,7 @@ from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
 from .blocking import NEAR_PANELS
 from .conv import ConvPointwise, pixel_product
-from .gemm import LEFT, GemmPacked, product_launches
+from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows, split_weights
@@ -112,7 +112,7 @@ class GemmTiles(GemmPacked):
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_of(problem.types)
-        (matrices, *_) = super().packed_lens(problem)
+        matrices = distinct_matrices(problem)
         return (matrices, panel_count(tile, problem.n), tile.packing.parts * tile.depth(problem.k), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:

@@ -2,15 +2,16 @@
 
 One thread of a block, the producer, asks for slices of both operands, 128 bytes of the sum of each row and column, as
 long as there is an empty stage in a ring; warpgroups multiply them from there, 64 rows of the tile each, and hold the
-sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished: these
-pass through memory of each warp, so that rows are stored whole. Of a convolution the copy engine gathers the pixels
-that a tap of the filter lies on. With few tiles, several blocks add parts of each sum, and a second launch adds these.
+sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished: four
+threads exchange what they have of a row, so that each stores neighbours. Of a convolution the copy engine gathers the
+pixels that a tap of the filter lies on. With few tiles, several blocks add parts of each sum, and a second launch adds
+these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution, TensorLayout, Windows
@@ -31,7 +32,6 @@ from .text import ContractionText
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
-    AT_ONCE,
     EARLY_REGISTERS,
     SLICE_BYTES,
     WarpgroupTile,
@@ -51,8 +51,6 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
-HALVED = 8
-"""Words of a staged vector that a lane reads in two loads, of 16 bytes each."""
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
@@ -131,7 +129,8 @@ def _windows(full: ConvProblem) -> Windows:
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
+    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it, and
+    where `PlacedRequest.any_order` allows it in the order of `Solution.turns`.
 
     ``tile`` and ``splits`` are chosen if they are not given.
 
@@ -152,7 +151,8 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
-    return add_parts(placed, launch, text.splits) if split else Solution((launch,))
+    whole = add_parts(placed, launch, text.splits) if split else Solution((launch,))
+    return replace(whole, turns=text.turns)
 
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
@@ -206,7 +206,11 @@ class _WarpgroupText(ContractionText):
         else:
             self._map_images(self._problem)
         roomy = self.tile.spare_registers >= AHEAD_REGISTERS
-        self.width = placed.lanes(columns, min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW))
+        most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
+        self.width = placed.lanes(columns, most)
+        apart = 4 * self.width
+        gathered = placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
+        self.turns = self.width if gathered else 0
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.slice
 
@@ -271,7 +275,6 @@ class _WarpgroupText(ContractionText):
             "warp = warp_index()",
             f"ring_x = dynamic_{self.product.a}(0)",
             f"ring_w = dynamic_{self.product.b}({ring})",
-            f"staged = dynamic_{self.accumulator}({tile.stages * tile.stage_bytes})",
             f"full = shared_int64({tile.stages})",
             f"empty = shared_int64({tile.stages})",
             "begin = block_index(2) * part",
@@ -471,159 +474,126 @@ class _WarpgroupText(ContractionText):
             self._release(buffer)
 
     def _tile(self, buffer: CodeBuffer) -> None:
-        """Emit what warpgroups do for a tile: sums, and their way out, sixteen rows of the warp at a time."""
-        tile, lanes = self.tile, self.width
+        """Emit what warpgroups do for a tile: sums, and their way out, pieces of two rows of each thread at a time."""
         self._planes(buffer)
         if self.splits > 1:
             buffer.line("first_part = (block_index(2) * planes + plane) * rows")
-        per_row = min(32, tile.staging // lanes)
-        turns, apart = per_row // 2, 32 // per_row
-        for line in (
-            f"area = warp * {16 * tile.pitch}",
-            f"line = idiv(lane, {per_row})",
-            f"side = (lane - line * {per_row}) * {lanes}",
-            f"from_staged = area + line * {tile.pitch} + side",
-            "first_line = first_row + warp * 16 + line",
-            *self._halves(),
-        ):
-            buffer.line(line)
-        pieces = range(tile.columns // tile.staging)
-        stage = [["warp_barrier()", *self._stored(p), "warp_barrier()"] for p in pieces]
-        if turns <= AT_ONCE:
-            ahead = self._parts_ahead(turns)
-            parts = [
-                _Part(p * tile.staging, 0, [f"first_line + {turn * apart}" for turn in range(turns)]) for p in pieces
-            ]
-            for part in parts[:ahead]:
-                self._load_part(buffer, part)
-            self._consume(buffer)
-            for p, part in enumerate(parts):
-                for soon in parts[p : p + ahead + 1]:
-                    self._load_part(buffer, soon)
-                self._load_late(buffer, part)
-                for line in stage[p]:
-                    buffer.line(line)
-                self._finish_part(buffer, part, [f"{turn * apart * tile.pitch}" for turn in range(turns)])
-            return
+        buffer.line("quarter = imod(lane, 4)")
+        wide = max(2, self.width)
+        ordered = self.turns or wide != 4  # else as `sums_row` has it
+        side = f"quarter * {wide}" if ordered else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"
+        buffer.line(f"side = {side}")
+        buffer.line("first_line = first_row + warp * 16 + idiv(lane, 4)")
+        parts = [_Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide))]
+        ahead = self._parts_ahead()
+        for part in parts[:ahead]:
+            self._load_part(buffer, part)
         self._consume(buffer)
-        for p in pieces:
-            for line in stage[p]:
-                buffer.line(line)
-            for along in range(0, tile.staging, per_row * lanes):
-                with buffer.block(f"for several in range({turns // AT_ONCE}):"):
-                    lines = [f"(several * {AT_ONCE} + {turn}) * {apart}" for turn in range(AT_ONCE)]
-                    part = _Part(p * tile.staging + along, along, [f"first_line + {line}" for line in lines])
-                    self._load_part(buffer, part)
-                    self._load_late(buffer, part)
-                    self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
+        for p, part in enumerate(parts):
+            for soon in parts[p : p + ahead + 1]:
+                self._load_part(buffer, soon)
+            self._load_late(buffer, part)
+            self._finish_part(buffer, part, wide)
 
-    def _halves(self) -> list[str]:
-        """Statements for where a lane stages its sums and finds its vectors.
-
-        A vector of 8 words is read as two halves, and neighbours would leave every second four banks alone: so halves
-        change places in every second row and every second 32 columns.
-        """
-        row = f"own_row = area + idiv(lane, 4) * {self.tile.pitch}"
-        if self.width != HALVED:
-            return [row, "mine = own_row + imod(lane, 4) * 2", "mine_far = mine"]
-        return [
-            row,
-            "odd_row = imod(idiv(lane, 4), 2) * 4",
-            "mine = own_row + imod(imod(lane, 4) * 2 + odd_row, 8)",
-            "mine_far = own_row + imod(imod(lane, 4) * 2 + 4 - odd_row, 8)",
-            "swapped = imod(line + idiv(side, 32), 2) * 4",
-        ]
-
-    def _stored(self, piece: int) -> list[str]:
-        """Statements that stage a piece of the sums."""
-        first, count = piece * self.tile.staging // 8, min(self.tile.staging, 32) // 8
-        return [
-            f"store_sums(staged, {place} + {32 * k}, {self.tile.pitch}, sums, {first + 4 * k}, {count})"
-            for k, place in enumerate(("mine", "mine_far")[: self.tile.staging // (8 * count)])
-        ]
-
-    def _staged(self, buffer: CodeBuffer, step: str) -> str:
-        """Emit the load of a staged vector, again and again: others are staged there later."""
-        lanes, place, name = self.width, f"from_staged + {step}", buffer.fresh()
-        text = f"{'load_aligned' if lanes > 1 else 'load'}(staged, {place}, {lanes})"
-        if lanes == HALVED:
-            halves = [f"load_aligned(staged, {place} + {at}, 4)" for at in ("swapped", "4 - swapped")]
-            text = f"join2({', '.join(halves)})"
-        buffer.line(f"{name} = {text}")
-        return name
-
-    def _parts_ahead(self, turns: int) -> int:
-        """Parts of so many vectors whose operands a lane asks for while it finishes another one; the first ones it asks
-        for before the sums are there. Vectors that are one for each column are the same in all rows of a part."""
-        at_once = self.tile.reads_at_once
-        if self.splits > 1:
+    def _parts_ahead(self) -> int:
+        """Parts whose operands a thread asks for while it finishes another one; the first ones it asks for before the
+        sums are there. Vectors that are one for each column are the same in both rows of a part."""
+        if self.splits > 1 or self.tile.spare_registers < EARLY_REGISTERS:
             return 0
-        if not self.reads:
-            return int(self.tile.spare_registers >= EARLY_REGISTERS)
-        return max(0, at_once // turns - int(at_once < AHEAD))
+        at_once = self.tile.reads_at_once
+        ahead = max(0, (at_once // 2 if self.reads else at_once) - int(at_once < AHEAD))
+        if self.reads:
+            return ahead
+        shared = (o.dtype for o in self.request.epilogue.operands if o.access == "per_n")
+        held = sum(self.width * ITEMSIZE[dtype] for dtype in shared)
+        return min(ahead, ahead * VECTOR_BYTES // max(held, 1))
 
     def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
         if part.places:
             return
-        part.column = buffer.emit(f"first_column + side + {part.first}")
-        near = buffer.emit(f"imin({part.column}, columns - {self.width})")
-        part.rows = [buffer.emit(row) for row in part.rows]
+        rows = [buffer.emit(f"first_line + {8 * half}") for half in (0, 1)]
+        near = [buffer.emit(f"imin({row}, rows - 1)") for row in rows]
         early = _OF_EACH if self.reads else _ALL
-        part.places = [self._place_of(buffer, row, near, early) for row in part.rows]
+        for k in range(max(1, 2 // self.width)):
+            column = buffer.emit(f"first_column + side + {part.first + k}")
+            inside = buffer.emit(f"imin({column}, columns - {self.width})")
+            for half in (0, 1):
+                place, extras = self._place_of(buffer, near[half], inside, early)
+                stored = f"({rows[half]} < rows) & ({column} < columns)"
+                part.places.append(_Vector(half, k, near[half], inside, stored, place, extras))
 
     def _load_late(self, buffer: CodeBuffer, part: _Part) -> None:
         """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
         what all rows of a tile share is near, in the first-level cache, since the tile before."""
         if self.reads and self.splits == 1:
-            near = buffer.emit(f"imin({part.column}, columns - {self.width})")
-            late = [self._place_of(buffer, row, near, _ALL - _OF_EACH)[1] for row in part.rows]
-            part.places = [(place, own | more) for (place, own), more in zip(part.places, late)]
+            for own in part.places:
+                own.extras.update(self._place_of(buffer, own.row, own.column, _ALL - _OF_EACH)[1])
 
-    def _finish_part(self, buffer: CodeBuffer, part: _Part, steps: Sequence[str]) -> None:
-        """Emit the epilogue and the stores of staged vectors, ``steps`` words from the lane's first one.
+    def _finish_part(self, buffer: CodeBuffer, part: _Part, wide: int) -> None:
+        """Emit the epilogue and the stores of a part, of which ``wide`` sums of a row are neighbours.
 
         All loads come before the first store, across which the compiler moves none: so they are on their way together.
         """
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
-        sums = [self._staged(buffer, f"{step} + {part.along}") for step in steps]
-        if self.splits == 1:
-            extras = [[own for _, own in sorted(found.items())] for _, found in part.places]
-            sums = [self._finished(buffer, own, read, lanes) for own, read in zip(sums, extras)]
-        for row, (place, _), value in zip(part.rows, part.places, sums):
-            with buffer.block(f"if ({row} < rows) & ({part.column} < columns):"):
+        name = "sums_in_turns" if self.turns else "sums_row"
+        rows = [buffer.emit(f"{name}(sums, {half}, {part.piece}, {wide})") for half in (0, 1)]
+        values = []
+        for own in part.places:
+            value = rows[own.half] if lanes > 1 else f"splat(extract({rows[own.half]}, {own.lane}), 1)"
+            extras = [extra for _, extra in sorted(own.extras.items())]
+            values.append(self._finished(buffer, value, extras, lanes) if self.splits == 1 else value)
+        for own, value in zip(part.places, values):
+            with buffer.block(f"if {own.stored}:"):
                 if self.splits == 1:
-                    self._put(buffer, place, value, lanes, True)
+                    self._put(buffer, own.place, value, lanes, True)
                 else:
-                    buffer.line(f"{store}(p_scratch, {place}, {value})")
+                    buffer.line(f"{store}(p_scratch, {own.place}, {value})")
 
     def _place_of(
         self, buffer: CodeBuffer, row: str, column: str, accesses: frozenset[str]
     ) -> tuple[str, dict[int, VectorValue]]:
         """Where sums of a row go, from ``column`` on, and what the epilogue reads there in some of its ways; parts of
         sums have none."""
-        inside = buffer.emit(f"imin({row}, rows - 1)")
         if self.splits == 1:
-            place, extras = self._extras(buffer, inside, column, self.width, True, accesses)
+            place, extras = self._extras(buffer, row, column, self.width, True, accesses)
             return buffer.emit(place), extras
-        return buffer.emit(f"(first_part + {inside}) * columns + {column}"), {}
+        return buffer.emit(f"(first_part + {row}) * columns + {column}"), {}
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """Sums that a thread finishes and stores together.
+
+    Attributes:
+        half: which of the thread's two rows they are of.
+        lane: of its neighbouring sums there, if a vector is one sum.
+        row, column: of the first one in the result; the last ones there are beyond those.
+        stored: whether they are part of the result.
+        place: where they go.
+        extras: what the epilogue reads there, by number of the operand.
+    """
+
+    half: int
+    lane: int
+    row: str
+    column: str
+    stored: str
+    place: str
+    extras: dict[int, VectorValue]
 
 
 @dataclass
 class _Part:
-    """Vectors of a warp's sums that each lane finishes together.
+    """Sums that each thread finishes together, of both of its rows.
 
     Attributes:
-        first: their first column in the tile, besides the lane's own.
-        along: the same in what is staged.
-        rows: of the result.
-        column: of the result, once it is emitted.
-        places: where they go, and what the epilogue reads there, once that is emitted.
+        piece: their number among the pieces of a row, see `sums_row`.
+        first: the piece's first column in the tile.
+        places: their vectors, once what the epilogue reads there is emitted.
     """
 
+    piece: int
     first: int
-    along: int
-    rows: list[str]
-    column: str = ""
-    places: list[tuple[str, dict[int, VectorValue]]] = field(default_factory=list)
+    places: list[_Vector] = field(default_factory=list)

@@ -13,8 +13,6 @@ __all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
-STAGING_PAD = 8
-"""Words between rows of staged sums besides their own: pairs of columns of eight rows then lie in different banks."""
 WARPGROUP = 128
 """Threads of a warpgroup."""
 LARGE_DEVICE = 132
@@ -40,7 +38,6 @@ class WarpgroupTile:
         rows, columns: of the result; 64 rows for each warpgroup, a multiple of 8 columns for each block of a cluster.
         stages: of its ring.
         blocks: those that share a multiprocessor.
-        staging: columns of the sums that pass through a block's memory at once.
         cluster: blocks whose tiles lie below one another; each brings a part of the columns to all of them.
     """
 
@@ -48,13 +45,7 @@ class WarpgroupTile:
     columns: int
     stages: int
     blocks: int
-    staging: int = 64
     cluster: int = 1
-
-    @property
-    def pitch(self) -> int:
-        """Words from one row of staged sums to the next."""
-        return self.staging + STAGING_PAD
 
     @property
     def consumers(self) -> int:
@@ -94,28 +85,28 @@ class WarpgroupTile:
     @property
     def shared_bytes(self) -> int:
         """Memory of a block besides its barriers."""
-        return self.stages * self.stage_bytes + self.rows * self.pitch * 4
+        return self.stages * self.stage_bytes
 
 
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
-    WarpgroupTile(128, 256, 4, 1, 32),
-    WarpgroupTile(128, 256, 4, 1, 32, 2),
-    WarpgroupTile(128, 224, 4, 1, 32),
-    WarpgroupTile(128, 192, 4, 1),
-    WarpgroupTile(128, 160, 5, 1, 32),
-    WarpgroupTile(192, 128, 4, 1),
-    WarpgroupTile(192, 64, 5, 1),
-    WarpgroupTile(128, 128, 5, 1),
-    WarpgroupTile(64, 256, 4, 1),
-    WarpgroupTile(128, 64, 7, 1),
-    WarpgroupTile(64, 128, 8, 1),
-    WarpgroupTile(64, 64, 12, 1),
-    WarpgroupTile(64, 32, 16, 1, 32),
-    WarpgroupTile(128, 128, 2, 2),
-    WarpgroupTile(128, 64, 3, 2),
-    WarpgroupTile(64, 128, 3, 2),
-    WarpgroupTile(64, 64, 5, 2),
+    WarpgroupTile(128, 256, 4, 1),
+    WarpgroupTile(128, 256, 4, 1, 2),
+    WarpgroupTile(128, 224, 5, 1),
+    WarpgroupTile(128, 192, 5, 1),
+    WarpgroupTile(128, 160, 6, 1),
+    WarpgroupTile(192, 128, 5, 1),
+    WarpgroupTile(192, 64, 7, 1),
+    WarpgroupTile(128, 128, 7, 1),
+    WarpgroupTile(64, 256, 5, 1),
+    WarpgroupTile(128, 64, 9, 1),
+    WarpgroupTile(64, 128, 9, 1),
+    WarpgroupTile(64, 64, 14, 1),
+    WarpgroupTile(64, 32, 18, 1),
+    WarpgroupTile(128, 128, 3, 2),
+    WarpgroupTile(128, 64, 4, 2),
+    WarpgroupTile(64, 128, 4, 2),
+    WarpgroupTile(64, 64, 6, 2),
 )
 """Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. Pairs of
 blocks pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without

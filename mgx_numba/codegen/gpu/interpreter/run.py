@@ -24,7 +24,7 @@ from ..products import PRODUCTS, Product
 from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products
 from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
-from .warpgroups import WARPGROUP_NAMES, scale_sums, store_sums, sums_part, wgmma_zero
+from .warpgroups import WARPGROUP_NAMES, scale_sums, sums_in_turns, sums_part, sums_row, wgmma_zero
 
 __all__ = ["COLLECTIVES", "interpret"]
 
@@ -67,6 +67,7 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "shuffle_xor": _shuffle_xor,
     "ldmatrix4": functools.partial(_ldmatrix, False),
     "ldmatrix4_turned": functools.partial(_ldmatrix, True),
+    "sums_row": sums_row,
     "warp_barrier": lambda lanes: [None] * WARP,
     **{f"mma_{product.name}": functools.partial(_mma, product) for product in PRODUCTS.values()},
 }
@@ -230,7 +231,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "wgmma_keep": lambda words: None,
         "scale_sums": scale_sums,
-        "store_sums": store_sums,
+        "sums_in_turns": sums_in_turns,
         "sums_part": sums_part,
     }
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ...printer import numpy_dtype
+from ..architecture import WARP
 from ..products import PRODUCTS, Product
 from .asynchronous import ROW, WARPGROUP, BlockAsync
-from .memory import KernelFault, Place
+from .memory import KernelFault
 
-__all__ = ["WARPGROUP_NAMES", "HeldSums", "scale_sums", "store_sums", "sums_part", "wgmma_zero"]
+__all__ = ["WARPGROUP_NAMES", "HeldSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_zero"]
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,24 @@ def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
     return HeldSums(_ready(sums) * np.tile(np.array([x, x, y, y]), sums.numbers.size // 4))
 
 
-def store_sums(p: Place, i: int, pitch: int, sums: HeldSums, first: int, count: int) -> None:
+def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
+    """See the vocabulary; of all lanes of a warp."""
+    _, row, part, wide = lanes[0]
+    found = []
+    for lane in range(WARP):
+        q = lane % 4
+        first = q * wide if wide != 4 else 8 * (q % 2) + 4 * (q // 2)
+        columns = 4 * wide * part + first + np.arange(wide)
+        neighbours = lane - q + columns % 8 // 2
+        places = columns // 8 * 4 + 2 * row + columns % 2
+        found.append(np.array([_ready(lanes[n][0])[k] for n, k in zip(neighbours, places)]))
+    return found
+
+
+def sums_in_turns(sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
     """See the vocabulary."""
-    numbers = _ready(sums)
-    for half in (0, 1):
-        for j in range(count):
-            at = 4 * (first + j) + 2 * half
-            p.write(i + half * 8 * pitch + 8 * j, numbers[at : at + 2])
+    places = 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
+    return _ready(sums)[places]
 
 
 def _rows() -> np.ndarray:

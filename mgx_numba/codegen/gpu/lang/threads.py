@@ -136,19 +136,22 @@ def _words(builder: ir.IRBuilder, value: ir.Value, emit: Callable[[ir.Value], ir
     return builder.bitcast(result, kind)
 
 
+def shuffled(builder: ir.IRBuilder, value: ir.Value, mask: int) -> ir.Value:
+    """A scalar of the lane whose number differs by the bits of ``mask``."""
+    return _words(builder, value, lambda word: _exchange(builder, word, mask))
+
+
 def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
     dtype, lanes = describe("shuffle_xor", x)
     bits = constant_int("shuffle_xor", "MASK", mask, low=1, high=WARP - 1)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        def one(value: ir.Value) -> ir.Value:
-            return _words(builder, value, lambda word: _exchange(builder, word, bits))
-
         if not lanes:
-            return one(values[0])
+            return shuffled(builder, values[0], bits)
         result = ir.Constant(values[0].type, ir.Undefined)
         for k in range(lanes):
-            result = builder.insert_element(result, one(builder.extract_element(values[0], _I32(k))), _I32(k))
+            moved = shuffled(builder, builder.extract_element(values[0], _I32(k)), bits)
+            result = builder.insert_element(result, moved, _I32(k))
         return result
 
     kind = value_type(dtype, lanes)

@@ -22,11 +22,11 @@ from numba.extending import register_model
 from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype
 from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
-from .threads import inline, target
+from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "scale_sums", "store_sums", "sums_part", "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait",
-    "wgmma_zero", "wgmma_zero_int32",
+    "WarpgroupSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_commit", "wgmma_fence",
+    "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -49,6 +49,8 @@ STEP_WORDS = 4
 """Words of a left operand in registers that one instruction multiplies."""
 _WORDS = Vec("int32", STEP_WORDS * SLICE_BYTES // STEP_BYTES)
 """A left operand in registers, of 128 bytes of the sum."""
+MOST_ROW_LANES = 16
+"""Elements of the widest row of a thread: as many of 8 bits are stored at once."""
 
 
 class WarpgroupSums(types.Type):
@@ -279,30 +281,45 @@ def _vector(builder: ir.IRBuilder, numbers: Sequence[ir.Value]) -> ir.Value:
     return result
 
 
-def _store(
-    p: types.Type, i: types.Type, pitch: types.Type, sums: types.Type, first: types.Type, count: types.Type
-) -> Any:
-    held = _expect_sums("store_sums", sums)
-    if pointer_dtype("store_sums", p) != held.dtype:
-        raise TypingError(f"store_sums: sums are {held.dtype}, got {p}")
-    begin = constant_int("store_sums", "FIRST", first, high=held.columns // 8)
-    pieces = constant_int("store_sums", "COUNT", count, high=held.columns // 8 - begin)
+def _exchange_pairs(
+    builder: ir.IRBuilder, odd: ir.Value, mask: int, pairs: list[list[ir.Value]], near: int, far: int
+) -> None:
+    """Between a thread and its neighbour, that is ``odd``: both near ones go to the even thread, both far ones to the
+    odd one; near is then what the even thread had."""
+    for k in (0, 1):
+        a, b = pairs[near][k], pairs[far][k]
+        come = shuffled(builder, builder.select(odd, a, b), mask)
+        pairs[near][k], pairs[far][k] = builder.select(odd, come, a), builder.select(odd, b, come)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        base, index, step, numbers = values[0], values[1], values[2], values[3]
-        pair = ir.VectorType(_NUMBERS[held.dtype], 2)
-        for half in (0, 1):
-            row = builder.gep(base, [builder.add(index, builder.mul(step, _I64(8 * half)))])
-            for j in range(pieces):
-                two = ir.Constant(pair, ir.Undefined)
-                for k in (0, 1):
-                    number = builder.extract_value(numbers, 4 * (begin + j) + 2 * half + k)
-                    two = builder.insert_element(two, number, _I32(k))
-                place = builder.bitcast(builder.gep(row, [_I64(8 * j)]), pair.as_pointer())
-                builder.store(two, place, align=8)
-        return context.get_dummy_value()
 
-    return types.void(p, types.int64, types.int64, held, first, count), lower
+def _row(name: str, exchanged: bool) -> Any:
+    def define(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Type) -> Any:
+        held, half = _expect_sums(name, sums), constant_int(name, "ROW", row, high=1)
+        wide = constant_int(name, "LANES", lanes, low=2, high=MOST_ROW_LANES)
+        if wide & (wide - 1) or held.columns % (4 * wide):
+            raise TypingError(f"{name}: no rows of {held} are {wide} lanes of each thread")
+        part = constant_int(name, "PART", number, high=held.columns // (4 * wide) - 1)
+        pieces = wide // 2  # of eight columns, of which each of four threads has a pair
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            pairs = [
+                [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
+                for j in range(pieces)
+            ]
+            bits = min(2, pieces.bit_length() - 1) if exchanged else 0
+            lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)
+            for bit in range(bits):
+                odd = builder.icmp_unsigned("!=", builder.and_(lane, _I32(1 << bit)), _I32(0))
+                apart = pieces >> bits << bit
+                for near in range(pieces):
+                    if not near & apart:
+                        _exchange_pairs(builder, odd, 1 << bit, pairs, near, near + apart)
+            rest = pieces >> bits
+            return _vector(builder, [x for k in range(rest) for own in pairs[k::rest] for x in own])
+
+        return Vec(held.dtype, wide)(held, row, number, lanes), lower
+
+    return make_intrinsic(name, define, 4, literal=True)
 
 
 def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
@@ -325,7 +342,7 @@ wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
 wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
-store_sums = make_intrinsic("store_sums", _store, 6, literal=True)
+sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 scale_sums = make_intrinsic("scale_sums", _scale, 3)
 
 for _product in PRODUCTS.values():
