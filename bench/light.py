@@ -49,16 +49,16 @@ def randomize(model: onnx.ModelProto) -> onnx.ModelProto:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     factors = _factors(graph.node)
     rng = np.random.default_rng(zlib.crc32(graph.name.encode()))
-    kept, made = [], []
+    kept = []
     for node in graph.node:
         if node.op_type != "ConstantOfShape" or node.input[0] not in constants:
             kept.append(node)
             continue
         lens = numpy_helper.to_array(constants[node.input[0]]).tolist()
-        made.append(numpy_helper.from_array(_weights(rng, lens, node.output[0] in factors), node.output[0]))
+        made = graph.initializer.add(name=node.output[0], dims=lens, data_type=onnx.TensorProto.FLOAT)
+        made.raw_data = _weights(rng, lens, node.output[0] in factors).astype("<f4", copy=False).tobytes()
     del graph.node[:]
     graph.node.extend(kept)
-    graph.initializer.extend(made)
     graph.output.extend(
         helper.make_tensor_value_info(node.input[0], onnx.TensorProto.FLOAT, None)
         for node in kept
@@ -86,4 +86,5 @@ def _weights(rng: np.random.Generator, lens: list[int], factor: bool) -> np.ndar
         return rng.uniform(0.75, 1.25, lens).astype(np.float32)
     values = rng.standard_normal(lens, dtype=np.float32)
     fan_in = int(np.prod(lens[1:])) if len(lens) > 1 else 100
-    return values * np.float32(np.sqrt(2.0 / max(fan_in, 1)))
+    values *= np.float32(np.sqrt(2.0 / max(fan_in, 1)))
+    return values

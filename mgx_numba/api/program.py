@@ -350,6 +350,11 @@ class program:
         given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
         return [result_of(r, self._untold.get(k)) for k, r in enumerate(given)]
 
+    def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
+        """As `run` of a program for a device, with results that stay there whatever ``offload_copy`` is."""
+        assert self._on is not None
+        return [result_of(r, self._untold.get(k)) for k, r in enumerate(self._on.run_there(self._checked(params)))]
+
     def _with_shapes(self, results: list[Any]) -> list[Any]:
         """Results of `_direct`, those with their shapes whose arrays do not tell them."""
         for k, known in self._untold.items():

@@ -51,7 +51,7 @@ class _Computed:
     inputs: Sequence[int] = ()
 
 
-class _Recorded:
+class _RecordedCopy:
     """A traced copy of a program."""
 
     def __init__(self, trace: Trace, traced: FollowedSettling) -> None:
@@ -212,8 +212,8 @@ class Settled:
             if not dim.is_fixed
         ]
         self._traceable = all(shape.ranked for shape in ranges.values()) and source.module_count == 1
-        self._recorded: list[_Recorded] = []
-        self._waiting: list[_Recorded] = []
+        self._recorded: list[_RecordedCopy] = []
+        self._waiting: list[_RecordedCopy] = []
         self._first: tuple[Lens, tuple[int, ...]] | None = None
         self._failures = 0
         self._lock = threading.Lock()
@@ -261,7 +261,7 @@ class Settled:
             return
         fitting = [(one, found) for one in waiting if (found := one.program(symbols)) is not None]
         right = [one for one, found in fitting if _equal(found, wanted)]
-        recorded: _Recorded | None = None
+        recorded: _RecordedCopy | None = None
         if not fitting and len(waiting) < MOST_WAITING:
             recorded = self._traced(lens)
             found = None if recorded is None else recorded.program(symbols)
@@ -277,7 +277,7 @@ class Settled:
             self._recorded = [*right, *self._recorded][:MOST_TRACES]
             self._failures = 0 if right else self._failures + (recorded is None)
 
-    def _traced(self, lens: Lens) -> _Recorded | None:
+    def _traced(self, lens: Lens) -> _RecordedCopy | None:
         trace = Trace()
         moving = set(self._moving)
         noted = {
@@ -288,7 +288,7 @@ class Settled:
             traced = FollowedSettling(noted)
             traced.copy(self._source)
             traced.program.keep_ranks(self._source.output_shapes())
-            recorded = _Recorded(trace, traced)
+            recorded = _RecordedCopy(trace, traced)
         except (MgxError, TypeError, ValueError, ArithmeticError):
             return None
         return None if trace.lost else recorded

@@ -18,14 +18,14 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
 
 __all__ = [
-    "Body",
-    "Branch",
-    "Carried",
+    "CarriedValue",
     "ControlStep",
     "HostStep",
     "MappedTensor",
     "ParameterSpec",
     "Plan",
+    "PlannedBody",
+    "PlannedBranch",
     "PlannedStep",
     "Pointer",
     "Region",
@@ -138,7 +138,7 @@ class HostStep:
 
 
 @dataclass(frozen=True)
-class Body:
+class PlannedBody:
     """A plan that runs within another one: where that has its parameters, and where it wants its results, row-major."""
 
     plan: Plan
@@ -147,15 +147,15 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Branch:
+class PlannedBranch:
     """The first body where ``condition`` (one bool) is true, else the second."""
 
     condition: TensorView
-    bodies: tuple[Body, Body]
+    bodies: tuple[PlannedBody, PlannedBody]
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedValue:
     """A value that each iteration of a loop makes anew: its ``initial`` one, and two places that take turns. Bodies are
     planned to read ``now`` and to write ``following``; after the last iteration it is in ``now``."""
 
@@ -185,10 +185,10 @@ class Repetition:
         most: iterations that may run; ``too_long`` gives what is raised if ``trips`` are more and none ends them.
     """
 
-    body: Body
+    body: PlannedBody
     trips: TensorView
     condition: TensorView
-    carried: tuple[Carried, ...]
+    carried: tuple[CarriedValue, ...]
     going: int | None
     scans: tuple[Scan, ...]
     most: int
@@ -200,7 +200,7 @@ class ControlStep:
     """Bodies that run where the plan's kernels do; the host reads which, and how often. ``inputs`` and ``outputs`` are
     all that ``control`` names; only the latter are results."""
 
-    control: Branch | Repetition
+    control: PlannedBranch | Repetition
     inputs: tuple[TensorView, ...]
     outputs: tuple[TensorView, ...]
     label: str = ""

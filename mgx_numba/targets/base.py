@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Stage",
-    "ThreadSpan", "Timed", "Tree", "stages_of", "units_of",
+    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Repeatable",
+    "Stage", "ThreadSpan", "Timed", "Tree", "stages_of", "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -158,6 +158,15 @@ class Timed(Protocol):
 
 
 @runtime_checkable
+class Repeatable(Protocol):
+    """A compiled program whose steps are so short that one alone takes longer to start and to time than to run."""
+
+    def step_seconds(self, inputs: Mapping[str, np.ndarray]) -> list[float]:
+        """Seconds of each step, in the order in which `Compiled.observe` tells of them: of a kernel the mean of several
+        in a row."""
+
+
+@runtime_checkable
 class Exportable(Protocol):
     """A compiled program that can become a library for C and C++."""
 
@@ -190,6 +199,9 @@ class OnDevice(Protocol):
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         """As ``run``, in the order of a stream of the driver; it may still be running then."""
+
+    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """As ``run``, with results that stay on the device whatever `offload_copy` says."""
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None

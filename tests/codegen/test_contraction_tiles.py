@@ -318,7 +318,7 @@ def test_threads_wait_for_few_weights() -> None:
         assert tile is not None
         for m, n, k in ((128, 768, 768), (49, 2048, 512), (196, 256, 1024)):
             found = cut(tile, m, n, tile.depth(k), 1, 1, threads=2)
-            assert found.panels <= 2
+            assert found.panels * 2 * 2 <= n // tile.columns  # half of a thread's, at most
             assert cut(tile, m, n, tile.depth(k), 1, 1, threads=2, forming=True).panels >= found.panels
 
 

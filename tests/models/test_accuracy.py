@@ -21,21 +21,30 @@ BUILT = sorted(MODELS)
 
 
 @functools.lru_cache(maxsize=1)
-def load(name: str, scale: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def load(name: str, scale: str) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A model as a file has it, and inputs."""
     if name in LIGHT:
         model = onnx.load(light_models()[name])
         model = randomize(model) if scale == "random" else model
     else:
         model = build(name, scale=scale)
-    return model, inputs(name, model)
+    return model.SerializeToString(), inputs(name, model)
+
+
+@functools.lru_cache(maxsize=1)
+def parsed(name: str, scale: str) -> mgx_numba.program:
+    return mgx_numba.parse_onnx_buffer(load(name, scale)[0])
+
+
+def run(name: str, scale: str, target: str, **options: bool) -> list[np.ndarray]:
+    program = parsed(name, scale).clone()
+    program.compile(mgx_numba.get_target(target), **options)
+    return [np.array(r) for r in program.run(load(name, scale)[1])]
 
 
 @functools.lru_cache(maxsize=1)
 def reference(name: str, scale: str) -> list[np.ndarray]:
-    model, values = load(name, scale)
-    program = mgx_numba.parse_onnx_buffer(model.SerializeToString())
-    program.compile(mgx_numba.get_target("ref"))
-    return [np.array(r) for r in program.run(values)]
+    return run(name, scale, "ref")
 
 
 @functools.lru_cache(maxsize=1)
@@ -44,7 +53,8 @@ def onnxruntime_results(name: str, scale: str) -> list[np.ndarray]:
     model, values = load(name, scale)
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = 1  # others wait for work by spinning
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return session.run(None, values)
 
 
@@ -59,17 +69,10 @@ def assert_close(got: list[np.ndarray], wanted: list[np.ndarray], tolerance: flo
             assert float(np.abs(a.astype(np.float64) - b).max()) <= tolerance * scale
 
 
-def run_on_cpu(name: str, scale: str, fast_math: bool) -> list[np.ndarray]:
-    model, values = load(name, scale)
-    program = mgx_numba.parse_onnx_buffer(model.SerializeToString())
-    program.compile(mgx_numba.get_target("cpu"), fast_math=fast_math)
-    return [np.array(r) for r in program.run(values)]
-
-
 @pytest.mark.parametrize("fast_math", [False, True])
 @pytest.mark.parametrize("name", BUILT)
 def test_small_model_agrees_with_ref_and_onnxruntime(name, fast_math):
-    got = run_on_cpu(name, "tiny", fast_math)
+    got = run(name, "tiny", "cpu", fast_math=fast_math)
     assert_close(got, reference(name, "tiny"), TOLERANCE[fast_math])
     assert_close(got, onnxruntime_results(name, "tiny"), TOLERANCE[fast_math])
 
@@ -80,6 +83,6 @@ def test_small_model_agrees_with_ref_and_onnxruntime(name, fast_math):
 def test_full_model_agrees_with_ref_and_onnxruntime(name, scale):
     wanted, peer = reference(name, scale), onnxruntime_results(name, scale)
     for fast_math in (False, True):
-        got = run_on_cpu(name, scale, fast_math)
+        got = run(name, scale, "cpu", fast_math=fast_math)
         assert_close(got, wanted, TOLERANCE[fast_math])
         assert_close(got, peer, TOLERANCE[fast_math])

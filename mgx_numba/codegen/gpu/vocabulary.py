@@ -108,7 +108,7 @@ Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
 
-Exact remainders of float32 (`lang.remainders`)
+Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
 
 Faults

@@ -15,7 +15,7 @@ from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy
 from ..memory import numpy_dtype
-from ..plan import Body, Branch, Pointer, Repetition, TensorView
+from ..plan import PlannedBody, PlannedBranch, Pointer, Repetition, TensorView
 from .engine import Queue
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class Control:
         self._executable = executable
         self._told = executable.engine.staging(_LARGEST)
 
-    def run(self, control: Branch | Repetition, queue: Queue, address: Address, known: Known) -> None:
+    def run(self, control: PlannedBranch | Repetition, queue: Queue, address: Address, known: Known) -> None:
         """Ask a queue for all of a step, of which places have these addresses.
 
         Raises:
             DeviceError, ShapeError: a body failed, or a loop runs too long.
         """
-        if isinstance(control, Branch):
+        if isinstance(control, PlannedBranch):
             chosen = 0 if self._read(control.condition, queue, address, known) else 1
             self._run_body(control.bodies[chosen], queue, address, {})
         else:
@@ -72,7 +72,9 @@ class Control:
         for one in loop.carried if done % 2 else ():
             queue.copy(address(one.now.pointer), address(one.following.pointer), _bytes(one.now))
 
-    def _run_body(self, body: Body, queue: Queue, address: Address, instead: Mapping[TensorView, TensorView]) -> None:
+    def _run_body(
+        self, body: PlannedBody, queue: Queue, address: Address, instead: Mapping[TensorView, TensorView]
+    ) -> None:
         """Ask for a body, with other places in the place of some."""
         number = self._executable.engine.number
         arguments, results = (

@@ -11,11 +11,11 @@ from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...graph.instruction import Instruction
 from ...runtime.plan import (
-    Branch,
     ControlStep,
     HostStep,
     MappedTensor,
     Plan,
+    PlannedBranch,
     PlannedStep,
     Pointer,
     Region,
@@ -43,7 +43,7 @@ class PendingStep:
     plans: tuple[Plan, ...] = ()
     reason: str = ""
     """Of a host step: the rule that refused a kernel, and why."""
-    control: Callable[[], Branch | Repetition] | None = None
+    control: Callable[[], PlannedBranch | Repetition] | None = None
     """Of a step that runs plans: what it does, once its buffers have addresses."""
 
 

@@ -128,7 +128,8 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
         formed = 0.0
         if words_in_place(pixel_product(problem), tile) is None:
-            formed = form_seconds(problem.batch * problem.in_pixels * problem.in_channels, threads)
+            elements = problem.batch * problem.in_pixels * problem.in_channels
+            formed = form_seconds(problem.types, elements, threads)
         formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * taps * panels * columns * k, moved + 4 * math.prod(lens), threads)
 

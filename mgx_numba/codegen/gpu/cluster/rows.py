@@ -110,7 +110,7 @@ class _RowsText:
         for line in self.arguments.bind():
             buffer.line(line)
         in_turn = sorted(self.levels.reductions, key=self.levels.level.__getitem__)
-        self._sums = team.begin(buffer, {self._sum_name(r): self._accumulator(r) for r in in_turn})
+        team.begin(buffer, {self._sum_name(r): self._accumulator(r) for r in in_turn})
         buffer.line(f"member = {team.member}")
         buffer.line(f"row = {team.row}")
         buffer.line("valid = row < rows")
@@ -182,9 +182,7 @@ class _RowsText:
             self.buffer.line("cluster_wait()")
         for r in walked:
             reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
-            self._row_values[r] = self._finished(
-                r, layout.team.joined(self.row, reduction, own[r], self._sums[self._sum_name(r)])
-            )
+            self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], self._sum_name(r)))
         if len(walked) != len(reductions):
             raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
 

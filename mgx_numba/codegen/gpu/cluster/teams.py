@@ -51,9 +51,8 @@ class Team(Protocol):
     def blocks(self) -> int:
         """Blocks that share a row, as a cluster."""
 
-    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
-        """Emit, before all else, the memory through which these sums are joined, in this order; the names by which
-        `joined` knows them."""
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
+        """Emit, before all else, the memory through which sums of these names are joined, in this order."""
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
@@ -93,7 +92,7 @@ class RowTeam:
             return f"idiv(block_index(0), {self.blocks})"
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
 
-    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
         """See `Team`. Of several blocks: where the others' sums will come to, and the barriers that count them;
         ``cluster_wait()`` comes before the first is joined."""
         if self.blocks > 1:
@@ -106,7 +105,6 @@ class RowTeam:
                     buffer.line(f"mbarrier_expect({name}_met, {self.blocks * numpy_dtype(_wire(dtype)).itemsize})")
                 buffer.line("mbarrier_fence()")
             buffer.line("cluster_arrive()")
-        return {name: name for name in sums}
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """By lanes, by shuffles within a warp, through the block's memory between warps, and sent to all blocks of the
@@ -162,16 +160,14 @@ class ColumnTeam:
         """See `Team`."""
         return f"block_index(0) * {self.teams} + imod(thread_index(0), {self.teams})"
 
-    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
         """See `Team`. Two arrays of a type take turns: who writes to one has met all who have read from it."""
-        names: dict[str, str] = {}
+        arrays: dict[Type, list[str]] = {}
         for name, dtype in sums.items() if self.size > 1 else ():
-            kind = dtype_name(dtype)
-            turn = sum(known is dtype for known in list(sums.values())[: len(names)])
-            names[name] = f"sums{turn % 2}_{kind}"
-            if turn < 2:
-                buffer.line(f"{names[name]} = shared_{kind}({self.threads * self.row_lanes})")
-        return names or {name: name for name in sums}
+            own = arrays.setdefault(dtype, [])
+            fresh = f"shared_{dtype_name(dtype)}({self.threads * self.row_lanes})"
+            buffer.line(f"{name} = {own[-2] if len(own) > 1 else fresh}")
+            own.append(name)
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Through the block's memory, in the order of members."""

@@ -17,7 +17,7 @@ from ....graph.module import Module
 from ....graph.passes import run_passes
 from ....graph.program import Program
 from ....ops.control import Loop
-from ....runtime.plan import Body, Branch, Carried, Plan, Region, Repetition, Scan
+from ....runtime.plan import CarriedValue, Plan, PlannedBody, PlannedBranch, Region, Repetition, Scan
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
@@ -39,9 +39,9 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
         plans.append(low.lowered(program))
         given.append([*arguments, *(_given(low, low.values[value], ins) for value in captured)])
 
-    def control() -> Branch:
+    def control() -> PlannedBranch:
         first, second = (_body(plan, own, outputs) for plan, own in zip(plans, given))
-        return Branch(condition.plan_view(), (first, second))
+        return PlannedBranch(condition.plan_view(), (first, second))
 
     _append(low, ins, control, [condition, *given[0], *given[1]], outputs, plans)
     low.values[ins] = outputs
@@ -84,7 +84,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
             trips=trips.plan_view(),
             condition=given[1].plan_view(),
             carried=tuple(
-                Carried(given[k].plan_view(), now.plan_view(), new.plan_view()) for k, (now, new) in places.items()
+                CarriedValue(given[k].plan_view(), now.plan_view(), new.plan_view()) for k, (now, new) in places.items()
             ),
             going=list(places).index(1) if 1 in places else None,
             scans=tuple(
@@ -141,14 +141,14 @@ def _zeros(low: Lowering, shape: Shape, ins: Instruction) -> View:
     return out
 
 
-def _body(plan: Plan, arguments: Sequence[View], results: Sequence[View]) -> Body:
-    return Body(plan, tuple(v.plan_view() for v in arguments), tuple(v.plan_view() for v in results))
+def _body(plan: Plan, arguments: Sequence[View], results: Sequence[View]) -> PlannedBody:
+    return PlannedBody(plan, tuple(v.plan_view() for v in arguments), tuple(v.plan_view() for v in results))
 
 
 def _append(
     low: Lowering,
     ins: Instruction,
-    control: Callable[[], Branch | Repetition],
+    control: Callable[[], PlannedBranch | Repetition],
     inputs: Sequence[View],
     outputs: Sequence[View],
     plans: Sequence[Plan],
