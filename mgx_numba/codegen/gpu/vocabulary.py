@@ -35,6 +35,10 @@ Tensor cores (sm_80 and above, sm_89 for float8; `lang.tensor_cores` says which 
     words_of(p) floats_of(p)             the same place as a pointer to int32, to float32
     join2(a, b) join4(a, b, c, d)        vectors side by side
     pack_words(v)                        pairs of 16-bit elements as int32
+    codes_float16(u, v, WORD, PAIR, points, exponents) codes_bfloat16(...)
+                                         the operand a of mma from codes of 4 bits: those of word WORD of u less the
+                                         first point as row g, of v less the second one as row g + 8, of each word codes
+                                         k and k + 4, side by side, for k = 2 PAIR and the next one (`lang.codes`)
     low2(v) high2(v)                     the first and the last two of four lanes
     ldmatrix4(p, i)                      four tiles of eight rows of 16 bytes of the block's memory; p[i] is the row
                                          that this lane points to (`lang.pipelines`)
@@ -50,12 +54,16 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     mbarrier_init(p, n)                  a barrier of n arrivals at the int64 p of the block's memory
     mbarrier_fence()                     before the barrier() after which others use barriers that this thread made
     mbarrier_arrive(p)                   one arrival
+    mbarrier_arrive_at(p, rank)          one arrival at the barrier that lies where p does in the cluster's block rank
     mbarrier_expect(p, bytes)            one arrival, and the phase is not over before so many bytes have come
     mbarrier_wait(p, parity)             until the phase of this parity is over; phases count from 0
     tensor_map(args, SLOT)               what the words from SLOT on describe (`codegen.launch.TensorLayout`)
     tensor_prefetch(map)                 asks for the description of a tensor before it is needed
     place4(i, j, k, l)                   indices of a box's first element, the contiguous dimension first
     tensor_load(p, map, b, place)        a box to p, with its bytes to the barrier b; one thread asks for it
+    tensor_load_to_all(p, map, b, place, BLOCKS)
+                                         the same to each of the BLOCKS blocks of the cluster, with its bytes to the
+                                         barrier of each
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
 
@@ -126,6 +134,7 @@ from .lang import (
     blocks,
     bytes,
     clusters,
+    codes,
     faults,
     mbarriers,
     pipelines,
@@ -140,6 +149,7 @@ from .lang import (
 from .lang.blocks import *
 from .lang.bytes import *
 from .lang.clusters import *
+from .lang.codes import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
@@ -153,7 +163,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
-    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, codes, faults, mbarriers, memory, pipelines, quick, reduce, remainders,
+    rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -12,12 +12,13 @@ from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
+from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
-from ....codegen.gpu.data.unpacking import unpacked_weights_launch
+from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Solution
@@ -155,18 +156,21 @@ def _with_blocks(
     a launch makes of them."""
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
-    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    chunks = chunked(problem)
+    pack = pack_chunks if chunks else pack_codes
+    operands["w"] = low.packed_constant(blocks.codes, ("codes", chunks), lambda: pack(form, blocks.codes))
     operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
     points = blocks.zero_points
     if points is not None:
         operands["points"] = low.packed_constant(points, "points", lambda: points)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    if not nbits_refusal(PlacedRequest(request)):
+    if not (cores_refusal if chunks else nbits_refusal)(PlacedRequest(request)):
         return problem
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    launch = unpacked_weights_launch(form, problem.n, count, problem.types.b, low.origin(ins))
+    unpacked = unpacked_chunks_launch if chunks else unpacked_weights_launch
+    launch = unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
     low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
