@@ -229,7 +229,9 @@ class Settled:
         symbols = tuple([lens[name][axis] for name, axis in self._moving if name in lens])
         if not self._traceable or len(symbols) < len(self._moving):
             return self.made(lens)
-        for one in list(self._recorded):
+        with self._lock:
+            known = list(self._recorded)
+        for one in known:
             found = one.program(symbols)
             if found is not None:
                 with self._lock:

@@ -72,12 +72,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     chosen = contraction.chosen_solver(low, request)
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    saturates = what.epilogue.saturates
     unsuited = [
         own.name
         for own in _SOLVERS
         if (constant is None and own.looks_at_values)
         or (low.ranging and own.large_alone)
-        or (what.epilogue.saturates and own.rounds_weights)
+        or (saturates and own.rounds_weights)
     ]
     while True:
         if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
