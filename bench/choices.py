@@ -86,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.read:
         record = json.loads(options.read.read_text())
     else:
-        record = {"environment": describe(), "threads": options.threads}
+        family = backend(options.target).family()
+        record = {"environment": describe(), "threads": options.threads, "family": family}
         record["problems"] = measure(
             options.models or case_names(), options.threads, target=options.target, half=options.fp16
         )
@@ -223,10 +224,8 @@ def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) 
 def _ship(record: dict[str, Any], folder: Path) -> None:
     """Keep the best candidates that are clearly faster than the choices as records that come with the package."""
     records = [TuningRecord.from_json(p["best_record"]) for p in record["problems"] if "best_record" in p]
-    for cpu in {r.fingerprint.cpu for r in records}:
-        path = folder / f"{cpu}.json"
-        own = [r for r in records if r.fingerprint.cpu == cpu]
-        write_records(path, best([*(read_records(path) if path.exists() else []), *own]))
+    path = folder / f"{record['family']}.json"
+    write_records(path, best([*(read_records(path) if path.exists() else []), *records]))
 
 
 def _show(record: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""Everything that wants a GPU, in one command: tests, rates of memory-bound kernels and products, models, and how long
-these take from nothing to a result.
+"""Everything that wants a GPU, in one command: tests, some under compute-sanitizer, rates of memory-bound kernels
+and products, models, and how long these take from nothing to a result.
 
-    python -m bench.gpu_check [tests] [memory] [products] [models] [start] [--models a,b] [--fp16] [--json FILE]
+    python -m bench.gpu_check [sanitize] [tests] [memory] [products] [models] [start] [--models a,b] [--fp16]
+                              [--json FILE]
 
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,7 +40,7 @@ from mgx_numba.targets.base import Observation
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
-PARTS = ("tests", "memory", "products", "models", "start")
+PARTS = ("sanitize", "tests", "memory", "products", "models", "start")
 F32, F16 = Type.float_type, Type.half_type
 COPIED = 1 << 30
 LATENCY_RUNS = 30
@@ -300,6 +302,29 @@ def tests() -> int:
     return subprocess.run(command).returncode
 
 
+SANITIZED = {
+    "memcheck": ("tests/gpu/test_tensor_products.py", "tests/gpu/test_few_rows.py", "tests/gpu/test_periodic.py"),
+    "racecheck": ("tests/gpu/test_rows_of_clusters.py", "tests/gpu/test_few_rows.py"),
+}
+"""Tools of compute-sanitizer and the tests whose kernels they watch; none of those that fail on purpose."""
+_FOUND = 9
+"""Exit status by which compute-sanitizer says that it found something."""
+
+
+def sanitize() -> int:
+    """Tests under compute-sanitizer; its exit status, 0 where it is not installed."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        print("compute-sanitizer is not installed: nothing is checked", flush=True)
+        return 0
+    status = 0
+    for name, files in SANITIZED.items():
+        command = [tool, "--tool", name, "--error-exitcode", str(_FOUND), "--target-processes", "all", sys.executable]
+        command += ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "gpu", *files]
+        status |= subprocess.run(command).returncode
+    return status
+
+
 def main() -> int:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -310,8 +335,10 @@ def main() -> int:
     given = parser.parse_args()
     parts = given.parts or PARTS
     status, figures = 0, {}
+    if "sanitize" in parts:
+        status = sanitize()
     if "tests" in parts:
-        status = tests()
+        status |= tests()
     if "memory" in parts:
         figures["memory"] = memory()
     if "products" in parts:

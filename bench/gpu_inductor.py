@@ -94,7 +94,8 @@ class Ours:
             EIGHT_BITS[kind](program, mgx_numba.get_target("gpu"), calibration)
         if kind in ("fp16", *EIGHT_BITS):
             mgx_numba.quantize_fp16(program)
-        options: dict[str, Any] = {} if kind in PRECISIONS else {"float32_matmul_precision": kind}
+        plain = kind in PRECISIONS or kind in EIGHT_BITS
+        options: dict[str, Any] = {} if plain else {"float32_matmul_precision": kind}
         program.compile("gpu", **options)
         self.compiling = time.perf_counter() - start
         compiled = program._compiled

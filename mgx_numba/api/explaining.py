@@ -18,7 +18,7 @@ from ..graph.printer import format_instruction, instruction_names
 from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
 from ..nearest import did_you_mean
-from ..runtime.plan import HostStep, Step
+from ..runtime.plan import PlannedStep, Step
 from ..targets.base import Observation, Stage, stages_of, units_of
 from .advice import ARITHMETIC, MEMORY, advice
 
@@ -270,7 +270,7 @@ def _reports(
         compiled.observe(inputs, seen.append)
         samples.append(seen)
     seconds = [median(one.seconds for one in same) for same in zip(*samples)] if iterations else []
-    steps: Sequence[tuple[int, Step | HostStep | Observation]] = planned or [(0, one) for one in samples[0]]
+    steps: Sequence[tuple[int, PlannedStep | Observation]] = planned or [(0, one) for one in samples[0]]
     found: dict[tuple[int, str], list[StepReport]] = {}
     for number, (stage, step) in enumerate(steps):
         report = _report(step, seconds[number] if seconds else None, limits)
@@ -278,7 +278,7 @@ def _reports(
     return found
 
 
-def _report(step: Step | HostStep | Observation, seconds: float | None, limits: Limits | None) -> StepReport:
+def _report(step: PlannedStep | Observation, seconds: float | None, limits: Limits | None) -> StepReport:
     if not isinstance(step, Step):
         return StepReport(step.label, "", "", 0, 0, step.reason, seconds)
     limit, fraction = "", None

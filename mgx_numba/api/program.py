@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
-from ..targets.base import Compiled, Exportable, OnDevice
+from ..targets.base import Compiled, Direct, Exportable, OnDevice
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
@@ -56,7 +57,8 @@ class program:
         self._decode: Callable[[], Program] = _empty
         self._read_records: Callable[[], list[TuningRecord]] = list
         self._compiled: Compiled | None = None
-        self._direct: Callable[[Any], list[Any] | None] = _declined
+        self._direct: Direct = _declined
+        self._quick: Direct = _declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
         self._on: OnDevice | None = None
         self._home: OnDevice | None = None
@@ -110,12 +112,26 @@ class program:
         self._signature, self._results, self._untold = parameters, results, untold_shapes(results)
         self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
-        self._direct = (None if self._trace_level else compiled.direct(argument)) or _declined
+        self._direct = self._quick = _declined
+        quick = None if self._trace_level else compiled.direct(argument, self._preferring(compiled))
+        if quick is not None:
+            self._direct = self._quick = quick
         self._in_stream, self._on, self._home, self._kept = _declined, None, None, {}
         if isinstance(compiled, OnDevice):
             self._on = compiled
             if not compiled.offload_copy:
                 self._stay_on(compiled)
+
+    def _preferring(self, compiled: Compiled) -> Callable[[Direct | None], None]:
+        """What has a quick form of a compiled one asked before that which knows them all, as long as it is in use."""
+        own = weakref.ref(self)
+
+        def prefer(quick: Direct | None) -> None:
+            asked = own()
+            if asked is not None and asked._compiled is compiled:
+                asked._direct = quick or asked._quick
+
+        return prefer
 
     def _stay_on(self, compiled: OnDevice) -> None:
         """Take a compiled form whose results stay on its device."""
@@ -298,7 +314,9 @@ class program:
         """
         results = self._direct(params)
         if results is None:
-            return self._run_checked({} if params is None else params)
+            results = self._quick(params)
+            if results is None:
+                return self._run_checked({} if params is None else params)
         return self._with_shapes(results) if self._untold else results
 
     eval = run
@@ -331,6 +349,11 @@ class program:
             return self.run(params)
         given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
         return [result_of(r, self._untold.get(k)) for k, r in enumerate(given)]
+
+    def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
+        """As `run` of a program for a device, with results that stay there whatever ``offload_copy`` is."""
+        assert self._on is not None
+        return [result_of(r, self._untold.get(k)) for k, r in enumerate(self._on.run_there(self._checked(params)))]
 
     def _with_shapes(self, results: list[Any]) -> list[Any]:
         """Results of `_direct`, those with their shapes whose arrays do not tell them."""

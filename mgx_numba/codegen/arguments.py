@@ -90,6 +90,11 @@ class Arguments:
         return tuple(self._words)
 
     @property
+    def declared(self) -> tuple[tuple[str, str], ...]:
+        """All that texts depend on: in order, the names, each with the expression that reads its word."""
+        return tuple([(name, word.read) for name, word in self._words.items()])
+
+    @property
     def values(self) -> tuple[Value, ...]:
         """The words of one launch."""
         missing = [name for name, word in self._words.items() if word.value is None]

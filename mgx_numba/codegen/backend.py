@@ -38,6 +38,9 @@ class Backend(Protocol):
     def fingerprint(self) -> DeviceFingerprint:
         """What measured times depend on besides the problem."""
 
+    def family(self) -> str:
+        """The class of devices that it is one of: tuning records that come with the package are for one."""
+
     def unit(self, kernels: Sequence[KernelSource]) -> str:
         """What multiplies in a kernel and those that it calls, for readers: ``AMX int8``. Empty where that is the
         arithmetic that `Limits` names, or nobody knows."""

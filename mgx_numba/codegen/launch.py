@@ -159,10 +159,18 @@ class Launch:
 
 @dataclass(frozen=True)
 class Solution:
-    """How a problem is computed: launches in order, and the scratch bytes (``scratch``, 64-byte aligned) they share."""
+    """How a problem is computed.
+
+    Attributes:
+        launches: in order.
+        scratch: bytes that they share, 64-byte aligned.
+        turns: 0, or how many columns of a contraction's right operand turns give to each of four threads
+            (`gpu.contraction.placed.in_turns`): it is wanted in that order.
+    """
 
     launches: tuple[Launch, ...]
     scratch: int = 0
+    turns: int = 0
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:

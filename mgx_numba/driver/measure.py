@@ -11,7 +11,7 @@ import numpy as np
 
 from ..api.program import program
 from ..runtime.limits import Limits
-from ..targets.base import Observation, Stage, stages_of, units_of
+from ..targets.base import Observation, Repeatable, Stage, stages_of, units_of
 from ..targets.registry import target
 from .progress import track
 from .timing import average
@@ -53,7 +53,8 @@ class Measurement:
 
 
 def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measurement:
-    """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps."""
+    """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps.
+    Each step of a `Repeatable` program is run several times in a row."""
     compiled = model._compiled
     assert compiled is not None and model._target is not None
     limits_of = target(model._target.name()).limits
@@ -67,7 +68,8 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     limits = limits_of(threads, used) if compiled.kernels() else None
     total = _times(lambda: model.run(arrays), iterations, "Timing the program")
     steps: list[StepTime] = []
-    for number in track(range(iterations), iterations, "Timing the steps"):
+    observed = min(iterations, 1) if isinstance(compiled, Repeatable) else iterations
+    for number in track(range(observed), observed, "Timing the steps"):
         position = 0
 
         def note(seen: Observation, first: bool = number == 0) -> None:
@@ -82,6 +84,10 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
             position += 1
 
         compiled.observe(arrays, note)
+    if isinstance(compiled, Repeatable):
+        times = [compiled.step_seconds(arrays) for _ in track(range(iterations), iterations, "Timing the steps")]
+        for step, seconds in zip(steps, zip(*times)):
+            step.seconds = list(seconds)
     compiled.idle(arrays)
     idle = _times(lambda: compiled.idle(arrays), iterations, "Timing the call")
     if limits is not None:

@@ -30,23 +30,15 @@ __all__ = ["Lens", "Settled"]
 
 MOST_TRACES = 64
 """Of one program: there is one where no length is 1, and others where some are, or where they are equal."""
-MOST_EXAMPLES = 8
-"""Lengths with the numbers of their programs, on one of which a trace is checked before it is used."""
+MOST_WAITING = 8
+"""Traces that are right for the lengths they were made of and wait for others to be checked on; there are no more
+where each is for its own lengths alone, since constants depend on these."""
 MOST_FAILURES = 6
-"""Sets of lengths in succession that no trace was made for, after which none is tried: constants depend on them."""
+"""Sets of lengths in succession that no trace was made for, after which none is tried."""
 UNIFORM_FROM = 32
 """Elements from which a constant may become one value that is spread, which is another form: a whole vector or two."""
 
 Lens = Mapping[str, Sequence[int]]
-
-
-@dataclass
-class _Example:
-    """Lengths, and the numbers of their program once somebody has asked."""
-
-    lens: Lens
-    symbols: tuple[int, ...]
-    numbers: Numbers | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class _Computed:
     inputs: Sequence[int] = ()
 
 
-class _Recorded:
+class _RecordedCopy:
     """A traced copy of a program."""
 
     def __init__(self, trace: Trace, traced: FollowedSettling) -> None:
@@ -220,8 +212,9 @@ class Settled:
             if not dim.is_fixed
         ]
         self._traceable = all(shape.ranked for shape in ranges.values()) and source.module_count == 1
-        self._recorded: list[_Recorded] = []
-        self._examples: list[_Example] = []
+        self._recorded: list[_RecordedCopy] = []
+        self._waiting: list[_RecordedCopy] = []
+        self._first: tuple[Lens, tuple[int, ...]] | None = None
         self._failures = 0
         self._lock = threading.Lock()
         self.replayed = 0
@@ -255,35 +248,36 @@ class Settled:
         return settled
 
     def _learn(self, made: Program, lens: Lens, symbols: tuple[int, ...]) -> None:
-        """Trace the copy for these lengths, and use the trace if it gives this one and another one that is known."""
-        example, others = _Example(lens, symbols), list(self._examples)
-        right = False
-        try:
-            recorded = self._traced(lens) if others else None
-            if recorded is not None:
-                example.numbers = numbers_of(made)
-                right = self._checks(recorded, example) is True
-                checked = [self._checks(recorded, other) for other in others] if right else []
-                right = True in checked and False not in checked
-        except TypeError:  # an attribute that cannot be compared
-            right = False
+        """Check the traces that wait for other lengths on these; if there is none for such, trace their copy."""
         with self._lock:
-            if right and recorded is not None:
-                self._recorded = [recorded, *self._recorded][:MOST_TRACES]
-            if others:
-                self._failures = 0 if right else self._failures + 1
-            self._examples = [*others, example][-MOST_EXAMPLES:]
+            first, waiting = self._first, list(self._waiting)
+            self._first = first or (lens, symbols)
+        if first is None:  # many a program is settled once
+            return
+        try:
+            wanted = numbers_of(made)
+        except TypeError:  # an attribute that cannot be compared
+            self._failures = MOST_FAILURES
+            return
+        fitting = [(one, found) for one in waiting if (found := one.program(symbols)) is not None]
+        right = [one for one, found in fitting if _equal(found, wanted)]
+        recorded: _RecordedCopy | None = None
+        if not fitting and len(waiting) < MOST_WAITING:
+            recorded = self._traced(lens)
+            found = None if recorded is None else recorded.program(symbols)
+            if recorded is not None and (found is None or not _equal(found, wanted)):
+                recorded = None
+            earlier = None if recorded is None else recorded.program(first[1])
+            if recorded is not None and earlier is not None:
+                right = [recorded] if _equal(earlier, numbers_of(self.made(first[0]))) else []
+                recorded = None
+        with self._lock:
+            checked = [one for one, _ in fitting]
+            self._waiting = [one for one in (*self._waiting, recorded) if one is not None and one not in checked]
+            self._recorded = [*right, *self._recorded][:MOST_TRACES]
+            self._failures = 0 if right else self._failures + (recorded is None)
 
-    def _checks(self, recorded: _Recorded, example: _Example) -> bool | None:
-        """Whether a trace gives an example's program; None if it is not for such lengths."""
-        found = recorded.program(example.symbols)
-        if found is None:
-            return None
-        if example.numbers is None:
-            example.numbers = numbers_of(self.made(example.lens))
-        return _equal(found, example.numbers)
-
-    def _traced(self, lens: Lens) -> _Recorded | None:
+    def _traced(self, lens: Lens) -> _RecordedCopy | None:
         trace = Trace()
         moving = set(self._moving)
         noted = {
@@ -294,7 +288,7 @@ class Settled:
             traced = FollowedSettling(noted)
             traced.copy(self._source)
             traced.program.keep_ranks(self._source.output_shapes())
-            recorded = _Recorded(trace, traced)
+            recorded = _RecordedCopy(trace, traced)
         except (MgxError, TypeError, ValueError, ArithmeticError):
             return None
         return None if trace.lost else recorded

@@ -127,7 +127,7 @@ class Loop(Operator):
         condition, carried = args[1], list(args[2:])
         shapes = output.sub_shapes[len(carried) :]
         scans: list[list[np.ndarray]] = [[] for _ in shapes]
-        most = self.max_iterations if shapes else max(self.max_iterations, LONGEST)
+        most = self.most_iterations(bool(shapes))
         directions = [*self.scan_output_directions, *[0] * len(shapes)]
         iteration = 0
         done = run.repeat(0, min(trips, most), condition, carried) if trips > 0 and condition.reshape(-1)[0] else None
@@ -138,10 +138,7 @@ class Loop(Operator):
             iteration = most
         while iteration < trips and condition.reshape(-1)[0]:
             if iteration >= most:
-                why = f"max_iterations={most}, for which scan outputs have room" if shapes else f"{most} iterations"
-                raise self.fail(
-                    f"runs longer than {why} (trip count {trips}); parse with a larger limit_max_iterations"
-                )
+                raise self.too_long(bool(shapes), trips)
             results = run(0, [np.array([iteration], np.int64), condition, *carried])
             condition, carried = results[0], list(results[1 : len(carried) + 1])
             for scan, value in zip(scans, results[len(carried) + 1 :]):
@@ -150,6 +147,16 @@ class Loop(Operator):
         if not iteration and not all(s.ranked and all(d.is_fixed for d in s.dims[1:]) for s in shapes):
             shapes = self._measured(run, [condition, *carried], shapes)
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
+
+    def most_iterations(self, scans: bool) -> int:
+        """Iterations that may run; fewer with scan outputs, which have room for so many."""
+        return self.max_iterations if scans else max(self.max_iterations, LONGEST)
+
+    def too_long(self, scans: bool, trips: int) -> MgxError:
+        """What is raised where more than that were to run."""
+        most = self.most_iterations(scans)
+        why = f"max_iterations={most}, for which scan outputs have room" if scans else f"{most} iterations"
+        return self.fail(f"runs longer than {why} (trip count {trips}); parse with a larger limit_max_iterations")
 
     @staticmethod
     def _measured(run: RunModule, given: list[np.ndarray], shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:

@@ -18,12 +18,19 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
 
 __all__ = [
+    "CarriedValue",
+    "ControlStep",
     "HostStep",
     "MappedTensor",
     "ParameterSpec",
     "Plan",
+    "PlannedBody",
+    "PlannedBranch",
+    "PlannedStep",
     "Pointer",
     "Region",
+    "Repetition",
+    "Scan",
     "Step",
     "TensorSpec",
     "TensorView",
@@ -131,6 +138,82 @@ class HostStep:
 
 
 @dataclass(frozen=True)
+class PlannedBody:
+    """A plan that runs within another one: where that has its parameters, and where it wants its results, row-major."""
+
+    plan: Plan
+    arguments: tuple[TensorView, ...]
+    results: tuple[TensorView, ...]
+
+
+@dataclass(frozen=True)
+class PlannedBranch:
+    """The first body where ``condition`` (one bool) is true, else the second."""
+
+    condition: TensorView
+    bodies: tuple[PlannedBody, PlannedBody]
+
+
+@dataclass(frozen=True)
+class CarriedValue:
+    """A value that each iteration of a loop makes anew: its ``initial`` one, and two places that take turns. Bodies are
+    planned to read ``now`` and to write ``following``; after the last iteration it is in ``now``."""
+
+    initial: TensorView
+    now: TensorView
+    following: TensorView
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What each iteration adds to a result: ``row``, where the body has it, goes into ``whole``, from its end if
+    ``backwards``."""
+
+    row: TensorView
+    whole: TensorView
+    backwards: bool
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A body that runs ``trips`` (one int64) times, or until ``condition`` (one bool) is false.
+
+    Attributes:
+        carried: what iterations hand on.
+        going: which of these is the condition; None if it stays as it is.
+        scans: results of a row for each iteration.
+        most: iterations that may run; ``too_long`` gives what is raised if ``trips`` are more and none ends them.
+    """
+
+    body: PlannedBody
+    trips: TensorView
+    condition: TensorView
+    carried: tuple[CarriedValue, ...]
+    going: int | None
+    scans: tuple[Scan, ...]
+    most: int
+    too_long: Callable[[int], Exception]
+
+
+@dataclass(frozen=True)
+class ControlStep:
+    """Bodies that run where the plan's kernels do; the host reads which, and how often. ``inputs`` and ``outputs`` are
+    all that ``control`` names; only the latter are results."""
+
+    control: PlannedBranch | Repetition
+    inputs: tuple[TensorView, ...]
+    outputs: tuple[TensorView, ...]
+    label: str = ""
+    instruction: str = ""
+    plans: tuple[Plan, ...] = ()
+    reason: ClassVar[str] = ""
+    unit: ClassVar[str] = ""
+
+
+PlannedStep = Step | HostStep | ControlStep
+
+
+@dataclass(frozen=True)
 class ParameterSpec:
     """An input: C-contiguous array of this dtype and shape; without lens it is one element, of any rank."""
 
@@ -167,7 +250,7 @@ class Plan:
     executor judge. ``uses`` are the arena's buffers, for reports.
     """
 
-    steps: list[Step | HostStep]
+    steps: list[PlannedStep]
     arena_bytes: int
     constants: list[np.ndarray]
     parameters: list[ParameterSpec]
@@ -176,7 +259,7 @@ class Plan:
     uses: tuple[Use, ...] = ()
 
     def native_steps(self) -> Iterator[Step]:
-        """All steps with a kernel, those of plans that host steps run included."""
+        """All steps with a kernel, those of plans that other steps run included."""
         for step in self.steps:
             if isinstance(step, Step):
                 yield step

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..api.device import from_gpu
 from ..api.functions import parse_onnx, parse_onnx_buffer
 from ..api.loading import load, load_buffer
 from ..api.program import program
@@ -17,6 +18,7 @@ from ..errors import OptionError, ParameterError, ParseError
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions
 from .providers import CPU, chosen_provider, target_of
+from .tensors import described
 from .values import IOBinding, OrtValue
 
 __all__ = ["InferenceSession"]
@@ -126,9 +128,23 @@ class InferenceSession:
         for name in output_names or ():
             if name not in self._positions:
                 raise ParameterError(f"no result {name!r}; the model's are: {', '.join(self._positions)}")
-        feed = {name: v.numpy() if isinstance(v, OrtValue) else v for name, v in input_feed.items()}
-        found = [result.view(np.ndarray) for result in self._program.run(feed)]
+        feed = {name: v._value if isinstance(v, OrtValue) else v for name, v in input_feed.items()}
+        found = [_on_host(result) for result in self._program.run(feed)]
         return [found[self._positions[name]] for name in output_names] if output_names else found
+
+    @property
+    def _has_device(self) -> bool:
+        """Whether the session runs on a device, whose memory values may lie in."""
+        return self._program._on is not None
+
+    def _run_where(self, output_places: Mapping[str, tuple[bool, Any]], input_feed: Mapping[str, Any]) -> list[Any]:
+        """Results by name, of which the first of each pair says whether it stays on the session's device; for
+        `IOBinding`, else as `run`."""
+        if not any(there for there, _ in output_places.values()):
+            return list(self.run(list(output_places), input_feed))
+        found = self._program._run_there(dict(input_feed))
+        results = ((found[self._positions[name]], there) for name, (there, _) in output_places.items())
+        return [result if there else _on_host(result) for result, there in results]
 
     def run_async(
         self,
@@ -199,6 +215,13 @@ class InferenceSession:
         """The options that had an effect, by provider."""
         given = {name: str(value) for name, value in self._provider_options.items()}
         return {name: given if name == self._provider else {} for name in self.get_providers()}
+
+
+def _on_host(result: Any) -> np.ndarray:
+    """A result as an array, which a device's is copied to."""
+    if isinstance(result, np.ndarray):
+        return result.view(np.ndarray)
+    return np.asarray(from_gpu(result)).reshape(described(result).lens)
 
 
 def _is_map(data: bytes | bytearray | memoryview) -> bool:

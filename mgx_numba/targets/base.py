@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan
 
 __all__ = [
-    "Compiled", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Stage", "ThreadSpan",
-    "Timed", "Tree", "stages_of", "units_of",
+    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Repeatable",
+    "Stage", "ThreadSpan", "Timed", "Tree", "stages_of", "units_of",
 ]  # fmt: skip
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
 
 Progress = Callable[[int, int, str], None]
+
+Direct = Callable[[Any], "list[Any] | None"]
+"""A quick form of a run; see `Compiled.direct`."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,13 @@ class Compiled(Protocol):
         """Results for checked inputs by name. Inputs have the lengths of their shapes; results have the model's rank,
         that is `Shape.array_lens`."""
 
-    def direct(self, result_type: type[np.ndarray]) -> Callable[[Any], list[Any] | None] | None:
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
         """A quick form of ``run``, if there is one: it takes what a caller gave, unchecked, and returns new arrays of
-        this type, or None, having done nothing, where that is for ``run``."""
+        this type, or None, having done nothing, where that is for ``run``. Of a form that looks for lengths first
+        ``prefer`` is told which is quicker for those of late (None: no other is): where that gives None, the form
+        itself is asked."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """The program as it runs on these inputs: dynamic lengths are settled, passes applied."""
@@ -151,6 +158,15 @@ class Timed(Protocol):
 
 
 @runtime_checkable
+class Repeatable(Protocol):
+    """A compiled program whose steps are so short that one alone takes longer to start and to time than to run."""
+
+    def step_seconds(self, inputs: Mapping[str, np.ndarray]) -> list[float]:
+        """Seconds of each step, in the order in which `Compiled.observe` tells of them: of a kernel the mean of several
+        in a row."""
+
+
+@runtime_checkable
 class Exportable(Protocol):
     """A compiled program that can become a library for C and C++."""
 
@@ -183,6 +199,9 @@ class OnDevice(Protocol):
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         """As ``run``, in the order of a stream of the driver; it may still be running then."""
+
+    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """As ``run``, with results that stay on the device whatever `offload_copy` says."""
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None

@@ -33,6 +33,7 @@ PASSES: tuple[str, ...] = (
     "layout_convolution",
     "eliminate_common_subexpression",
     "dead_code_elimination",
+    "store_bfloat16",
     "fuse_contraction",
     "fuse_reduce",
     "fuse_pointwise",

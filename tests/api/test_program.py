@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -301,6 +303,40 @@ def test_dynamic_program_dropped_plans_by_age_not_by_use(monkeypatch):
         assert run(5) is often
         assert run(5) is often
     assert set(net._compiled._specialized) == {((11,),), ((5,),)}
+
+
+def test_a_dynamic_program_enters_the_plan_of_lengths_that_stay_at_once():
+    """As a static one does, for as long as it is compiled as it was; what is dropped is freed without a search."""
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 8), 3]))
+    main.add_return([main.add_instruction(migraphx.op("neg"), [x])])
+    net.compile(migraphx.get_target("cpu"))
+
+    def run(length):
+        given = np.full((length, 3), length, np.float32)
+        assert np.asarray(net.run({"x": given})[0]).tolist() == (-given).tolist()
+        return net._direct
+
+    general = run(2)  # a new plan
+    assert run(2) is general is net._quick  # found by its lengths
+    preferred = run(2)
+    assert preferred is net._compiled._specialized[((2, 3),)].direct(migraphx.argument) is not general
+    assert run(2) is preferred
+    assert run(5) is preferred  # a new plan
+    assert run(5) is general
+    assert run(2) is general
+    assert run(2) is preferred
+    dropped = weakref.ref(net._compiled)
+    del general, preferred
+    gc.collect()
+    gc.disable()
+    try:
+        net.compile(migraphx.get_target("ref"))
+        assert dropped() is None
+        assert net._direct is net._quick
+    finally:
+        gc.enable()
 
 
 def test_dynamic_program_on_lengths_that_change_and_stay():

@@ -78,6 +78,9 @@ class PlainBackend:
     def fingerprint(self) -> Any:
         raise OptionError("plain Python is not tuned")
 
+    def family(self) -> str:
+        return "plain"
+
     def choose(self, request: Any) -> Any:
         raise UnsupportedError("plain Python has no solvers")
 
@@ -175,7 +178,7 @@ class PlainProgram:
                     tensor(view)[...] = result
         return outputs
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         return None
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import mgx_numba as migraphx
 from mgx_numba.errors import ShapeError
@@ -18,27 +17,7 @@ from mgx_numba.runtime.plan import HostStep, Plan
 from mgx_numba.targets.cpu.rules import bodies
 
 from ..values import normal
-
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
-
-def info(name: str, lens: Sequence[int] | None, type: int = FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, type, lens)
-
-
-def model_of(
-    nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], outputs: list[str], **constants: np.ndarray
-) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in feeds.items()],
-        [info(n, None) for n in outputs],
-        [numpy_helper.from_array(a, n) for n, a in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = min(model.ir_version, 10)
-    return model.SerializeToString()
+from .control_models import GO, branches, loop, model_of, nested_loops, scan, swapping_loop
 
 
 def compiled(model: bytes, target: str) -> migraphx.program:
@@ -76,31 +55,6 @@ def only_body(plan: Plan) -> Plan:
     return body
 
 
-def scan(axes: Sequence[int] = (0, 0), ways: Sequence[int] = (0, 0), out_way: int = 0) -> onnx.NodeProto:
-    body = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["s", "w"], ["m"]),
-            helper.make_node("Add", ["m", "a"], ["t"]),
-            helper.make_node("Add", ["t", "bias"], ["u"]),
-            helper.make_node("Tanh", ["u"], ["s_out"]),
-            helper.make_node("Mul", ["s_out", "b"], ["row"]),
-        ],
-        "body",
-        [info(n, [2, 4]) for n in ("s", "a", "b")],
-        [info(n, [2, 4]) for n in ("s_out", "row")],
-    )
-    return helper.make_node(
-        "Scan",
-        ["start", "p", "q"],
-        ["last", "rows"],
-        body=body,
-        num_scan_inputs=2,
-        scan_input_axes=list(axes),
-        scan_input_directions=list(ways),
-        scan_output_directions=[out_way],
-    )
-
-
 @pytest.mark.parametrize("ways", [(0, 0), (1, 0), (1, 1)])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_scan_step_ran_in_python(axis: int, ways: tuple[int, int]) -> None:
@@ -117,19 +71,6 @@ def test_kernels_of_a_body_are_shown() -> None:
     assert "gather_kernel" in [kernel.name for kernel in program.kernels()]
 
 
-def loop(nodes: list[onnx.NodeProto], carried: Sequence[int] | None, outputs: list[str], scans: int) -> onnx.NodeProto:
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [info("i", [], INT64), info("go", [], BOOL), info("v", carried)],
-        [info("go_out", [], BOOL), info("v_out", None), *(info(f"scan{k}", None) for k in range(scans))],
-    )
-    return helper.make_node("Loop", ["n", "", "x"], outputs, body=body)
-
-
-GO = helper.make_node("Identity", ["go"], ["go_out"])
-
-
 def test_a_loop_stops_by_its_condition_and_carries_scalars() -> None:
     nodes = [
         helper.make_node("Add", ["v", "step"], ["v_out"]),
@@ -144,25 +85,8 @@ def test_a_loop_stops_by_its_condition_and_carries_scalars() -> None:
 
 
 def test_a_loop_inside_of_a_loop_takes_values_of_both() -> None:
-    inner = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go2"], ["go2_out"]),
-            helper.make_node("Mul", ["v2", "k"], ["scaled"]),
-            helper.make_node("Add", ["scaled", "doubled"], ["v2_out"]),
-        ],
-        "inner",
-        [info("i2", [], INT64), info("go2", [], BOOL), info("v2", [3])],
-        [info("go2_out", [], BOOL), info("v2_out", [3])],
-    )
-    nodes = [
-        GO,
-        helper.make_node("Add", ["v", "v"], ["doubled"]),
-        helper.make_node("Loop", ["two", "", "v"], ["v_out"], body=inner),
-        helper.make_node("Identity", ["v_out"], ["scan0"]),
-    ]
     feeds = {"x": normal(3), "k": normal(3, seed=1)}
-    model = model_of([loop(nodes, [3], ["y", "ys"], 1)], feeds, ["y", "ys"], n=np.array(3), two=np.array(2))
-    only_body(only_body(agrees(model, feeds)))
+    only_body(only_body(agrees(nested_loops(feeds), feeds)))
 
 
 def test_a_carried_value_may_change_its_lengths() -> None:
@@ -176,20 +100,9 @@ def test_a_carried_value_may_change_its_lengths() -> None:
 
 @pytest.mark.parametrize("other", [3, 4])
 def test_branches_are_compiled(other: int) -> None:
-    branches = [
-        helper.make_graph(
-            [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Slice", ["e", "zero", end, "zero"], [name])],
-            name,
-            [],
-            [info(name, None)],
-        )
-        for name, end in (("then", "three"), ("otherwise", "end"))
-    ]
-    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
-    constants = {"zero": np.array([0]), "three": np.array([3]), "end": np.array([other])}
     for condition in (True, False):
         feeds = {"c": np.array([condition]), "x": normal(4, 5)}
-        (step,) = hosts(agrees(model_of([node], feeds, ["y"], **constants), feeds))[:1]
+        (step,) = hosts(agrees(branches(other, feeds), feeds))[:1]
         assert [hosts(plan) for plan in step.plans] == [[], []]
 
 
@@ -199,30 +112,6 @@ def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call() -> None
     with pytest.raises(ShapeError, match="gather: index 4 is out of range for axis 0 of length 4"):
         compiled(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)), "cpu").run(feeds)
     agrees(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(4)), feeds)
-
-
-def swapping_loop(rows: int, trips: int | None) -> bytes:
-    """Carried: a and b, which change places, and c, which stays; collected: the number, and a sum of all three."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Add", ["a", "b"], ["sum"]),
-            helper.make_node("Add", ["sum", "c"], ["all"]),
-            helper.make_node("Mul", ["all", "outer"], ["b_out"]),
-            helper.make_node("Identity", ["b"], ["a_out"]),
-            helper.make_node("Identity", ["c"], ["c_out"]),
-            helper.make_node("ReduceMax", ["all"], ["largest"], keepdims=0),
-            helper.make_node("Less", ["largest", "limit"], ["go_out"]),
-            helper.make_node("Cast", ["i"], ["number"], to=FLOAT),
-        ],
-        "body",
-        [info("i", [], INT64), info("go", [], BOOL), *(info(n, [rows, 4]) for n in ("a", "b", "c"))],
-        [info("go_out", [], BOOL), *(info(n, None) for n in ("a_out", "b_out", "c_out", "all", "number"))],
-    )
-    outputs = ["ra", "rb", "rc", "alls", "numbers"]
-    node = helper.make_node("Loop", ["" if trips is None else "n", "", "a0", "b0", "c0"], outputs, body=body)
-    feeds = {n: np.ones((rows, 4), np.float32) for n in ("a0", "b0", "c0", "outer")}
-    limit = {"limit": np.array(500, np.float32)}
-    return model_of([node], feeds, outputs, **limit, **({} if trips is None else {"n": np.array(trips)}))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 20000])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numba import njit
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
+from mgx_numba.codegen.gpu.contraction.nbits_cores import pack_chunks
+from mgx_numba.codegen.gpu.lang.codes import EXPONENTS, codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.lang.target import with_features
+from mgx_numba.codegen.lang.values import extract, splat
 from mgx_numba.codegen.problems.gemm import BlockFormat
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -55,6 +62,12 @@ def product(
 
 
 CASES = [
+    (F16, (1,), 1280, 19, 4, 32, True),
+    (F16, (8,), 2304, 33, 4, 32, False),
+    (BF16, (3,), 256, 16, 4, 64, True),
+    (BF16, (2, 2), 384, 40, 4, 128, False),
+    (F16, (5,), 512, 7, 4, 256, True),
+    (F16, (9,), 256, 24, 4, 64, True),
     (F16, (1,), 1088, 9, 4, 32, True),
     (F32, (1,), 64, 5, 4, 64, False),
     (BF16, (3,), 160, 7, 4, 32, True),
@@ -68,6 +81,11 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+
+
 @pytest.mark.parametrize(("type", "lens", "depth", "columns", "bits", "size", "points"), CASES)
 def test_products(
     type: Type, lens: tuple[int, ...], depth: int, columns: int, bits: int, size: int, points: bool, on: Engine
@@ -75,17 +93,21 @@ def test_products(
     program, inputs = product(type, lens, depth, columns, bits, size, points)
     made = compiled(program, on, fast_math=True)
     assert made.executable is not None and not hosted(made), made.host_reasons()
-    few = lens[-1] <= 4 and depth % codes_of_vector(BlockFormat(bits, size, points)) == 0 and (bits, size) != (4, 16)
+    cores = type is not F32 and bits == 4 and size >= 32 and depth % max(128, size) == 0
+    whole = depth % codes_of_vector(BlockFormat(bits, size, points)) == 0 and (bits, size) != (4, 16)
+    few = lens[-1] <= 8 if cores else lens[-1] <= 4 and whole
     labels = [step.label for step in made.executable.plan.steps]
     assert any(f"gemm_{bits}bits" in label for label in labels) == few, labels
     assert any(f"unpack_{bits}bits" in label for label in labels) == (not few)
+    assert any("cores" in label for label in labels) == (cores and few)
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
     assert error <= ALLOWED[type], error
 
 
-def test_infinities_and_nan_stay_in_their_rows(on: Engine) -> None:
-    program, inputs = product(F16, (3,), 96, 6, 4, 32, True, special=True)
+@pytest.mark.parametrize("depth", [96, 128])
+def test_infinities_and_nan_stay_in_their_rows(depth: int, on: Engine) -> None:
+    program, inputs = product(F16, (3,), depth, 6, 4, 32, True, special=True)
     (got,) = compiled(program, on).run(inputs)
     assert np.isnan(got[0]).all() and not np.isfinite(got[1]).all() and np.isfinite(got[2]).all()
 
@@ -106,10 +128,50 @@ def test_codes_keep_their_number_of_bytes(bits: int, size: int) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("name", ["sm_75", "sm_90a", "gfx90a", "gfx1201"])
+def test_chunks_keep_all_codes() -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (2, 8, 16)).astype(np.uint8)
+    words = pack_chunks(BlockFormat(4, 32, False), codes).view(np.uint32).reshape(2, 2, 4, 4)
+    flat = np.stack([codes.reshape(2, -1) & 15, codes.reshape(2, -1) >> 4], -1).reshape(2, 2, 128)
+    for thread, part, k in np.ndindex(4, 4, 8):
+        found = words[:, :, thread, part] >> (4 * (k // 2) + 16 * (k % 2)) & 15
+        np.testing.assert_array_equal(found, flat[:, :, 32 * part + 8 * thread + k])
+
+
+def test_what_the_language_makes_of_codes_is_exact() -> None:
+    """The LLVM IR, which is the same on every device, run by this machine's CPU."""
+
+    @njit
+    def each(words: Any, point: Any, exponents: Any, out: Any) -> None:
+        for k in range(words.size):
+            u, v = splat(words[k], 4), splat(words[-1 - k], 4)
+            for pair in (0, 1):
+                points = splat(point[k], 2)
+                if pair == 0:
+                    found = codes_float16(u, v, 2, 0, points, exponents)
+                else:
+                    found = codes_float16(u, v, 2, 1, points, exponents)
+                for j in range(4):
+                    out[k, pair, j] = extract(found, j)
+
+    rng = np.random.default_rng(0)
+    words = rng.integers(-(1 << 31), 1 << 31, 64).astype(np.int32)
+    points = rng.integers(0, 16, words.size).astype(np.int32)
+    out = np.empty((words.size, 2, 4), np.int32)
+    with with_features(frozenset(("f16c", "fma"))):
+        each(words, points, EXPONENTS["float16"], out)
+    got = out.view(np.float16).reshape(words.size, 2, 2, 2, 2)  # pair, step, side, upper half
+    codes = words.view(np.uint32)[:, None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+    sides = np.stack([codes, codes[::-1]], 1).reshape(words.size, 2, 2, 2, 2)  # side, upper half, pair, step
+    np.testing.assert_array_equal(
+        got, sides.transpose(0, 3, 4, 1, 2).astype(np.float16) - points[:, None, None, None, None]
+    )
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90a", "gfx90a", "gfx1201"])
 @pytest.mark.parametrize("rows", [1, 9])
-def test_kernels_compile(rows: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("type", [F16, BF16])
+def test_kernels_compile(type: Type, rows: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", name)
-    program, _ = product(F16, (rows,), 64, 8, 4, 32, True)
+    program, _ = product(type, (rows,), 128, 8, 4, 32, True)
     for kernel in compiled(program, interpreter()).kernels():
         assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[name])

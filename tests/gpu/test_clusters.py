@@ -77,6 +77,34 @@ def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, on: Engine) 
     agree(build, on, special=name in ("reduce_max", "reduce_min"))
 
 
+@pytest.mark.parametrize("type", [F32, F16, F64])
+@pytest.mark.parametrize(
+    "lens",
+    [(2, 3, 8), (1, 8, 4), (2, 9, 5, 4), (1, 40, 12), (1, 64, 8), (2, 100, 4), (1, 128, 36), (1, 250, 4), (1, 300, 4)],
+)
+def test_columns_of_any_number_of_vectors(type: Type, lens: tuple[int, ...], on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, lens))
+        m.add_return([m.add_instruction("softmax", [x], axis=1)])
+
+    agree(build, on, special=True)
+
+
+def test_sums_of_columns_take_turns_in_a_blocks_memory(on: Engine) -> None:
+    """Four reductions of one type, one after the other, and one of another type between."""
+    lens = (2, 12, 8)
+
+    def build(m: Module) -> None:
+        x = first = m.add_parameter("x", Shape(F32, lens))
+        for name in ("reduce_max", "reduce_mean", "reduce_sum", "reduce_min"):
+            row = m.add_instruction(name, [x], axes=(1,))
+            x = m.add_instruction("sub", [first, m.add_instruction("multibroadcast", [row], out_lens=lens)])
+            x = m.add_instruction("add", [x, first])
+        m.add_return([x])
+
+    agree(build, on)
+
+
 def test_columns_are_normalised_across_rows(on: Engine) -> None:
     def build(m: Module) -> None:
         x = m.add_parameter("x", Shape(F32, (2, 70, 3, 24)))

@@ -65,3 +65,34 @@ def test_pieces_that_lie_otherwise_and_one_that_is_computed_in_place(on: Engine)
     m.add_return([m.add_instruction("concat", [turned, repeated, computed, turned], axis=0)])
     found = launches(program, on)
     assert found.count("gpu::copies_kernel") == 1 and len(found) == 2
+
+
+@pytest.mark.parametrize("type", [Type.float_type, Type.half_type])
+def test_keys_and_values_of_a_cache_grow_in_one_launch(type: Type, on: Engine) -> None:
+    program = Program()
+    m = program.main
+    grown = []
+    for k, n in enumerate((5, 4)):
+        past = m.add_parameter(f"past{k}", Shape(type, (2, 3, n, 8)))
+        new = m.add_parameter(f"new{k}", Shape(type, (2, 3, 1, 8)))
+        grown.append(m.add_instruction("concat", [past, new], axis=2))
+    m.add_return(grown)
+    assert launches(program, on) == ["gpu::copies_kernel"]
+
+
+def test_what_reads_the_concatenation_before_is_a_launch_of_its_own(on: Engine) -> None:
+    program = Program()
+    m = program.main
+    x, y, z = (m.add_parameter(n, Shape(Type.float_type, (3, 4))) for n in "xyz")
+    first = m.add_instruction("concat", [x, y], axis=0)
+    part = m.add_instruction("slice", [first], axes=(0,), starts=(1,), ends=(5,))
+    m.add_return([first, m.add_instruction("concat", [part, z], axis=0), m.add_instruction("concat", [z, y], axis=1)])
+    assert launches(program, on) == ["gpu::copies_kernel"] * 2
+
+
+def test_launches_have_room_for_so_many_copies(on: Engine) -> None:
+    program = Program()
+    m = program.main
+    pieces = [m.add_parameter(f"x{k}", Shape(Type.float_type, (2, k + 1))) for k in range(MOST_COPIES - 2)]
+    m.add_return([m.add_instruction("concat", pieces[k:], axis=1) for k in range(3)])
+    assert launches(program, on) == ["gpu::copies_kernel"] * 3

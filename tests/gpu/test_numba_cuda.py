@@ -109,6 +109,7 @@ def test_what_does_not_type_names_the_kernel() -> None:
 
 
 RUNS = """
+import numpy as np
 import mgx_numba as mgx
 from tests.gpu.device_data import close, numbers, softmax_of_sum, wanted
 x, y = numbers(0)

@@ -1,4 +1,4 @@
-"""Remainders of float32, which are exact."""
+"""Remainders of float32 and float64, which are exact."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ NAMES = ("fmod", "mod")
 SPECIAL = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 3.4e38, -3.4e38, 1e-45, 5.5, -2.5, 1e-38], np.float32)
 
 
-def pairs() -> list[np.ndarray]:
+def pairs(dtype: Any = np.float32) -> list[np.ndarray]:
     """Numbers of every exponent, near ones, and all pairs of special ones."""
     rng = np.random.default_rng(0)
-    every = rng.integers(0, 1 << 32, (2, 1 << 15), dtype=np.uint64).astype(np.uint32).view(np.float32)
-    near = rng.uniform(-50, 50, (2, 1 << 12)).astype(np.float32)
-    return [np.concatenate(parts) for parts in zip(every, near, (g.ravel() for g in np.meshgrid(SPECIAL, SPECIAL)))]
+    bits = np.uint32 if dtype is np.float32 else np.uint64
+    every = rng.integers(0, np.iinfo(bits).max, (2, 1 << 15), dtype=bits, endpoint=True).view(dtype)
+    near = rng.uniform(-50, 50, (2, 1 << 12)).astype(dtype)
+    ends = np.array([np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal, np.finfo(dtype).tiny], dtype)
+    special = np.concatenate([SPECIAL.astype(dtype), ends])
+    return [np.concatenate(parts) for parts in zip(every, near, (g.ravel() for g in np.meshgrid(special, special)))]
 
 
 def check_values(name: str, x: np.ndarray, y: np.ndarray, found: np.ndarray) -> None:
@@ -36,8 +39,9 @@ def check_values(name: str, x: np.ndarray, y: np.ndarray, found: np.ndarray) -> 
     assert np.array_equal(np.signbit(found[zero]), np.signbit(wanted[zero]))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_language_makes_of_them_is_exact(name: str) -> None:
+def test_what_the_language_makes_of_them_is_exact(name: str, dtype: Any) -> None:
     """The LLVM IR, which is the same on every device, run by this machine's CPU."""
     function = getattr(remainders, f"{name}_exact")
 
@@ -46,7 +50,7 @@ def test_what_the_language_makes_of_them_is_exact(name: str) -> None:
         for k in range(x.size):
             out[k] = function(x[k], y[k])
 
-    x, y = pairs()
+    x, y = pairs(dtype)
     found = np.empty_like(x)
     with with_features(frozenset(("fma", "f16c"))):
         every(x, y, found)
@@ -54,19 +58,20 @@ def test_what_the_language_makes_of_them_is_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32])
 def test_they_have_kernels(name: str, dtype: Any, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.arange(-20, 21).astype(dtype)
     arrays = [x, np.where(x % 7 == 0, 3, x[::-1] % 7).astype(dtype)]
     check_operator(on, name, arrays)
-    if dtype is np.float32:
+    if dtype in (np.float32, np.float64):
         monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
         check_compiles(name, [a[:3] for a in arrays], interpreter())
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", NAMES)
-def test_all_numbers_on_the_device(name: str) -> None:
-    x, y = pairs()
+def test_all_numbers_on_the_device(name: str, dtype: Any) -> None:
+    x, y = pairs(dtype)
     (found,) = compiled(operator_program(name, [x, y]), cuda_engine()).run({"p0": x, "p1": y})
     check_values(name, x, y, found)

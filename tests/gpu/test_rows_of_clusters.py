@@ -17,6 +17,8 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import assert_agrees, reference
+from ..passes.group_norms import network
+from ..passes.support import random_inputs
 from .programs import compiled, interpreter
 
 F32, F16 = Type.float_type, Type.half_type
@@ -141,3 +143,19 @@ def test_the_instructions_are_those_of_clusters() -> None:
         "%cluster_ctarank",
     ):
         assert wanted in text, wanted
+
+
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize(("lens", "groups"), [([2, 8, 9, 4], 2), ([1, 12, 7, 5], 4), ([2, 6, 3, 3], 3)])
+def test_groups_of_channels_are_normalised_where_they_lie(
+    lens: list[int], groups: int, merged: bool, on: Engine
+) -> None:
+    program = network(lens, groups, merged)
+    net = compiled(program, on, fast_math=True)
+    inputs = random_inputs(program)
+    inputs["x"][0, 0, 0, 0] = np.inf
+    assert_agrees(net.run(inputs), reference(program, inputs))
+    assert net.executable is not None
+    labels = [step.label for step in net.executable.plan.steps]
+    assert sum("reduce_mean" in label for label in labels) == 1
+    assert sum("transpose" in label or "copy" in label for label in labels) <= 2, labels  # of the input and the result

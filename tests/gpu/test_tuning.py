@@ -6,6 +6,7 @@ The interpreter's times say nothing, so a time is given for each kernel of a can
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -303,3 +304,17 @@ def test_dynamic_programs_are_not_measured(measured: list[tuple[DeviceBench, Can
         warnings.simplefilter("error")
         assert np.asarray(net.run({"x": np.ones((3, 8), np.float16)})[0]).tolist() == [[8.0] * 8] * 3
     assert not measured
+
+
+def test_records_of_all_tilings_can_be_read(hopper: None) -> None:
+    """And those with a number that is 0, which a file may have."""
+    for request in (placed(512, 512, 512), placed(300, 200, 100, "float32"), placed(4, 512, 256), convolution(64, 14)):
+        own = candidates(request)
+        for candidate in (*own, *refinements(request, own[0])):
+            made = TuningRecord(
+                request.key(), BACKEND.fingerprint(), candidate.solver.name, candidate.configuration, 1e-6, date=""
+            )
+            read = TuningRecord.from_json(json.loads(json.dumps(made.to_json())))
+            assert read == made and candidate_of(request, read) == candidate
+            none = dataclasses.replace(made, configuration={"splits": 0})
+            assert TuningRecord.from_json(json.loads(json.dumps(none.to_json()))) == none

@@ -8,6 +8,7 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
+from mgx_numba.codegen.gpu.contraction.placed import in_turns
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -43,10 +44,11 @@ def on(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(
     params=[
         (WarpgroupTile(64, 64, 2, 1), 0),
-        (WarpgroupTile(128, 128, 2, 2, 1), 1),
+        (WarpgroupTile(128, 128, 2, 2), 1),
         (WarpgroupTile(192, 64, 2, 1), 2),
+        (WarpgroupTile(64, 128, 2, 1, 2), 2),
     ],
-    ids=["", "rounds", "high"],
+    ids=["", "rounds", "high", "pairs"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
@@ -239,3 +241,39 @@ def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
     assert alone.reads_at_once < beside.reads_at_once == wgmma_tiles.AHEAD
     for tile in wgmma_tiles.TILES:  # what fits: sums, the vectors and what else a thread holds
         assert tile.spare_registers > 0 and tile.reads_at_once in (1, 2, wgmma_tiles.AT_ONCE, wgmma_tiles.AHEAD)
+
+
+@pytest.mark.parametrize(
+    ("columns", "types", "turns"), [(128, F16, 8), (160, BF16, 8), (96, F32, 4), (100, F16, 0), (64, Type.int8_type, 4)]
+)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_columns_of_constants_lie_in_turns(
+    columns: int, types: Type, turns: int, batch: tuple[int, ...], on: Engine
+) -> None:
+    """Each thread's sums are then neighbours, so that nothing is exchanged."""
+    program, rng = Program(), np.random.default_rng(columns)
+    m: Module = program.main
+    integer = types is Type.int8_type
+    lens = ((*batch, 70, 128), (*batch, 128, columns))
+    values = [rng.integers(-9, 10, n).astype(types.numpy) for n in lens]
+    x = m.add_parameter("x", Shape(types, lens[0]))
+    sums = m.add_instruction("quant_dot" if integer else "dot", [x, m.add_literal(values[1])])
+    m.add_return([m.add_instruction("relu", [sums])])
+    made = compiled(program, on, fast_math=True, float32_matmul_precision="medium")
+    text = made.kernels()[0].text
+    assert ("sums_in_turns" in text) == bool(turns)
+    assert not turns or f", {turns})" in text.split("sums_in_turns")[1].split("\n")[0]
+    (got,), (wanted,) = made.run({"x": values[0]}), reference(program, {"x": values[0]}).results
+    if integer:
+        np.testing.assert_array_equal(got, wanted)
+    else:
+        assert np.abs(got.astype(np.float64) - wanted).max() <= ALLOWED[types] * np.abs(wanted.astype(np.float64)).max()
+
+
+def test_the_order_of_columns_in_turns() -> None:
+    """Of 4 times 4 columns thread q has those from 4 q on; sums give it 2 q, the next one, and both 8 further."""
+    order = in_turns(np.arange(32)[:, None], 0, 4).reshape(2, 16)
+    for q in range(4):
+        own = [2 * q, 2 * q + 1, 8 + 2 * q, 8 + 2 * q + 1]
+        assert order[0, own].tolist() == list(range(4 * q, 4 * q + 4))
+    assert np.array_equal(order[1], order[0] + 16)

@@ -31,8 +31,11 @@ def test_version_is_semantic_and_read_from_the_package(config: configparser.Conf
     assert config["metadata"]["version"] == "attr: mgx_numba._version.__version__"
 
 
+EXTRAS = ["bench", "cuda", "docs", "image", "ray", "report", "tensorflow", "test"]
+
+
 def test_extras_are_the_documented_ones(config: configparser.ConfigParser) -> None:
-    assert sorted(config["options.extras_require"]) == ["bench", "docs", "image", "ray", "report", "tensorflow", "test"]
+    assert sorted(config["options.extras_require"]) == EXTRAS
 
 
 def test_files_of_the_package_that_are_no_modules_are_released(config: configparser.ConfigParser) -> None:

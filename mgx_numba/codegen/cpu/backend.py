@@ -41,6 +41,10 @@ class CpuBackend:
 
         return device_fingerprint()
 
+    def family(self) -> str:
+        """See `Backend.family`: LLVM's name of the CPU."""
+        return self.fingerprint().cpu
+
     def unit(self, kernels: Sequence[KernelSource]) -> str:
         """See `Backend.unit`."""
         from .units import unit_of

@@ -41,6 +41,12 @@ class GpuBackend:
 
         return device_fingerprint()
 
+    def family(self) -> str:
+        """See `Backend.family`: the architecture's name, empty where none is known. H100 and H200 have the same
+        multiprocessors, and as many."""
+        names = self.fingerprint().features
+        return names[0] if names else ""
+
     def unit(self, kernels: Sequence[KernelSource]) -> str:
         """See `Backend.unit`."""
         from .units import unit_of

@@ -15,7 +15,7 @@ _LIBRARY = {
     Type.double_type: frozenset(
         (
             *"log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),
-            *"atanh pow gelu_erf softplus mish fmod mod".split(),
+            *"atanh pow gelu_erf softplus mish".split(),
         )
     ),
 }
@@ -71,7 +71,7 @@ class ThreadPrinter(VectorPrinter):
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _LIBRARY.get(operands[0].dtype.compute, ()):
             raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
-        if name in _EXACT and operands[0].dtype.compute is Type.float_type:
+        if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):
             arguments = ", ".join(self.register(x) for x in operands)
             return VectorValue(self.buffer.emit(f"{name}_exact({arguments})"), result)
         if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:

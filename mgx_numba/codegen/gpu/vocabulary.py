@@ -35,6 +35,10 @@ Tensor cores (sm_80 and above, sm_89 for float8; `lang.tensor_cores` says which 
     words_of(p) floats_of(p)             the same place as a pointer to int32, to float32
     join2(a, b) join4(a, b, c, d)        vectors side by side
     pack_words(v)                        pairs of 16-bit elements as int32
+    codes_float16(u, v, WORD, PAIR, points, exponents) codes_bfloat16(...)
+                                         the operand a of mma from codes of 4 bits: those of word WORD of u less the
+                                         first point as row g, of v less the second one as row g + 8, of each word codes
+                                         k and k + 4, side by side, for k = 2 PAIR and the next one (`lang.codes`)
     low2(v) high2(v)                     the first and the last two of four lanes
     ldmatrix4(p, i)                      four tiles of eight rows of 16 bytes of the block's memory; p[i] is the row
                                          that this lane points to (`lang.pipelines`)
@@ -50,20 +54,24 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     mbarrier_init(p, n)                  a barrier of n arrivals at the int64 p of the block's memory
     mbarrier_fence()                     before the barrier() after which others use barriers that this thread made
     mbarrier_arrive(p)                   one arrival
+    mbarrier_arrive_at(p, rank)          one arrival at the barrier that lies where p does in the cluster's block rank
     mbarrier_expect(p, bytes)            one arrival, and the phase is not over before so many bytes have come
     mbarrier_wait(p, parity)             until the phase of this parity is over; phases count from 0
     tensor_map(args, SLOT)               what the words from SLOT on describe (`codegen.launch.TensorLayout`)
     tensor_prefetch(map)                 asks for the description of a tensor before it is needed
     place4(i, j, k, l)                   indices of a box's first element, the contiguous dimension first
     tensor_load(p, map, b, place)        a box to p, with its bytes to the barrier b; one thread asks for it
+    tensor_load_to_all(p, map, b, place, BLOCKS)
+                                         the same to each of the BLOCKS blocks of the cluster, with its bytes to the
+                                         barrier of each
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
 
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
     cluster_barrier()                    until all threads of all blocks of the cluster are here
-    cluster_arrive() cluster_wait()      the same in two; of what was before the first, others only see barriers
-                                         that mbarrier_fence() has told of. Between them no block's memory is touched
+    cluster_arrive() cluster_wait()      the same in two; of what was done before the first, others only see barriers
+                                         that mbarrier_fence() has told of
     cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
     cluster_send(p, i, x, rank, b)       x, of 4 or 8 bytes, to p[i] of another block's memory, with its bytes to the
                                          barrier b there
@@ -88,10 +96,13 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
                                          piece PART of 4 LANES columns; for thread q of four from column q LANES on,
                                          of 4 lanes from 8 (q % 2) + 4 (q // 2) on; all 32 threads of a warp call it
+    sums_in_turns(sums, ROW, PART, LANES)
+                                         the same of columns that lie in turns (`contraction.placed.in_turns`): the
+                                         thread's own sums, from column q LANES on
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
-                                         within 4 units in the last place (`lang.quick`)
+                                         within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
 
 Elements of 8 bits
@@ -101,7 +112,7 @@ Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
 
-Exact remainders of float32 (`lang.remainders`)
+Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
 
 Faults
@@ -123,6 +134,7 @@ from .lang import (
     blocks,
     bytes,
     clusters,
+    codes,
     faults,
     mbarriers,
     pipelines,
@@ -137,6 +149,7 @@ from .lang import (
 from .lang.blocks import *
 from .lang.bytes import *
 from .lang.clusters import *
+from .lang.codes import *
 from .lang.faults import *
 from .lang.mbarriers import *
 from .lang.periodic import *
@@ -150,7 +163,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, faults, mbarriers, memory, pipelines, quick, reduce, remainders, rounding,
-    tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, codes, faults, mbarriers, memory, pipelines, quick, reduce, remainders,
+    rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -22,7 +22,7 @@ MAX_NAME = 64
 
 def epilogue_parameters(module: Module, contraction: Instruction) -> list[Instruction]:
     """Parameters that operations after the contraction read, in order of declaration."""
-    before = {contraction, *_before(contraction), *_behind(contraction.inputs[1], ())}
+    before = {contraction, *_behind(contraction.inputs[0], ()), *_behind(contraction.inputs[1], ())}
     return [p for p in module.parameters() if any(user not in before for user in p.users)]
 
 
@@ -31,7 +31,7 @@ def prologue_parameters(module: Module, contraction: Instruction) -> tuple[Instr
     operations before it read, in order of declaration."""
     before = _before(contraction)
     if not before:
-        return contraction.inputs[0], []
+        return _stored(contraction.inputs[0]), []
     read = [p for p in module.parameters() if any(user in before for user in p.users)]
     source = next(p for p in read if varies_over_pixels(p.shape))
     return source, [p for p in read if p is not source]
@@ -39,8 +39,7 @@ def prologue_parameters(module: Module, contraction: Instruction) -> tuple[Instr
 
 def weights_parameter(contraction: Instruction) -> Instruction:
     """The parameter that the contraction's right operand is, or is the float32 form of."""
-    right = contraction.inputs[1]
-    return right if right.is_param else right.inputs[0]
+    return _stored(contraction.inputs[1])
 
 
 def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str], fast_math: bool) -> Epilogue:
@@ -77,8 +76,15 @@ def make_prologue(
     return Prologue(operands, body, fast_math, name)
 
 
+def _stored(operand: Instruction) -> Instruction:
+    """The operand, or what it is the float32 form of."""
+    return operand.inputs[0] if operand.name == "convert" else operand
+
+
 def _before(contraction: Instruction) -> set[Instruction]:
-    """The operations that make the contraction's left operand."""
+    """The operations that make the contraction's left operand, if it is more than the float32 form of a parameter."""
+    if _stored(contraction.inputs[0]).is_param:
+        return set()
     return {ins for ins in _behind(contraction.inputs[0], ()) if isinstance(ins.op, Pointwise)}
 
 

@@ -178,9 +178,9 @@ class TuningRecord:
                 raise FormatError(f"tuning record: {name!r} must be a number from 0 on")
         configuration = value.get("configuration")
         if not isinstance(configuration, dict) or not all(
-            isinstance(k, str) and _is_count(v) for k, v in configuration.items()
+            isinstance(k, str) and (_is_count(v) or _is_zero(v)) for k, v in configuration.items()
         ):
-            raise FormatError("tuning record: 'configuration' must map names to positive integers")
+            raise FormatError("tuning record: 'configuration' must map names to integers from 0 on")
         return cls(
             Problem.from_json(value.get("problem")),
             DeviceFingerprint.from_json(value.get("fingerprint")),
@@ -237,6 +237,10 @@ def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list
 
 def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == 0
 
 
 def _is_count(value: Any) -> bool:

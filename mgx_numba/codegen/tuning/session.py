@@ -265,7 +265,7 @@ def open_tuning(
     if records:
         layers.append(MemoryLayer("model", records))
     user = UserLayer()
-    layers += [user, ShippedLayer(backend.fingerprint().cpu)]
+    layers += [user, ShippedLayer(backend.family())]
 
     def keep(new: Sequence[TuningRecord]) -> None:
         if not paths:

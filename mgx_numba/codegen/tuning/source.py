@@ -28,7 +28,7 @@ __all__ = [
 
 ENVIRONMENT = "MIGRAPHX_PROBLEM_CACHE"
 SHIPPED = Path(__file__).parent / "shipped"
-"""Folder of records that come with the package, a file for each of LLVM's names of CPUs."""
+"""Folder of records that come with the package, a file for each `Backend.family`."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 
@@ -120,15 +120,15 @@ class UserLayer:
 
 
 class ShippedLayer:
-    """Records that come with the package, for classes of CPUs: those whose best choice the cost model misses.
+    """Records that come with the package, for classes of devices: those whose best choice the cost model misses.
 
-    None is exact: they were measured on a machine with such a CPU, not on this one.
+    None is exact: they were measured on a machine with such a device, not on this one.
     """
 
     origin = "shipped"
 
-    def __init__(self, cpu: str, folder: Path = SHIPPED) -> None:
-        self._path = folder / f"{cpu}.json"
+    def __init__(self, family: str, folder: Path = SHIPPED) -> None:
+        self._path = folder / f"{family}.json"
         self._found: MemoryLayer | None = None
 
     def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:

@@ -42,6 +42,7 @@ from . import (
     simplify_reshapes,
     split_channel_groups,
     split_reduce,
+    store_bfloat16,
     truncate_float,
     use_double,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "simplify_reshapes",
     "split_channel_groups",
     "split_reduce",
+    "store_bfloat16",
     "truncate_float",
     "use_double",
 ]

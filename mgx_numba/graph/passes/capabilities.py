@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.shape import Shape
 
 if TYPE_CHECKING:
+    from ..instruction import Instruction
     from ..module import Module
 
 __all__ = ["Capabilities", "ReductionWalk"]
@@ -57,6 +58,9 @@ class Capabilities:
         signed_left: whether kernels multiply left operands in int8; else they are made uint8.
         float8_products: whether kernels multiply float8, e4m3fn and e5m2; else it is how values are stored.
         narrow_results: whether a reduction's kernel stores what is rounded of its result besides the result itself.
+        multiplies_bfloat16: whether a product of float32 with constant weights in bfloat16 is best computed of left
+            operands that are stored in bfloat16; None if none is.
+        depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
     """
@@ -73,3 +77,5 @@ class Capabilities:
     signed_left: bool = False
     float8_products: bool = False
     narrow_results: bool = False
+    multiplies_bfloat16: Callable[[Instruction], bool] | None = None
+    depthwise_integers: bool = False

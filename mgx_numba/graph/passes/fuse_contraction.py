@@ -11,12 +11,13 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
+from .capabilities import Capabilities
 from .eliminate_data_type import is_stored_weight
 from .fuse_matmul_nbits import reads_blocks
 from .fuse_reduce import REDUCTIONS
 from .narrow_operands import take_narrow_operands
 from .prologue import pointwise_over, prologue_of
-from .regions import extract, grow, order_of, unfusable
+from .regions import Refuses, extract, grow, order_of, unfusable
 from .truncate_float import widens
 
 __all__ = ["FuseContraction"]
@@ -39,6 +40,8 @@ class FuseContraction(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         order = order_of(module)
+        can = options.capabilities
+        narrow = can is not None and can.multiplies_bfloat16 is not None
         for ins in list(module):
             if ins.name not in CONTRACTIONS or ins.module is not module:
                 continue
@@ -48,13 +51,16 @@ class FuseContraction(Pass):
             if reason is not None:
                 self._note(ins, reason)
                 continue
-            stored = _stored_weights(module, ins, order)
+            stored = _stored_operands(module, ins, order, can)
             before = stored + [i for i in prologue_of(ins, order, self._note) if i not in stored]
             refuses = pointwise_over(ins.shape.lens)
+            if narrow:
+                refuses = _keeping_narrow(refuses)
             region = before + grow([ins], order, refuses, note=self._note)
             region = take_narrow_operands(module, region, order, refuses)
             if Type.half_type in options.epilogue_types:
                 region = _without_widened_result(region, ins)
+            if narrow or Type.half_type in options.epilogue_types:
                 region = sorted(region + _widened(module, region[len(before) :], order), key=order.__getitem__)
             if len(region) > 1:
                 self.log.apply(self.name, ins)
@@ -77,10 +83,25 @@ def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:
     return None if is_constant(b) else "the right-hand side of a product of integers is not constant"
 
 
-def _stored_weights(module: Module, ins: Instruction, order: dict[Instruction, int]) -> list[Instruction]:
-    """The conversion of the right-hand side, if that is a constant in 16 bits: one for this contraction alone."""
-    weights = ins.inputs[1]
-    return [_own(module, weights, [ins], order)] if is_stored_weight(weights) else []
+def _stored_operands(
+    module: Module, ins: Instruction, order: dict[Instruction, int], can: Capabilities | None
+) -> list[Instruction]:
+    """The conversion of the right-hand side, if that is a constant in 16 bits, and then that of the left-hand side, if
+    that is in bfloat16 and multiplied so: each for this contraction alone."""
+    left, weights = ins.inputs[:2]
+    if not is_stored_weight(weights):
+        return []
+    found = [_own(module, weights, [ins], order)]
+    if can is not None and can.multiplies_bfloat16 is not None and widens(left):
+        narrow = left.inputs[0].shape.type is Type.bf16_type is weights.inputs[0].shape.type
+        if narrow and not is_constant(left) and can.multiplies_bfloat16(ins):
+            found.append(_own(module, left, [ins], order))
+    return found
+
+
+def _keeping_narrow(refuses: Refuses) -> Refuses:
+    """Refuses what makes float32 of 16 bits, too: who reads that does it."""
+    return lambda ins: "it widens what is stored in 16 bits" if widens(ins) else refuses(ins)
 
 
 def _own(

@@ -9,6 +9,8 @@ What only moves or compares elements does so in 8 bits (`rules.quantized`).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...core.types import Type
@@ -25,6 +27,8 @@ __all__ = ["SimplifyQdq"]
 INT32 = np.iinfo(np.int32)
 SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
 PRODUCTS_OF_FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e5m2_type})
+MOST_TAPS = 512
+"""Of a channel by itself: sums of so many products are below 2**24, so that float32 has them."""
 FEWEST_CHANNELS = 4
 """Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
 
@@ -59,6 +63,14 @@ def _unsigned(x: Instruction, b: RewriteBuilder) -> Instruction:
         return b.op("quantizelinear", value, scale, b.convert(point, Type.uint8_type))
     wide = b.convert(x, Type.int16_type)
     return b.convert(b.op("add", wide, b.scalar(SHIFT, wide)), Type.uint8_type)
+
+
+def _is_depthwise(m: Match) -> bool:
+    """Whether each channel is a group, of integers, and the target has a kernel for that."""
+    can, (channels, inputs, *taps) = m.options.capabilities, m.w.shape.lens
+    if can is None or not can.depthwise_integers or m.x.inputs[0].shape.type not in INT8:
+        return False
+    return inputs == 1 and channels == m.x.shape.lens[1] and math.prod(taps) <= MOST_TAPS
 
 
 def _right(m: Match, b: RewriteBuilder, axis: int) -> tuple[Instruction, np.ndarray, np.ndarray] | str:
@@ -196,7 +208,7 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
     group, padding = attributes["group"], attributes["padding"]
     if attributes["padding_mode"] is not PaddingMode.default_:
         return "the convolution computes its own padding"
-    if group > 1 and m.w.shape.lens[1] % FEWEST_CHANNELS:
+    if group > 1 and m.w.shape.lens[1] % FEWEST_CHANNELS and not _is_depthwise(m):
         return "a group has few input channels"
     right = _right(m, b, 0)
     if isinstance(right, str):

@@ -29,7 +29,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Form:
+class GroupForm:
     """Lengths that values of a region have: of which of the finest axes each of their own consists, and which of the
     finest axes are reduced."""
 
@@ -68,7 +68,7 @@ class _Region:
 
     def __init__(self, module: Module, root: Instruction, order: Mapping[Instruction, int]) -> None:
         self.module, self.root = module, root
-        self.members: dict[Instruction, Form] = {}
+        self.members: dict[Instruction, GroupForm] = {}
         self.reductions: list[Instruction] = []
         self.reason = "lengths are known at run time only"
         source = root.inputs[0].shape
@@ -79,7 +79,7 @@ class _Region:
             self.reason = "it makes no groups of channels"
             return
         self.finest, image, own = found
-        self.image, self.full = Form(source.lens, image), Form(root.shape.lens, own)
+        self.image, self.full = GroupForm(source.lens, image), GroupForm(root.shape.lens, own)
         self.members[root] = self.full
         self._grow(order)
         self.reason = self._refused()
@@ -95,7 +95,7 @@ class _Region:
                 self.members[ins] = form
                 waiting.update(user for user in ins.users if user in order)
 
-    def _form_of(self, ins: Instruction) -> Form | None:
+    def _form_of(self, ins: Instruction) -> GroupForm | None:
         """The form of a user's value; None if it is no part of the region."""
         forms = [self.members.get(i) for i in ins.inputs]
         first = next(form for form in forms if form is not None)
@@ -113,13 +113,13 @@ class _Region:
         joins = all(f == first if f is not None else _is_spread(i) for f, i in zip(forms, ins.inputs))
         return first if joins and all(i.shape.lens == first.lens for i in ins.inputs) else None
 
-    def _reduced(self, ins: Instruction) -> Form | None:
+    def _reduced(self, ins: Instruction) -> GroupForm | None:
         axes = ins.op.axes  # type: ignore[attr-defined]
         reduced = frozenset(a for axis in axes for a in self.full.groups[axis % len(self.full.lens)])
         if not reduced or (self.reductions and self.members[self.reductions[0]].reduced != reduced):
             return None
         self.reductions.append(ins)
-        return Form(ins.shape.lens, self.full.groups, reduced)
+        return GroupForm(ins.shape.lens, self.full.groups, reduced)
 
     def _refused(self) -> str:
         if not self.reductions:
@@ -167,7 +167,7 @@ class _Region:
             return builder.op("reshape", source, dims=lens)
         return builder.op(source.op, builder.op("reshape", source.inputs[0], dims=lens))
 
-    def _spread(self, builder: RewriteBuilder, ins: Instruction, form: Form) -> Instruction:
+    def _spread(self, builder: RewriteBuilder, ins: Instruction, form: GroupForm) -> Instruction:
         """A broadcast operand over the finest axes."""
         value = ins.inputs[0]
         lens = self._finest(form.groups, form.lens, form.reduced)

@@ -13,7 +13,7 @@ from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.store import Store
 from ...errors import ShapeError
-from ..plan import HostStep, Plan, Step, TensorView
+from ..plan import HostStep, Plan, PlannedStep, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
@@ -30,7 +30,7 @@ IDLE_BYTES = 1 << 30
 """Contexts that wait for the next call may hold this much arena together, besides the last one."""
 
 View = Callable[[TensorView], np.ndarray]
-TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
+TraceCallback = Callable[[int, "PlannedStep", float, View], None]
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Executable:
         seconds = np.zeros((iterations, len(self.plan.steps)))
         for row in seconds:
 
-            def note(index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
+            def note(index: int, step: PlannedStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
                 row[index] = elapsed
 
             self.run_traced(inputs, note)

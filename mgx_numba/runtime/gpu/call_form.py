@@ -13,7 +13,7 @@ import numpy as np
 from ...codegen.launch import Grid, TensorLayout
 from ...errors import CompileError, ParameterError
 from ..memory import numpy_dtype
-from ..plan import HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
+from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
 from .blocks import DeviceBlock
 from .engine import Engine, Queue, Recording
 
@@ -96,7 +96,7 @@ class CallForm:
         memory: ContextMemory,
         given: Sequence[bool],
         keeps: bool,
-        run_host_step: Callable[[HostStep, Queue], None],
+        run_between: Callable[[HostStep | ControlStep, Queue], None],
     ) -> None:
         plan, engine = executable.plan, executable.engine
         self._executable, self._memory, self._plan = executable, memory, plan
@@ -120,7 +120,7 @@ class CallForm:
         self._uses: dict[tuple[Region, int], list[_Occurrence]] = {place: [] for place in self._coming}
         self._words: dict[int, np.ndarray] = {}
         self._queue = queue
-        self._run_host_step = run_host_step
+        self._run_between = run_between
         self._recordings: list[Recording] = []
         self.segments: list[Segment] = []
 
@@ -200,7 +200,7 @@ class CallForm:
             queue.download(self._memory.told, self._memory.fault.address)
 
     def _record(self) -> None:
-        """Record copies and kernels between host steps together."""
+        """Record copies and kernels between other steps together."""
         self._recordings = []
         segments: list[Segment] = []
         for uses in self._uses.values():
@@ -215,7 +215,7 @@ class CallForm:
             else:
                 self._close(asked, segments)
                 asked, number = [], 0
-                segments.append(partial(self._run_host_step, step))
+                segments.append(partial(self._run_between, step))
         asked.append(partial(self.download, self._queue))
         self._close(asked, segments)
         self.segments = segments

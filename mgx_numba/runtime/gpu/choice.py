@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...codegen.gpu.driver import library
 from ...codegen.gpu.driver.device import memory_at
+from ...codegen.gpu.driver.hip import hip_memory_at, uses_hip
 from ...errors import DeviceError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def interpreted(devices: int = 1) -> Iterator[None]:
 
 def missing() -> str:
     """Why no engine can be used; empty if one can."""
-    return "" if _interpreting.get() else library.missing()
+    return "" if _interpreting.get() or uses_hip() else library.missing()
 
 
 def engine(number: int = 0) -> Engine:
@@ -45,6 +46,10 @@ def engine(number: int = 0) -> Engine:
     """
     standing_in = _interpreting.get()
     if not standing_in:
+        if uses_hip():
+            from .hip import hip_engine
+
+            return hip_engine(number)
         from .cuda import cuda_engine
 
         return cuda_engine(number)
@@ -58,6 +63,10 @@ def engines() -> Sequence[Engine]:
     standing_in = _interpreting.get()
     if standing_in:
         return standing_in
+    if uses_hip():
+        from .hip import hip_engines
+
+        return hip_engines()
     from .cuda import cuda_engines
 
     return cuda_engines()
@@ -69,4 +78,5 @@ def engine_at(address: int) -> Engine | None:
     if standing_in:
         return next((one for one in standing_in if one.holds(address)), None)
     number = memory_at(address)
+    number = hip_memory_at(address) if number is None else number
     return None if number is None else engine(number)

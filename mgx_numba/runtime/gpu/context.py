@@ -14,9 +14,10 @@ from ...core.shape import Shape
 from ...core.types import Type
 from ...errors import ShapeError
 from ..memory import numpy_dtype
-from ..plan import HostStep, Pointer, Region, Step, TensorView
+from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn, owned
+from .control import Control
 from .engine import Queue
 from .transfers import to_device
 
@@ -32,7 +33,7 @@ MOST_FORMS = 4
 
 Tensor = np.ndarray | DeviceArray
 View = Callable[[TensorView], np.ndarray]
-TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
+TraceCallback = Callable[[int, "PlannedStep", float, View], None]
 
 
 class DeviceContext:
@@ -54,6 +55,7 @@ class DeviceContext:
         self._hosted: dict[int, np.ndarray] = {}
         self._inputs: Sequence[Tensor] = ()
         self._form: CallForm
+        self._control: Control | None = None
         self._forget_fault()
 
     def idle_for(self, queue: Queue | None) -> bool:
@@ -108,7 +110,7 @@ class DeviceContext:
             if isinstance(step, Step):
                 seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
             else:
-                seconds = self.queue.timed(partial(self._run_host_step, step, self.queue))
+                seconds = self.queue.timed(partial(self._run_between, step, self.queue))
             callback(index, step, seconds, self._view)
         self.queue.recorded(partial(form.download, self.queue))()
         self._wait(self.queue)
@@ -125,7 +127,7 @@ class DeviceContext:
                 again()
                 seconds.append(self.queue.timed(again) / repeats)
             else:
-                seconds.append(self.queue.timed(partial(self._run_host_step, step, self.queue)))
+                seconds.append(self.queue.timed(partial(self._run_between, step, self.queue)))
         return seconds
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
@@ -167,7 +169,7 @@ class DeviceContext:
         if found is None:
             while len(self._forms) >= MOST_FORMS:
                 self._forms.popitem(last=False)
-            found = CallForm(self._executable, self.queue, self._memory, given, keeps, self._run_host_step)
+            found = CallForm(self._executable, self.queue, self._memory, given, keeps, self._run_between)
             self._forms[given, keeps] = found
         elif len(self._forms) > 1:
             self._forms.move_to_end((given, keeps))
@@ -284,6 +286,22 @@ class DeviceContext:
         queue.download(memory, self._form.address(place) + low)
         queue.wait()
         return memory
+
+    def _run_between(self, step: HostStep | ControlStep, queue: Queue) -> None:
+        """Do a step that is no kernel."""
+        if isinstance(step, HostStep):
+            self._run_host_step(step, queue)
+            return
+        if self._control is None:
+            self._control = Control(self._executable)
+        self._control.run(step.control, queue, self._form.address, self._known)
+
+    def _known(self, place: Pointer) -> np.ndarray | None:
+        """What the host has of a place without asking the device: a constant, or a parameter that is its own."""
+        if place.region is Region.CONSTANT:
+            return self._executable.host_constants[place.index].reshape(-1).view(np.uint8)[place.offset :]
+        given = self._inputs[place.index] if place.region is Region.PARAMETER else None
+        return given.reshape(-1).view(np.uint8)[place.offset :] if isinstance(given, np.ndarray) else None
 
     def _run_host_step(self, step: HostStep, queue: Queue) -> None:
         """Call a host step's function and put its results where the plan says.

@@ -14,7 +14,7 @@ from ...core.shape import Shape
 from ...core.types import from_numpy
 from ...errors import DeviceError
 from ..memory import numpy_dtype
-from ..plan import HostStep, Plan, Step, TensorSpec
+from ..plan import ControlStep, HostStep, Plan, Step, TensorSpec
 from .constants import DeviceConstants
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
@@ -24,12 +24,16 @@ __all__ = ["DeviceExecutable"]
 MOST_CONTEXTS = 8
 """Contexts beyond those of running calls: each has an arena, and lets a call on another stream go on at once."""
 
+_NOBODYS = 0
+"""Stream that results are noted to be written on which a plan hands on to itself; nobody asks for it."""
+
 
 class DeviceExecutable:
     """A plan ready to run on one engine; any number of threads may call `run`, each in a context of its own.
 
     ``result_shapes`` are those of the results, None of one whose shape a host step tells; ``checked`` says whether
-    kernels check indices, ``hosted`` whether there are host steps.
+    kernels check indices, ``hosted`` whether there are host steps; ``bodies`` are what control steps run, by the
+    identity of their plans.
     """
 
     def __init__(
@@ -51,7 +55,10 @@ class DeviceExecutable:
         kernels = plan.kernels()
         self.functions = dict(zip(kernels, engine.load(kernels, progress, store)))
         self.host_constants = [np.asarray(array, order="C") for array in plan.constants]
-        self.constants = (constants or DeviceConstants(engine)).placed(self.host_constants)
+        constants = constants or DeviceConstants(engine)
+        self.constants = constants.placed(self.host_constants)
+        inner = [p for step in plan.steps if isinstance(step, ControlStep) for p in step.plans]
+        self.bodies = {id(p): DeviceExecutable(p, engine, progress, store, constants) for p in inner}
         self.result_shapes = [_shape_of(spec) for spec in plan.outputs]
         self.checked = any(isinstance(step, Step) and step.checks for step in plan.steps)
         self.hosted = any(isinstance(step, HostStep) for step in plan.steps)
@@ -87,6 +94,19 @@ class DeviceExecutable:
                 return context.run(inputs, outputs, queue, stream)
             finally:
                 self._give(context)
+
+    def run_within(self, queue: Queue, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
+        """Ask a queue for a run, as part of what a plan around this one does; arguments otherwise as of `run`. Waits
+        for it where kernels check indices.
+
+        Raises:
+            DeviceError, ShapeError: as `run`.
+        """
+        context = self._take(queue)
+        try:
+            context.run(inputs, outputs, queue, None if self.checked else _NOBODYS)
+        finally:
+            self._give(context)
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each; seconds are

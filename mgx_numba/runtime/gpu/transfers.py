@@ -9,7 +9,7 @@ from ...core.shape import Shape
 from ...core.types import from_numpy
 from .engine import Engine, Queue
 
-__all__ = ["to_device", "to_host"]
+__all__ = ["copy_within", "fill", "to_device", "to_host"]
 
 
 def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None = None) -> DeviceArray:
@@ -21,11 +21,25 @@ def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None 
     source = np.ascontiguousarray(array)
     kind = from_numpy(source.dtype)
     block = engine.kept.take(source.nbytes, name, queue)
+    made = DeviceArray(Shape(kind, array.shape) if array.ndim else Shape(kind), block.address, engine.number, block)
+    fill(engine, made, source, queue)
+    return made
+
+
+def fill(engine: Engine, target: DeviceArray, source: np.ndarray, queue: Queue | None = None) -> None:
+    """Copy a C-contiguous array to a row-major tensor of a device that has as many bytes."""
     with engine.use():
         on = queue or engine.queue(0)
-        on.upload(block.address, source)
+        on.upload(target.address, source)
         on.wait()
-    return DeviceArray(Shape(kind, array.shape) if array.ndim else Shape(kind), block.address, engine.number, block)
+
+
+def copy_within(engine: Engine, target: DeviceArray, source: DeviceArray) -> None:
+    """Copy a row-major tensor of a device to another of the same bytes."""
+    with engine.use():
+        on = engine.queue(0)
+        on.copy(target.address, source.address, source.shape.bytes)
+        on.wait()
 
 
 def to_host(engine: Engine, value: DeviceArray) -> np.ndarray:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, isfinite, prod
+from typing import Any
 
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
+from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
+from ...codegen.cpu.microkernels.amx_table import TILE_STEP
+from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.problems.cluster import Tensor
+from ...codegen.problems.convolution import ConvProblem
+from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
+from ...codegen.problems.gemm import GemmProblem
 from ...core.shape import Shape
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...runtime.cpu.threads import resolve_num_threads
+from ..lowering.contraction import both_paddings, output_padding
 from ..options import TargetOptions
 
 __all__ = ["pass_options"]
 
+NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 ENOUGH_TASKS = 16
 """Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
 MOST_PARTS = 32
@@ -50,8 +62,52 @@ def pass_options(options: TargetOptions) -> Options:
             repeated_elements=here.repeated_elements,
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
+            depthwise_integers=True,
+            multiplies_bfloat16=_multiplies_bfloat16(options),
         ),
     )
+
+
+def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool] | None:
+    """Whether a product with weights in bfloat16 is quickest where its left operand is in bfloat16, too."""
+    if matrix_tile(NARROW_LEFT) is None:
+        return None
+    threads = resolve_num_threads(options.num_threads or None)
+
+    def seconds(problem: GemmProblem | ConvProblem, types: ElementTypes) -> float:
+        problem = replace(problem, types=types)
+        try:
+            found: float = select(problem, threads).estimate(problem, threads)
+        except UnsupportedError:
+            return inf
+        return found
+
+    def multiplies(ins: Instruction) -> bool:
+        rows = ins.shape.elements // max(ins.shape.lens[-1 if ins.name == "dot" else 1], 1)
+        if rows < TILE_STEP or 0 in ins.inputs[0].shape.lens:
+            return False
+        problem = _bare_problem(ins)
+        narrow = seconds(problem, NARROW_LEFT)
+        return isfinite(narrow) and narrow <= min(seconds(problem, types) for types in (FLOAT32, WIDE_LEFT))
+
+    return multiplies
+
+
+def _bare_problem(ins: Instruction) -> GemmProblem | ConvProblem:
+    """A product with constant weights, or a convolution channels-last, by its lengths alone."""
+    x, weights = (i.shape.lens for i in ins.inputs)
+    if ins.name == "dot":
+        n, same = ins.shape.lens[-1], (0,) * len(x[:-2])
+        return GemmProblem(x[-2], n, x[-1], batch=x[:-2], b_strides=(*same, n, 1), fast_math=True)
+    op: Any = ins.op
+    rank, transposed = len(x) - 2, ins.name == "convolution_backwards"
+    padding = both_paddings(op, rank)
+    return ConvProblem(
+        batch=x[0], in_channels=x[1], out_channels=ins.shape.lens[1], in_lens=x[2:], kernel=weights[2:],
+        stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank], pads_end=padding[rank:], groups=op.group,
+        transposed=transposed, output_padding=output_padding(op, x, weights, ins.shape.lens) if transposed else (),
+        fast_math=True,
+    )  # fmt: skip
 
 
 def reduction_walk(

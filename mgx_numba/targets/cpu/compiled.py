@@ -14,8 +14,8 @@ from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import HostStep, Plan, Step, TensorView
-from ..base import KeptPlan, Stage, Tree
+from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
+from ..base import Direct, KeptPlan, Stage, Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,9 @@ class LoweredProgram:
         results = target.executable.run(target.arrays(inputs))
         return results if target.trees is None else grouped(target.trees, results)
 
-    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
         """As `Executable.direct`; None also if results are tuples. The same for the same type."""
         if self.executable is None or self.trees is not None:
             return None
@@ -110,7 +112,7 @@ class LoweredProgram:
             return target.observe(inputs, observer)
         assert target.executable is not None
 
-        def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
 
             def outputs() -> list[np.ndarray]:
@@ -171,7 +173,7 @@ class LoweredProgram:
         assert target.executable is not None
         total = 0.0
 
-        def show(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def show(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             nonlocal total
             total += seconds
             outputs = [view(v) for v in step.outputs]

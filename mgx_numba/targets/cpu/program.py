@@ -20,11 +20,11 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
-from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import HostStep, Plan
 from .. import kernel_lists
+from ..base import Direct
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -306,22 +306,19 @@ class DynamicProgram(LoweredProgram):
             plans.popitem(last=False)
             total -= size
 
-    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
-        """As `LoweredProgram.direct`, for lengths that have a plan. One that was taken twice in succession is tried
-        first: its function looks at lengths itself, and sooner than the plan is found."""
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
+        """As `LoweredProgram.direct`, for lengths that have a plan. That of a plan which was taken twice in succession
+        is preferred: its function looks at lengths itself, and sooner than the plan is found."""
         names, plans = self._names, self._specialized
         latest: tuple[tuple[int, ...], ...] | None = None
-        repeated: Entry | None = None
+        preferred = False
 
         def for_lengths(inputs: Any) -> list[Any] | None:
-            nonlocal latest, repeated
-            entry = repeated
-            if entry is not None:
-                results = entry(inputs)
-                if results is not None:
-                    return results
+            nonlocal latest, preferred
             try:
-                if entry is not None and latest is not None and latest in plans:  # in use until now
+                if preferred and latest is not None and latest in plans:  # in use until now
                     plans.move_to_end(latest)
                 key = tuple([inputs[name].shape for name in names])
                 program = plans[key]
@@ -329,7 +326,9 @@ class DynamicProgram(LoweredProgram):
             except (AttributeError, KeyError, TypeError):  # not what the general way takes either, or new
                 return None
             entry = program._direct.get(result_type) or program.direct(result_type)
-            repeated = entry if key == latest else None
+            if prefer is not None and preferred != (key == latest and entry is not None):
+                preferred = not preferred
+                prefer(entry if preferred else None)
             latest = key
             return None if entry is None else entry(inputs)
 

@@ -1,5 +1,5 @@
-"""What a device can do at most, measured by kernels of our own: a copy of more than its caches hold, and a product on
-tensor cores."""
+"""What a device can do at most, measured by kernels of our own: a copy of more than its caches hold, and products of
+float32 and on tensor cores."""
 
 from __future__ import annotations
 
@@ -35,31 +35,33 @@ def device_limits(number: int, units: tuple[str, ...] = ()) -> Limits | None:
 
 
 def measure_limits(on: Engine, copied: int = COPIED, side: int = SIDE, units: Collection[str] = ()) -> Limits | None:
-    """Rates of an engine; None if its steps take no time, as in the interpreter. Of the units those of tensor cores are
-    measured that multiply floats of 16 bits and TF32."""
+    """Rates of an engine; None if its steps take no time, as in the interpreter. Operations are those of float32, which
+    tensor cores have no part in; of the units those of tensor cores are measured that multiply floats of 16 bits and
+    TF32."""
     memory = _rate("relu", [np.zeros(copied, np.float32)], on)
-    compute = _product_rate("float16", side, on)
+    compute = None if memory is None else _product_rate("float32", side, on, "highest")
     if memory is None or compute is None:
         return None
     rates = {name: _product_rate(dtype, side, on) for dtype, name in TENSOR_CORES.items() if name in units}
     known = {name: rate for name, rate in rates.items() if rate is not None}
-    return Limits(compute, memory[1] / 1e9, 0, TENSOR_CORES["float16"], f"of {on.name}", known)
+    return Limits(compute, memory[1] / 1e9, 0, "float32", f"of {on.name}", known)
 
 
-def _product_rate(dtype: str, side: int, on: Engine) -> float | None:
-    """1e9 operations a second of a product of a type; None as `measure_limits`."""
+def _product_rate(dtype: str, side: int, on: Engine, precision: str = "medium") -> float | None:
+    """1e9 operations a second of a product of a type, float32 in a precision; None as `measure_limits`."""
     rng = np.random.default_rng(0)  # zeros would run faster: they draw less power
-    found = _rate("dot", [rng.standard_normal((side, side), np.float32).astype(numpy_dtype(dtype)) for _ in "ab"], on)
+    operands = [rng.standard_normal((side, side), np.float32).astype(numpy_dtype(dtype)) for _ in "ab"]
+    found = _rate("dot", operands, on, precision)
     return None if found is None else found[0] / 1e9
 
 
-def _rate(name: str, inputs: list[np.ndarray], on: Engine) -> tuple[float, float] | None:
+def _rate(name: str, inputs: list[np.ndarray], on: Engine, precision: str = "medium") -> tuple[float, float] | None:
     """Operations and bytes a second of an operator's kernels."""
     program = Program()
     shapes = [Shape(from_numpy(array.dtype), array.shape) for array in inputs]
     parameters = [program.main.add_parameter(f"x{k}", shape) for k, shape in enumerate(shapes)]
     program.main.add_return([program.main.add_instruction(name, parameters)])
-    executable = GpuProgram(program, TargetOptions(float32_matmul_precision="medium"), on=on).executable
+    executable = GpuProgram(program, TargetOptions(float32_matmul_precision=precision), on=on).executable
     assert executable is not None
     seconds = sum(executable.time_steps(inputs))
     steps = [s for s in executable.plan.steps if isinstance(s, Step)]

@@ -6,9 +6,9 @@ from ..passes import PASSES as OF_COMPILERS
 
 __all__ = ["PASSES"]
 
-WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminate_data_type"))
-"""Passes that make operators which only the CPU has a kernel for, and the one that makes float32 of 16-bit floats:
-tensor cores take these as they are."""
+WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminate_data_type", "store_bfloat16"))
+"""Passes that make operators which only the CPU has a kernel for, and those that make float32 of 16-bit floats, and
+bfloat16 of that again: tensor cores take these as they are."""
 
 BEFORE = {
     "rewrite_softmax": "rewrite_attention",

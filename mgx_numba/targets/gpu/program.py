@@ -22,7 +22,7 @@ from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
-from ...runtime.plan import HostStep, Plan, Step, TensorView
+from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
 from ..base import KeptPlan, Observation, Observer, Stage, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
@@ -180,11 +180,18 @@ class GpuProgram:
 
     def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
         """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
+        return self._run(inputs, stream, not self.offload_copy)
+
+    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """See `OnDevice.run_there`."""
+        return self._run(inputs, None, True)
+
+    def _run(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
         target = self._for(inputs)
         executable = target.executable
         assert executable is not None
         outputs = None
-        if not self.offload_copy:
+        if stays:
             outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
         return target._grouped(executable.run(target._arrays(inputs), outputs, stream))
 
@@ -192,7 +199,7 @@ class GpuProgram:
         """See `OnDevice.run_in`."""
         return self.run(inputs, stream)
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
@@ -205,7 +212,7 @@ class GpuProgram:
         target = self._for(inputs)
         assert target.executable is not None
 
-        def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
 
             def outputs() -> list[np.ndarray]:
@@ -214,6 +221,13 @@ class GpuProgram:
             observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
+
+    def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
+        """See `Repeatable.step_seconds`."""
+        inputs = {name: self._on_host(value) for name, value in inputs.items()}
+        target = self._for(inputs)
+        assert target.executable is not None
+        return target.executable.time_steps(target._arrays(inputs))
 
     def _on_device(self, value: Any) -> Any:
         if isinstance(value, list):

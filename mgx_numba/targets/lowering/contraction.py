@@ -29,7 +29,7 @@ from .lowering import Lowering
 
 __all__ = [
     "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
-    "channels_last", "chosen_solver", "lower_contraction", "note_solver",
+    "both_paddings", "channels_last", "chosen_solver", "lower_contraction", "note_solver", "output_padding",
 ]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
@@ -255,7 +255,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         x = _evenly_spaced(low, ins, x)
     op: Any = core.op
     rank = len(x.lens) - 2
-    padding = op.padding if len(op.padding) == 2 * rank else (*op.padding, *op.padding)
+    padding = both_paddings(op, rank)
     weights = low.constant_value(w_ins)
     declared = low.output(ins)
     pixels = _pixel_strides(declared.lens, declared.strides)
@@ -274,7 +274,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
         pads_end=padding[rank:], groups=op.group, types=_element_types(core),
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
-        output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
+        output_padding=output_padding(op, x.lens, w_ins.shape.lens, target.lens) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
@@ -284,15 +284,19 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         low.copy(target, declared, ins)
 
 
-def _output_padding(
-    op: Any, x: View, w_ins: Instruction, target: View, padding: Sequence[int], rank: int
-) -> tuple[int, ...]:
+def both_paddings(op: Any, rank: int) -> tuple[int, ...]:
+    """What a convolution over so many dimensions is padded by, at the beginning of each and then at the end."""
+    return tuple(op.padding) if len(op.padding) == 2 * rank else (*op.padding, *op.padding)
+
+
+def output_padding(op: Any, x: Sequence[int], weights: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
     """Extra rows at the end of a transposed convolution's result, from the lengths that its shape rule gave."""
-    extra = []
+    extra, rank = [], len(x) - 2
+    padding = both_paddings(op, rank)
     for d in range(rank):
-        reach = op.dilation[d] * (w_ins.shape.lens[2 + d] - 1) + 1
-        natural = (x.lens[2 + d] - 1) * op.stride[d] + reach - padding[d] - padding[rank + d]
-        extra.append(target.lens[2 + d] - natural)
+        reach = op.dilation[d] * (weights[2 + d] - 1) + 1
+        natural = (x[2 + d] - 1) * op.stride[d] + reach - padding[d] - padding[rank + d]
+        extra.append(out[2 + d] - natural)
     return tuple(extra)
 
 

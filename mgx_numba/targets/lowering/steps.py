@@ -10,7 +10,19 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...graph.instruction import Instruction
-from ...runtime.plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorView
+from ...runtime.plan import (
+    ControlStep,
+    HostStep,
+    MappedTensor,
+    Plan,
+    PlannedBranch,
+    PlannedStep,
+    Pointer,
+    Region,
+    Repetition,
+    Step,
+    TensorView,
+)
 from ..ref.interpreter import named
 from .buffers import View
 
@@ -31,15 +43,26 @@ class PendingStep:
     plans: tuple[Plan, ...] = ()
     reason: str = ""
     """Of a host step: the rule that refused a kernel, and why."""
+    control: Callable[[], PlannedBranch | Repetition] | None = None
+    """Of a step that runs plans: what it does, once its buffers have addresses."""
 
 
-def resolved(step: PendingStep, number: int, text: str) -> Step | HostStep:
+def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
     """The step of a plan whose buffers lie where they will.
 
     Args:
         number: of the step in its plan, from 1 on: what a kernel tells faults by.
         text: the instruction as readers see it.
     """
+    if step.control is not None:
+        return ControlStep(
+            control=step.control(),
+            inputs=tuple(v.plan_view() for v in step.inputs),
+            outputs=tuple(v.plan_view() for v in step.outputs),
+            label=step.label,
+            instruction=text,
+            plans=step.plans,
+        )
     if step.launch is None:
         assert step.host is not None
         return HostStep(
@@ -79,7 +102,7 @@ def resolved(step: PendingStep, number: int, text: str) -> Step | HostStep:
     )
 
 
-def referenced(constants: Sequence[np.ndarray], steps: Sequence[Step | HostStep]) -> list[np.ndarray]:
+def referenced(constants: Sequence[np.ndarray], steps: Sequence[PlannedStep]) -> list[np.ndarray]:
     """The constants, with nothing in place of those that no step refers to."""
     used: set[int] = set()
     for step in steps:

@@ -34,7 +34,7 @@ class RefProgram:
         """Results for checked inputs by name."""
         return self._given(evaluate(self.program, inputs))
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """There is no quicker form."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:

@@ -37,6 +37,10 @@ MEMORY_CYCLES = 0.16
 whole matrices wait for those of a thread's first block, and ask for the others while they multiply: products of 49 to
 197 rows over weights from memory take 0.7 to 0.9 of the time with blocks of one or two panels that they take with
 eight."""
+ROW_CYCLES = 40
+"""Cycles of a row of a block besides those of its vectors, where sums are parked for the epilogue: 196 rows by 256
+terms in bfloat16, 64 columns at a time, take 134, of which the products are 32 and the 4 vectors, by the time of 16,
+57 (Emerald Rapids)."""
 FORM_CYCLES = 0.6
 """Cycles to bring a word of the left-hand side, or of a part of it, into the form (`gemm_tiles.NEAR_SECONDS`)."""
 CLEARLY = 0.99
@@ -117,7 +121,7 @@ def cut(
     near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
     tallest = max(tile.variants())
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
-    tried: set[Blocking] = set()  # a product of few rows has few
+    tried: set[tuple[int, int, int]] = set()  # a product of few rows has few
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
@@ -131,10 +135,10 @@ def cut(
                 )
                 blocks = -(-m // (parts * m_block))
                 for rows in (m_block, -(-m // (parts * blocks))):
-                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
-                    if blocking in tried:
+                    if (rows, p_block, parts) in tried:
                         continue
-                    tried.add(blocking)
+                    tried.add((rows, p_block, parts))
+                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
                     cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
                     if forming:
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
@@ -196,6 +200,7 @@ def _makespan(
     own_weights = panels * tile.columns * terms * right * blocking.parts / threads
     busy = -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES)
     if tile.step > 1:
+        busy += -(-tasks // threads) * ROW_CYCLES * min(blocking.rows, m)
         first = width * tile.columns * blocking.depth * blocking.taps * right
         busy = max(busy, MEMORY_CYCLES * groups * own_weights) + MEMORY_CYCLES * first
     return busy + groups * (FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights)

@@ -53,7 +53,7 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
 def _blocking(configuration: Mapping[str, int]) -> Blocking | None:
     if not configuration:
         return None
-    return Blocking(*(int(configuration.get(name, 1)) for name in _BLOCKING))
+    return Blocking(*(max(1, int(configuration.get(name, 1))) for name in _BLOCKING))
 
 
 def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:

@@ -82,7 +82,7 @@ class ConvTiles(Solver[ConvProblem]):
         k = grid.taps * tile.depth(grid.terms) * tile.packing.k_interleave
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
-        formed = form_seconds(problem.batch * grid.image * tile.packing.k_interleave, threads)
+        formed = form_seconds(problem.types, problem.batch * grid.image * tile.packing.k_interleave, threads)
         formed += parked_seconds(tile, problem.batch * grid.rows * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * groups * panels * columns * k, moved + 4 * math.prod(lens), threads)
 

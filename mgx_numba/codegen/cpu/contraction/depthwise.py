@@ -13,12 +13,12 @@ import numpy as np
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.element_types import ITEMSIZE
+from ...problems.element_types import FLOAT32, ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..machine import machine
-from ..microkernels.depthwise_table import LINE_BLOCK, RUNS
+from ..microkernels.depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK, RUNS
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from ..records import RecordText
@@ -45,10 +45,30 @@ LINE = RecordText(LINE_BLOCK, "block")
 """The block that describes a line, in kernels."""
 
 
+MOST_EXACT = 2**24 // (255 * 128)
+"""Taps whose products of 8-bit integers have sums that float32 has exactly."""
+
+
+def _tile(types: ElementTypes) -> RegisterTile:
+    """The tile of the type that sums are computed in."""
+    return tile_for(types if types.uniform else FLOAT32)
+
+
 class ConvDepthwise(Solver[ConvProblem]):
-    """Depthwise convolution, any size, stride, dilation and padding."""
+    """Depthwise convolution, any size, stride, dilation and padding, of floats, of 8-bit integers by int8, and of
+    bfloat16 by bfloat16."""
 
     name = "conv_depthwise"
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        types = problem.types
+        sums = DEPTHWISE_SUMS.get(types.a)
+        if sums is None or types.uniform is not None:
+            return super().refused_types(problem)
+        right = "int8" if sums == "int32" else "bfloat16"
+        if types != ElementTypes(types.a, right, sums, sums):
+            return f"{types.a} is multiplied by {right} with sums in {sums}: {types}"
+        return None
 
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
@@ -57,15 +77,17 @@ class ConvDepthwise(Solver[ConvProblem]):
             return "the convolution is transposed"
         if problem.group_in != 1 or problem.group_out != 1:
             return "a group has more than one channel"
+        if problem.types.accumulator == "int32" and problem.taps > MOST_EXACT:
+            return f"sums over more than {MOST_EXACT} taps may not be exact in float32"
         return None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of one vector of channels, taps, channels of a panel."""
-        lanes = tile_for(problem.types).lanes
+        lanes = _tile(problem.types).lanes
         return (-(-problem.out_channels // lanes), problem.taps, lanes)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        out = aligned_zeros(self.packed_lens(problem), _tile(problem.types).dtype)
         pack_panels(weights.reshape(problem.out_channels, problem.taps).T, out)
         return out
 
@@ -78,9 +100,10 @@ class ConvDepthwise(Solver[ConvProblem]):
         return line_blockings(problem, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.types)
+        tile, types = _tile(problem.types), problem.types
         rows = problem.batch * problem.out_pixels
-        moved = problem.itemsize * (problem.batch * problem.in_pixels + rows) * problem.out_channels
+        moved = ITEMSIZE[types.a] * problem.batch * problem.in_pixels * problem.out_channels
+        moved += ITEMSIZE[types.out] * rows * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
         # Instead of 2 operations a multiply-add: loads of inputs take time, too. Fitted to measured choices.
         return seconds(tile, 2.7 * rows * columns * problem.taps, moved, threads)
@@ -106,7 +129,7 @@ def _launch(
     given: Blocking | None,
 ) -> Launch:
     """``problem`` has three spatial dimensions."""
-    tile = tile_for(problem.types)
+    tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
     run = best_run(out_lens[2])
     lines = problem.batch * out_lens[0] * out_lens[1]
@@ -116,9 +139,9 @@ def _launch(
     line_every, part_every = (1, line_blocks) if first == "lines" else (parts, 1)
     slice_ = _slice(problem, tile, channel_block)
     arguments = Arguments()
-    arguments.pointer("x", "x", problem.dtype)
-    arguments.pointer("w", "w", problem.dtype)
-    rows = Rows(epilogue, problem.dtype, tile.lanes)
+    arguments.pointer("x", "x", problem.types.a)
+    arguments.pointer("w", "w", tile.dtype)
+    rows = Rows(epilogue, accumulator, tile.lanes)
     rows.pointers(arguments)
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
@@ -128,24 +151,24 @@ def _launch(
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
-    own = line_locals(tile, tile.lanes, run * tile.lanes)
-    task = _task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, whole)
+    own = line_locals(accumulator, tile.lanes, run * tile.lanes)
+    task = _task(rows, epilogue, tile.lanes, _sums(problem), run, whole)
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
-    size = problem.itemsize
-    moved = size * (problem.batch * problem.in_pixels + problem.taps) * channels
-    moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * problem.batch * problem.out_pixels * channels
+    moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels
+    moved += ITEMSIZE[tile.dtype] * problem.taps * channels
+    moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * problem.batch * problem.out_pixels * channels
     return Launch(source, arguments.values, TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 
-def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]:
+def _sums(problem: ConvProblem) -> tuple[str, str]:
     """Intrinsic of the sums of a run, and the literals that follow the number of its pixels."""
     stride, taps = problem.stride[2], problem.kernel[2]
     left, right = missing(problem)
     shared = taps in WINDOWS and problem.kernel[1] <= MOST_ROWS and stride <= 2 and problem.dilation[2] == 1
     if shared:
-        return f"depthwise_{tile.dtype}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
-    return f"depthwise_taps_{tile.dtype}", ""
+        return f"depthwise_{problem.types.a}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
+    return f"depthwise_taps_{problem.types.a}", ""
 
 
 def missing(problem: ConvProblem) -> tuple[int, int]:
@@ -170,16 +193,16 @@ def _blocks(
 
 def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
     """Channels to do at a time."""
-    line = problem.kernel[0] * problem.kernel[1] * problem.in_lens[2] * problem.itemsize
+    line = problem.kernel[0] * problem.kernel[1] * problem.in_lens[2] * ITEMSIZE[problem.types.a]
     near = max(machine().l1_bytes // LINES_SHARE // line, 2 * tile.lanes)
     return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 
-def line_locals(tile: RegisterTile, tap_size: int, sums: int) -> list[str]:
-    """Statements: the block, filled with what all lines have in common, and room for so many ``sums``."""
+def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
+    """Statements: the block, filled with what all lines have in common, and room for so many ``sums`` of a dtype."""
     return [
         LINE.local(),
-        f"sums = local_{tile.dtype}({sums})",
+        f"sums = local_{dtype}({sums})",
         *LINE.fill(
             x_plane="dilation_d * x_d", w_plane=f"kernel_h * kernel_w * {tap_size}", x_row="dilation_h * x_h",
             x_column="x_w", stride="stride_w", taps="kernel_w", dilation="dilation_w", first="-pad_w", columns="in_w",

@@ -28,7 +28,7 @@ from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
 from .split_near import SplitNear
 
-__all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches", "read_parts"]
+__all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "distinct_matrices", "product_launches", "read_parts"]
 
 
 _PACKING_SECONDS = 1.5e-10
@@ -56,7 +56,7 @@ class GemmPacked(Solver[GemmProblem]):
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_for(problem.types)
-        return (_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
+        return (distinct_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
@@ -154,11 +154,11 @@ class GemmPacking(_Unpacked):
         return Solution((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        packed = _matrices(problem) * problem.k * problem.n
+        packed = distinct_matrices(problem) * problem.k * problem.n
         return _seconds(problem, threads) + _PACKING_SECONDS * packed / threads
 
 
-def _matrices(problem: GemmProblem) -> int:
+def distinct_matrices(problem: GemmProblem) -> int:
     """Distinct right-hand sides of a batch."""
     return math.prod(length for length, stride in zip(problem.batch, problem.b_strides[:-2]) if stride)
 
@@ -173,7 +173,7 @@ def _seconds(problem: GemmProblem, threads: int) -> float:
     columns = panel_count(tile, problem.n) * tile.columns
     left, right, out = _sizes(problem, tile)
     rows, depth = problem.batch_count * problem.m, tile.depth(problem.k)
-    moved = rows * (left * depth + out * problem.n) + right * _matrices(problem) * depth * columns
+    moved = rows * (left * depth + out * problem.n) + right * distinct_matrices(problem) * depth * columns
     return seconds(tile, 2 * problem.batch_count * problem.m * columns * problem.k, moved, threads)
 
 

@@ -132,7 +132,7 @@ def _converted(grid: PixelGrid) -> Write:
 
     def write(value: str, at: str, left: str) -> list[str]:
         end, more = ("_tail", f", {left}") if left else ("", "")
-        value = f"round_bfloat16({value})" if grid.form == "bfloat16" else value
+        value = value if grid.problem.types.a == grid.form else f"round_bfloat16({value})"
         return [f"store{end}(packed, {at}, {value}{more})"]
 
     return write

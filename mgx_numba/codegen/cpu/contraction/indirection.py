@@ -6,10 +6,13 @@ words of all of them because `spatial_arguments` declares them first.
 
 from __future__ import annotations
 
+import functools
+
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.convolution import ConvProblem
 from ...statements import indent, kernel_text
+from ..host import Host, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
@@ -58,7 +61,7 @@ def spatial_arguments(
             f"pad_{name}": problem.pads_begin[axis],
         })  # fmt: skip
     sizes = arguments.bind(arguments.names[before:])
-    arguments.callee("places", _places_source(axes, tile, sizes))
+    arguments.callee("places", _places_source(axes, tile, tuple(sizes), host()))
     return axes
 
 
@@ -82,7 +85,8 @@ def call_places(arguments: Arguments, block: RecordText) -> list[str]:
     ]
 
 
-def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) -> KernelSource:
+@functools.lru_cache(maxsize=64)
+def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: tuple[str, ...], cpu: Host) -> KernelSource:
     """Kernel for the tile rows from ``begin`` on, of which ``end`` is the last but one.
 
     Its table holds offsets from ``x[anchor]``. Inner tiles, whose rows lie in one line of the output and read no

@@ -7,15 +7,17 @@ into steps (of taps, or of channels of one tap); the sums of the whole block the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
 from ...statements import for_tasks, indent, kernel_text
-from ..host import CACHE_LINE
+from ..host import CACHE_LINE, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block
@@ -96,7 +98,17 @@ class MacroKernel:
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:
-        """The finished kernel."""
+        """The finished kernel; its text is printed once for equal parts."""
+        parts = [getattr(self, own.name) for own in fields(self) if own.name != "arguments"]
+        key = (host(), self.arguments.declared, *(_hashable(part) for part in parts))
+        found = _printed.get(key)
+        if found is None:
+            if len(_printed) >= KEPT:
+                _printed.clear()
+            found = _printed[key] = self._printed()
+        return found
+
+    def _printed(self) -> KernelSource:
         lines = [*self.arguments.bind(), *self._locals(), *self.setup, *self.rows.invariant()]
         lines += self.tile.in_state(for_tasks(self._task()))
         return cpu_kernel(kernel_name(self.solver, self.epilogue), kernel_text(lines))
@@ -190,7 +202,7 @@ class MacroKernel:
             return [
                 *far,
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
-                f"blocks = idiv(m1 - m0 + {rows - 1}, {rows})",
+                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
             ]
         if not self.steady:
@@ -294,6 +306,17 @@ class MacroKernel:
         return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
 
 
+KEPT = 256
+"""Kernels that are kept, of some kilobytes each: a network has a dozen."""
+_printed: dict[Hashable, KernelSource] = {}
+
+
+def _hashable(part: Any) -> Hashable:
+    if isinstance(part, dict):
+        return tuple(part.items())
+    return tuple(part) if isinstance(part, list) else part
+
+
 def even_table(apart: str) -> list[str]:
     """Statements that fill the table, where that was not done for as many rows, with rows so many elements apart."""
     return [
@@ -329,6 +352,7 @@ def next_height(tile: RegisterTile, tall: bool) -> list[str]:
     return lines
 
 
+@functools.lru_cache(maxsize=64)
 def height_table(tile: RegisterTile) -> int:
     """Tile height to take when r rows are left, in bits 4r to 4r+3; a little more than r where that is cheaper."""
     table = 0

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import FLOAT32
 from ...problems.gemm import GemmProblem
-from ..microkernels.tile_table import tile_for
+from ..microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from .blocking import Blocking, cut, cut_lines, fit
 
 __all__ = ["line_blockings", "near_blockings"]
@@ -18,7 +19,8 @@ _LONG_SUM = 512
 
 def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blocking]:
     """For solvers whose blocks `blocking.cut` makes."""
-    tile = tile_for(problem.types)
+    tile = matrix_tile(problem.types) if declared_tile(problem.types) is None else tile_for(problem.types)
+    assert tile is not None
     if isinstance(problem, GemmProblem):
         m, n, depth, taps, groups = problem.m, problem.n, max(tile.depth(problem.k), 1), 1, problem.batch_count
     else:
@@ -38,7 +40,7 @@ def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blo
 
 def line_blockings(problem: ConvProblem, threads: int) -> list[Blocking]:
     """For solvers whose blocks `blocking.cut_lines` makes: whole lines of pixels."""
-    tile, width = tile_for(problem.types), problem.out_lens[-1]
+    tile, width = tile_for(problem.types if problem.types.uniform else FLOAT32), problem.out_lens[-1]
     lines = problem.batch * problem.out_pixels // width
 
     def near(given: Blocking | None = None) -> Blocking:

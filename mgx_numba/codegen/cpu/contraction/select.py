@@ -31,15 +31,15 @@ def select(
         UnsupportedError: none applies; the message has every solver's reason.
     """
     solvers: tuple[Any, ...] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
-    refusals = {solver.name: solver.refusal(problem) for solver in solvers}
-    for solver in solvers:
-        if refusals[solver.name] is None and room is not None and solver.packing_growth(problem) > room:
-            refusals[solver.name] = f"its weights would grow by more than {room} bytes"
-        if solver.name in unsuited:
-            refusals[solver.name] = "the values of the weights do not fit its form"
-    applicable = [solver for solver in solvers if refusals[solver.name] is None]
+    refusals = [solver.refusal(problem) for solver in solvers]
+    for k, solver in enumerate(solvers):
+        if refusals[k] is None and room is not None and solver.packing_growth(problem) > room:
+            refusals[k] = f"its weights would grow by more than {room} bytes"
+        if unsuited and solver.name in unsuited:
+            refusals[k] = "the values of the weights do not fit its form"
+    applicable = [solver for solver, refusal in zip(solvers, refusals, strict=True) if refusal is None]
     if not applicable:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+        reasons = "; ".join(f"{solver.name}: {reason}" for solver, reason in zip(solvers, refusals, strict=True))
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
 
     def cost(solver: Any) -> float:

@@ -112,7 +112,7 @@ def _launch(
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     tap_size = problem.in_channels * VECTORS * tile.lanes
-    own = line_locals(tile, tap_size, run * VECTORS * tile.lanes)
+    own = line_locals(tile.dtype, tap_size, run * VECTORS * tile.lanes)
     task = _task(problem, epilogue, tile, rows, run, tap_size)
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("conv_few_channels", epilogue), text)

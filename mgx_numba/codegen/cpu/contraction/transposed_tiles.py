@@ -16,7 +16,7 @@ from ..microkernels.register_tile import RegisterTile
 from .blocking import cut
 from .conv import pixel_product, tap_matrices, uneven_pixels
 from .gemm import read_parts
-from .gemm_int8 import left_words
+from .gemm_int8 import left_words, words_in_place
 from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
@@ -30,7 +30,7 @@ __all__ = ["ConvTransposedTiles"]
 
 
 class ConvTransposedTiles(Solver[ConvProblem]):
-    """A transposed convolution whose kernel is as large as its stride, of float32 by float32 in parts or bfloat16."""
+    """A transposed convolution whose kernel is as large as its stride, of float32 in parts, or by bfloat16."""
 
     name = "conv_transposed_tiles"
     looks_at_values = True
@@ -70,13 +70,22 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         if tile.packing.parts > 1:
             split = split_rows(pixels, tile)
             return Solution((*split.pack, self._product(problem, setting, tile, split.row, split)), split.scratch)
+        words = words_in_place(pixels, tile)
+        if words is not None:
+            return Solution((self._product(problem, setting, tile, words[-2], x="x"),))
         pack, words, scratch = left_words(pixels, tile)
         return Solution((*pack, self._product(problem, setting, tile, words[-2])), scratch)
 
     def _product(
-        self, problem: ConvProblem, setting: Setting, tile: RegisterTile, row: int, split: SplitRows | None = None
+        self,
+        problem: ConvProblem,
+        setting: Setting,
+        tile: RegisterTile,
+        row: int,
+        split: SplitRows | None = None,
+        x: str = "scratch",
     ) -> Launch:
-        """The product of all pixels, rows of so many words, by the weights of each tap: a group each."""
+        """The product of all pixels, rows of so many words of ``x``, by the weights of each tap: a group each."""
         epilogue, strides, threads, given = setting
         volume, accumulator = problem.volume(), problem.types.accumulator
         taps, panels, rows_of_panel, columns = lens = self.packed_lens(problem)
@@ -87,7 +96,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
             blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
         macro = MacroKernel(self.name, accumulator, tile, epilogue)
         arguments = macro.arguments
-        arguments.pointer("x", Operand("scratch"), tile.left_word)
+        arguments.pointer("x", Operand(x), tile.left_word)
         arguments.pointer("w", Operand("w"), tile.right_word)
         arguments.pointer("zero", Operand("w"), tile.left_word)
         macro.rows.pointers(arguments)
@@ -117,10 +126,13 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         k = tile.depth(problem.in_channels) * tile.packing.k_interleave
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
-        formed = form_seconds(problem.batch * problem.in_pixels * problem.in_channels, threads)
+        formed = 0.0
+        if words_in_place(pixel_product(problem), tile) is None:
+            elements = problem.batch * problem.in_pixels * problem.in_channels
+            formed = form_seconds(problem.types, elements, threads)
         formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * taps * panels * columns * k, moved + 4 * math.prod(lens), threads)
 
 
 def _integers_refused(types: ElementTypes) -> str | None:
-    return None if types.a == "float32" else f"the pixels are {types.a}, not float32"
+    return f"the pixels are {types.a}" if types.accumulator == "int32" else None

@@ -63,6 +63,7 @@ AMX_TILES = (
         "amx-bf16",
         Packing("bfloat16", "bfloat16", k_interleave=2),
     ),
+    *_tiles("bfloat16", TileTypes("bfloat16", "bfloat16", "float32"), "amx-bf16", Packing(k_interleave=2)),
     *_tiles(
         "parts",
         TileTypes("float32", "float32", "float32"),

@@ -13,6 +13,9 @@ added for others. Only the first LEFT and the last RIGHT of a run are looked at.
 columns apart, and any ``stride``; it looks at every column. No memory outside of the input is read; with MASKED only
 the first ``channels`` lanes are.
 
+``depthwise_<dtype>`` and ``depthwise_taps_<dtype>`` are also for an input of int8, uint8 or bfloat16, with weights in
+float32. Sums are computed in float32; those of integers, all below 2**24, are exact, and stored as int32.
+
 ``few_channels_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, CHANNELS, VECTORS, LANES)``
 is for an ordinary convolution of CHANNELS (at most 4) input channels, which are all there is between two columns:
 
@@ -31,13 +34,16 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from ...lang.builder import element_type
+from ...lang.convert import convert
 from ...lang.vector import pointer_type
-from .depthwise_table import LINE_BLOCK
+from ..host import itemsize
+from .depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK
 from .tile import literal_shape
 from .tile_writer import Values, VectorWriter, constant
 
 __all__ = [
-    "depthwise_float32", "depthwise_float64", "depthwise_taps_float32", "depthwise_taps_float64",
+    *(f"depthwise_{how}{dtype}" for how in ("", "taps_") for dtype in ("float32", "float64", *DEPTHWISE_SUMS)),
     "few_channels_float32", "few_channels_float64",
 ]  # fmt: skip
 
@@ -49,12 +55,13 @@ _I64 = ir.IntType(64)
 
 
 class DepthwiseWriter(VectorWriter):
-    """Writes the sums of one run."""
+    """Writes the sums of one run over an input of a ``dtype``."""
 
     def __init__(
         self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, masked: int, lanes: int
     ) -> None:
-        super().__init__(builder, dtype, lanes)
+        super().__init__(builder, "float32" if dtype in DEPTHWISE_SUMS else dtype, lanes)
+        self.given = dtype
         self.pixels, self.count, self.tap_size = pixels, pixels, lanes
         self.slot = {
             word.name: builder.load(self.at(block, constant(LINE_BLOCK.number(word.name)))) for word in LINE_BLOCK.words
@@ -137,8 +144,12 @@ class DepthwiseWriter(VectorWriter):
 
     def store(self, place: ir.Value, sums: Values) -> None:
         """Write the sums to memory."""
+        exact = DEPTHWISE_SUMS.get(self.given) == "int32"
         for p, value in enumerate(sums):
-            self.ir.store(value, self._vector(place, p), align=self.align)
+            if exact:
+                value = self.ir.fptosi(value, ir.VectorType(_I32, self.lanes))
+            goal = self.ir.bitcast(self.at(place, constant(p * self.lanes)), value.type.as_pointer())
+            self.ir.store(value, goal, align=self.align)
 
     def _planes(self, x: ir.Value, w: ir.Value, add: Callable[[ir.Value, ir.Value, Values], Values]) -> Values:
         """Sums over all planes of taps, to which ``add(x, w, sums)`` adds those of one."""
@@ -159,10 +170,14 @@ class DepthwiseWriter(VectorWriter):
         return self.ir.load(self._vector(pointer, 0), align=self.align)
 
     def _load_channels(self, pointer: ir.Value) -> ir.Value:
+        vector, align = ir.VectorType(element_type(self.given), self.lanes), itemsize(self.given)
+        place = self.ir.bitcast(pointer, vector.as_pointer())
         if self.mask is None:
-            return self._load(pointer)
-        arguments = [self._vector(pointer, 0), ir.Constant(_I32, self.align), self.mask, ir.Constant(self.vector, None)]
-        return self.call(f"llvm.masked.load.{self.b.mangled(self.vector)}.p0", self.vector, arguments)
+            value = self.ir.load(place, align=align)
+        else:
+            arguments = [place, ir.Constant(_I32, align), self.mask, ir.Constant(vector, None)]
+            value = self.call(f"llvm.masked.load.{self.b.mangled(vector)}.p0", vector, arguments)
+        return convert(self.b, value, self.given, "float32") if self.given in DEPTHWISE_SUMS else value
 
     def _zeros(self) -> ir.Value:
         """Pointer to as many zeros as are read at one place."""
@@ -171,7 +186,7 @@ class DepthwiseWriter(VectorWriter):
             made = ir.GlobalVariable(module, room, name)
             made.initializer = ir.Constant(room, None)
             made.global_constant, made.linkage = True, "internal"
-        return self.ir.bitcast(module.globals[name], self.element.as_pointer())
+        return self.ir.bitcast(module.globals[name], element_type(self.given).as_pointer())
 
 
 class FewChannelsWriter(DepthwiseWriter):
@@ -200,8 +215,11 @@ class FewChannelsWriter(DepthwiseWriter):
 
 
 def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
-    pointer = pointer_type(dtype)
-    return types.void(types.CPointer(types.int64), pointer, pointer, pointer, types.int64, *literals)
+    """Of a kernel's intrinsic for an input of a dtype: pointers to the block, the sums, the input and the weights."""
+    given = pointer_type(dtype)
+    sums = pointer_type(DEPTHWISE_SUMS.get(dtype, dtype))
+    weights = pointer_type("float32") if dtype in DEPTHWISE_SUMS else given
+    return types.void(types.CPointer(types.int64), sums, given, weights, types.int64, *literals)
 
 
 def _define(dtype: str) -> Any:
@@ -264,5 +282,7 @@ def _define_few(dtype: str) -> Any:
 
 
 depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")
+depthwise_int8, depthwise_uint8, depthwise_bfloat16 = map(_define, DEPTHWISE_SUMS)
 depthwise_taps_float32, depthwise_taps_float64 = _define_taps("float32"), _define_taps("float64")
+depthwise_taps_int8, depthwise_taps_uint8, depthwise_taps_bfloat16 = map(_define_taps, DEPTHWISE_SUMS)
 few_channels_float32, few_channels_float64 = _define_few("float32"), _define_few("float64")

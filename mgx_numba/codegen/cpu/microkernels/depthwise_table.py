@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ..records import Record, Word
 
-__all__ = ["LINE_BLOCK", "RUNS"]
+__all__ = ["DEPTHWISE_SUMS", "LINE_BLOCK", "RUNS"]
 
 RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Output pixels whose sums can be kept in registers."""
+
+DEPTHWISE_SUMS = {"int8": "int32", "uint8": "int32", "bfloat16": "float32"}
+"""Dtypes of an input that is multiplied in float32, and what its sums are stored as."""
 
 LINE_BLOCK = Record(
     "line",

@@ -124,7 +124,7 @@ def finish_block(operands: int) -> Record:
 
 def declared_tile(types: ElementTypes) -> RegisterTile | None:
     """The first declared tile of these types that the CPU (as narrowed by ``MGX_CPU_FEATURES``) can run."""
-    return _declared(TileTypes.of(types), host.host())
+    return _declared(types, host.host())
 
 
 def tile_for(types: ElementTypes) -> RegisterTile:
@@ -141,14 +141,16 @@ def tile_for(types: ElementTypes) -> RegisterTile:
 
 def matrix_tile(types: ElementTypes) -> RegisterTile | None:
     """The first declared tile of these types that reads whole matrices and that the CPU can run."""
-    return _declared_matrix(TileTypes.of(types), host.host())
+    return _declared_matrix(types, host.host())
 
 
 @functools.lru_cache(maxsize=32)
-def _declared(types: TileTypes, cpu: host.Host) -> RegisterTile | None:
-    return next((tile for tile in TILES if tile.types == types and tile.isa(cpu)), None)
+def _declared(types: ElementTypes, cpu: host.Host) -> RegisterTile | None:
+    own = TileTypes.of(types)
+    return next((tile for tile in TILES if tile.types == own and tile.isa(cpu)), None)
 
 
 @functools.lru_cache(maxsize=32)
-def _declared_matrix(types: TileTypes, cpu: host.Host) -> RegisterTile | None:
-    return next((tile for tile in AMX_TILES if tile.types == types and tile.isa(cpu)), None)
+def _declared_matrix(types: ElementTypes, cpu: host.Host) -> RegisterTile | None:
+    own = TileTypes.of(types)
+    return next((tile for tile in AMX_TILES if tile.types == own and tile.isa(cpu)), None)

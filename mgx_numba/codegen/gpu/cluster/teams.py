@@ -51,13 +51,8 @@ class Team(Protocol):
     def blocks(self) -> int:
         """Blocks that share a row, as a cluster."""
 
-    @property
-    def resident(self) -> int:
-        """Blocks that shall fit on a multiprocessor at once."""
-
-    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
-        """Emit, before all else, the memory through which these sums are joined, in this order; the names by which
-        `joined` knows them."""
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
+        """Emit, before all else, the memory through which sums of these names are joined, in this order."""
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
@@ -72,7 +67,6 @@ class RowTeam:
     threads: int
     size: int
     row_lanes: int = 0
-    resident: int = 1
 
     @property
     def blocks(self) -> int:
@@ -98,7 +92,7 @@ class RowTeam:
             return f"idiv(block_index(0), {self.blocks})"
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
 
-    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
         """See `Team`. Of several blocks: where the others' sums will come to, and the barriers that count them;
         ``cluster_wait()`` comes before the first is joined."""
         if self.blocks > 1:
@@ -111,7 +105,6 @@ class RowTeam:
                     buffer.line(f"mbarrier_expect({name}_met, {self.blocks * numpy_dtype(_wire(dtype)).itemsize})")
                 buffer.line("mbarrier_fence()")
             buffer.line("cluster_arrive()")
-        return {name: name for name in sums}
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """By lanes, by shuffles within a warp, through the block's memory between warps, and sent to all blocks of the
@@ -129,17 +122,15 @@ class RowTeam:
             value = VectorValue(buffer.emit(f"load_scalar({name}, {place})"), own.dtype)
             value = _shuffled(printer, reduction, value, warps)
         if self.blocks > 1:
-            wire = _wire(own.dtype)
-            sent = value.name if wire == dtype_name(own.dtype) else buffer.emit(f"cast_{wire}({value.name})")
+            wire, kind = _wire(own.dtype), dtype_name(own.dtype)
+            sent = value.name if wire == kind else buffer.emit(f"cast_{wire}({value.name})")
             with buffer.block(f"if thread_index(0) < {self.blocks}:"):
                 operands = f"{name}_all, cluster_rank(), {sent}, thread_index(0), {name}_met"
                 buffer.line(f"cluster_send({operands})")
             buffer.line(f"mbarrier_wait({name}_met, 0)")
             for rank in range(self.blocks):
                 there = buffer.emit(f"load_scalar({name}_all, {rank})")
-                there = (
-                    there if wire == dtype_name(own.dtype) else buffer.emit(f"cast_{dtype_name(own.dtype)}({there})")
-                )
+                there = there if wire == kind else buffer.emit(f"cast_{kind}({there})")
                 found = VectorValue(there, own.dtype)
                 value = getattr(printer, reduction.combine)(value, found) if rank else found
         return value
@@ -147,53 +138,50 @@ class RowTeam:
 
 @dataclass(frozen=True)
 class ColumnTeam:
-    """Threads a warp apart, whose vectors lie across the rows: each lane of a vector is a row of its own."""
+    """Threads whole warps apart, whose vectors lie across the rows: each lane of a vector is a row of its own."""
 
     threads: int
+    size: int
     row_lanes: int
     blocks: int = 1
-    resident: int = 1
-
-    @property
-    def size(self) -> int:
-        """See `Team`."""
-        return self.threads // WARP
 
     @property
     def teams(self) -> int:
         """See `Team`."""
-        return WARP
+        return self.threads // self.size
 
     @property
     def member(self) -> str:
         """See `Team`."""
-        return f"idiv(thread_index(0), {WARP})"
+        return f"idiv(thread_index(0), {self.teams})"
 
     @property
     def row(self) -> str:
         """See `Team`."""
-        return f"block_index(0) * {WARP} + imod(thread_index(0), {WARP})"
+        return f"block_index(0) * {self.teams} + imod(thread_index(0), {self.teams})"
 
-    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> Mapping[str, str]:
+    def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
         """See `Team`. Two arrays of a type take turns: who writes to one has met all who have read from it."""
-        names: dict[str, str] = {}
-        for name, dtype in sums.items():
-            kind = dtype_name(dtype)
-            turn = sum(known is dtype for known in list(sums.values())[: len(names)])
-            names[name] = f"sums{turn % 2}_{kind}"
-            if turn < 2:
-                buffer.line(f"{names[name]} = shared_{kind}({self.threads * self.row_lanes})")
-        return names
+        arrays: dict[Type, list[str]] = {}
+        for name, dtype in sums.items() if self.size > 1 else ():
+            own = arrays.setdefault(dtype, [])
+            fresh = f"shared_{dtype_name(dtype)}({self.threads * self.row_lanes})"
+            buffer.line(f"{name} = {own[-2] if len(own) > 1 else fresh}")
+            own.append(name)
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
         """Through the block's memory, in the order of members."""
         buffer, lanes = printer.buffer, self.row_lanes
+        if self.size == 1:
+            return own
         buffer.line(f"store({name}, thread_index(0) * {lanes}, {own.name})")
         buffer.line("barrier()")
-        column = buffer.emit(f"imod(thread_index(0), {WARP})")
+        column = buffer.emit(f"imod(thread_index(0), {self.teams})")
         value = own
         for k in range(self.size):
-            loaded = VectorValue(buffer.emit(f"load({name}, ({column} + {WARP * k}) * {lanes}, {lanes})"), own.dtype)
+            loaded = VectorValue(
+                buffer.emit(f"load({name}, ({column} + {self.teams * k}) * {lanes}, {lanes})"), own.dtype
+            )
             value = getattr(printer, reduction.combine)(value, loaded) if k else loaded
         return value
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -11,7 +13,7 @@ from ...tuning.record import Problem
 from ...tuning.request import Request
 from ..kernel import NAME
 
-__all__ = ["VECTOR_BYTES", "PlacedRequest"]
+__all__ = ["VECTOR_BYTES", "PlacedRequest", "in_turns"]
 
 VECTOR_BYTES = 16
 """Bytes of the widest load of one thread."""
@@ -25,6 +27,7 @@ class PlacedRequest:
         request: what is computed.
         alignment: bytes of whose multiples the result and the epilogue's operands begin at one, at most `VECTOR_BYTES`.
         constant: whether the right operand was there before anything of the program was launched.
+        any_order: whether the right operand's columns may be stored in another order, see `Solution.turns`.
         precision: of products of float32: ``highest``, ``high`` (three products in TF32) or ``medium`` (one).
     """
 
@@ -32,6 +35,7 @@ class PlacedRequest:
     alignment: int = VECTOR_BYTES
     precision: str = "highest"
     constant: bool = False
+    any_order: bool = False
 
     @property
     def problem(self) -> GemmProblem | ConvProblem:
@@ -65,3 +69,15 @@ class PlacedRequest:
                 return lanes
             lanes //= 2
         return 1
+
+
+def in_turns(columns: np.ndarray, axis: int, lanes: int) -> np.ndarray:
+    """A right operand whose columns, along an axis, are stored in the order in which sums of warpgroups go to threads.
+
+    Four threads have a row's sums in turns, two at a time: each thread's are neighbours if of every ``4 * lanes``
+    columns the first two come first, then the first two of the second ``lanes``, and so on.
+    """
+    axis %= columns.ndim
+    lens = columns.shape
+    split = columns.reshape(*lens[:axis], -1, 4, lanes // 2, 2, *lens[axis + 1 :])
+    return split.swapaxes(axis + 1, axis + 2).reshape(lens)

@@ -12,7 +12,7 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
-from . import nbits, tiled
+from . import nbits, nbits_cores, tiled
 from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal, fma_solution
@@ -94,7 +94,9 @@ class FewBits:
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
-        return nbits.nbits_refusal(placed) if _in_blocks(placed) else "its weights are in no blocks"
+        if not _in_blocks(placed):
+            return "its weights are in no blocks"
+        return "codes lie as tensor cores want them" if _chunked(placed) else nbits.nbits_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """See `GpuSolver.tilings`: there is one way."""
@@ -108,6 +110,25 @@ class FewBits:
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         return nbits.nbits_solution(placed)
+
+
+class FewBitsOnCores(FewBits):
+    """Tensor cores of warps, for which codes of weights in blocks become words (`nbits_cores`)."""
+
+    name = "nbits_cores"
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return nbits_cores.cores_refusal(placed) if _chunked(placed) else "codes do not lie as tensor cores want them"
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        extent = Extent.of(placed.problem)
+        return reading_seconds(placed, -(-extent.columns // nbits_cores.COLUMNS) * extent.planes)
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return nbits_cores.cores_solution(placed)
 
 
 class FewRows:
@@ -262,7 +283,15 @@ class Tiles:
         return tiled.tiled_solution(placed, tiling.side if tiling is not None else 0)
 
 
-SOLVERS: tuple[GpuSolver, ...] = (FewBits(), FewRows(), Warpgroups(), TensorCores(), MultiplyAdds(), Tiles())
+SOLVERS: tuple[GpuSolver, ...] = (
+    FewBits(),
+    FewBitsOnCores(),
+    FewRows(),
+    Warpgroups(),
+    TensorCores(),
+    MultiplyAdds(),
+    Tiles(),
+)
 """All of them; of those that should take as long the first one is taken."""
 
 
@@ -272,8 +301,13 @@ def _in_blocks(placed: PlacedRequest) -> bool:
     return isinstance(problem, GemmProblem) and problem.blocks is not None
 
 
+def _chunked(placed: PlacedRequest) -> bool:
+    """Whether it has codes that lie as `nbits_cores` wants them."""
+    return isinstance(placed.problem, GemmProblem) and nbits_cores.chunked(placed.problem)
+
+
 def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
-    """Why a solver does not compute a contraction; only `FewBits` reads weights in blocks."""
+    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
     return solver.refusal(placed)

@@ -15,8 +15,10 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name, most_lanes
 from .elements import THREADS
 
-__all__ = ["MOST_COPIES", "copies_launch"]
+__all__ = ["COPIES_KERNEL", "MOST_COPIES", "copies_launch"]
 
+COPIES_KERNEL = "copies_kernel"
+"""The name of its kernels."""
 MOST_COPIES = 8
 """Copies of a launch: each thread asks of each whether it is its own. No figures kept."""
 
@@ -48,6 +50,6 @@ def copies_launch(pairs: Sequence[tuple[Tensor, Tensor]], origin: str) -> Launch
             aligned = "_aligned" if lanes > 1 else ""
             load = "load_splat" if repeated else f"load{aligned}"
             buffer.line(f"store{aligned}(p_out{k}, {at[1]}, {load}(p_x{k}, {at[0]}, {lanes}))")
-    kernel = gpu_kernel("copies_kernel", buffer.lines, THREADS, len(arguments.values), origin)
+    kernel = gpu_kernel(COPIES_KERNEL, buffer.lines, THREADS, len(arguments.values), origin)
     moved = sum(tensor.footprint for pair in pairs for tensor in pair)
     return Launch(kernel, arguments.values, gpu_grid(-(-ends[-1] // THREADS), THREADS), 0, moved)

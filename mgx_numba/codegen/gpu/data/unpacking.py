@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
@@ -10,7 +12,7 @@ from ...problems.gemm import BlockFormat
 from ..contraction.nbits import codes_of_vector
 from ..kernel import gpu_grid, gpu_kernel
 
-__all__ = ["unpacked_weights_launch"]
+__all__ = ["unpacked_chunks_launch", "unpacked_weights_launch"]
 
 THREADS = 256
 """Threads of a block. No figures kept."""
@@ -21,28 +23,65 @@ def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype:
     ``points`` to ``out`` [columns, blocks * form.size] of a float ``dtype``; each thread makes those of a vector."""
     count = codes_of_vector(form)
     lanes = count * form.bits // 32
+    items = columns * blocks * (form.size // count)
+    lines = [
+        f"words = load_aligned(p_codes, item * {lanes}, {lanes})",
+        f"block = idiv(item, {form.size // count})",
+        *_of_block(form, lanes),
+    ]
+    for step in range(count // lanes):
+        shifted = f"shift_right(words, const_int32({step * form.bits}, {lanes}))"
+        lines += _stored(form, dtype, lanes, shifted, f"item * {count} + {step * lanes}")
+    return _launch(form, columns, blocks, dtype, origin, items, lines)
+
+
+def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
+    """The same of codes as `contraction.nbits_cores.pack_chunks` makes them; each thread makes those of a word."""
+    items = columns * blocks * form.size // 8
+    lines = [
+        "inside = imod(item, 16)",  # of a chunk's words: four of a thread, one for each part
+        "place = (item - inside) * 8 + imod(inside, 4) * 32 + idiv(inside, 4) * 8",
+        f"block = idiv(place, {form.size})",
+        *_of_block(form, 8),
+        "order = iota_int32(8)",
+        "odd = bitwise_and(order, const_int32(1, 8))",
+        "shifts = add(mul(odd, const_int32(16, 8)), mul(shift_right(order, const_int32(1, 8)), const_int32(4, 8)))",
+        "words = load_splat(p_codes, item, 8)",
+        *_stored(form, dtype, 8, "shift_right(words, shifts)", "place"),
+    ]
+    return _launch(form, columns, blocks, dtype, origin, items, lines)
+
+
+def _of_block(form: BlockFormat, lanes: int) -> list[str]:
+    """Statements for the scale and the zero point of ``block``."""
+    point = f"load_splat(p_points, block, {lanes})" if form.zero_points else f"const_uint8({form.middle}, {lanes})"
+    return [f"scale = load_splat(p_scales, block, {lanes})", f"point = cast_int32({point})"]
+
+
+def _stored(form: BlockFormat, dtype: str, lanes: int, shifted: str, place: str) -> list[str]:
+    """Statements that store weights whose codes are the lowest bits of what is shifted."""
+    code = f"sub(bitwise_and({shifted}, const_int32({(1 << form.bits) - 1}, {lanes})), point)"
+    return [f"store_aligned(p_out, {place}, cast_{dtype}(mul(cast_float32({code}), scale)))"]
+
+
+def _launch(
+    form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str, items: int, lines: Sequence[str]
+) -> Launch:
+    """The launch of a kernel whose statements are for one ``item``."""
     arguments, buffer = Arguments(), CodeBuffer()
     arguments.pointer("p_codes", "codes", "int32")
     arguments.pointer("p_scales", "scales", "float32")
     if form.zero_points:
         arguments.pointer("p_points", "points", "uint8")
     arguments.pointer("p_out", "out", dtype)
-    items = columns * blocks * (form.size // count)
     arguments.integer("items", items)
     for line in (*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)"):
         buffer.line(line)
     with buffer.block("if item < items:"):
-        buffer.line(f"words = load_aligned(p_codes, item * {lanes}, {lanes})")
-        buffer.line(f"block = idiv(item, {form.size // count})")
-        buffer.line(f"scale = load_splat(p_scales, block, {lanes})")
-        point = f"load_splat(p_points, block, {lanes})" if form.zero_points else f"const_uint8({form.middle}, {lanes})"
-        buffer.line(f"point = cast_int32({point})")
-        for step in range(count // lanes):
-            shifted = f"shift_right(words, const_int32({step * form.bits}, {lanes}))"
-            code = f"sub(bitwise_and({shifted}, const_int32({(1 << form.bits) - 1}, {lanes})), point)"
-            value = f"cast_{dtype}(mul(cast_float32({code}), scale))"
-            buffer.line(f"store_aligned(p_out, item * {count} + {step * lanes}, {value})")
+        for line in lines:
+            buffer.line(line)
     values = arguments.values
     kernel = gpu_kernel(f"unpack_{form.bits}bits_{dtype}_kernel", buffer.lines, THREADS, len(values), origin)
-    moved = items * (count * form.bits // 8 + count * ITEMSIZE[dtype]) + columns * blocks * ITEMSIZE["float32"]
+    weights = columns * blocks * form.size
+    moved = weights * form.bits // 8 + weights * ITEMSIZE[dtype] + columns * blocks * ITEMSIZE["float32"]
     return Launch(kernel, values, gpu_grid(-(-items // THREADS), THREADS), 0, moved)

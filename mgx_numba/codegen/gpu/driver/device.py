@@ -9,6 +9,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
 from ....errors import CompileError, DeviceError
 from ..architecture import Architecture, chosen, for_capability
+from .hip import hip_architecture, hip_device, uses_hip
 from .library import Driver, driver, loaded
 
 __all__ = ["Device", "architecture_of", "device", "device_count", "memory_at", "model_of", "selected_architecture"]
@@ -139,7 +140,7 @@ def selected_architecture() -> Architecture:
     Raises:
         DeviceError: neither is there.
     """
-    return chosen() or architecture_of(0)
+    return chosen() or (hip_architecture(0) if uses_hip() else architecture_of(0))
 
 
 def model_of(number: int) -> str:
@@ -148,6 +149,8 @@ def model_of(number: int) -> str:
     Raises:
         DeviceError: there is no such device.
     """
+    if uses_hip():
+        return hip_device(number).name
     handle = _handle(number)
     return f"{_name(handle)}, {_attribute(handle, _MULTIPROCESSORS)} multiprocessors"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ....errors import DeviceError
 
-__all__ = ["Driver", "driver", "loaded", "missing"]
+__all__ = ["Driver", "Library", "driver", "loaded", "missing"]
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 LEAST_VERSION = 12000
@@ -21,7 +21,7 @@ LEAST_VERSION = 12000
 alone, and modules load lazily."""
 
 OUT_OF_MEMORY = 2
-"""CUDA_ERROR_OUT_OF_MEMORY of the driver's interface."""
+"""CUDA_ERROR_OUT_OF_MEMORY of the driver's interface, and hipErrorOutOfMemory."""
 _STICKY = {
     700: "a kernel read or wrote memory that it may not touch",
     701: "a kernel wants more registers than there are",
@@ -34,26 +34,17 @@ _STICKY = {
     718: "a kernel jumped to where there is no instruction",
     719: "a kernel failed, at a trap perhaps",
 }
-"""CUresult values after which a context cannot be used any more, in words."""
+"""CUresult values after which a context cannot be used any more, in words; HIP's have the same numbers."""
 
 
-class Driver:
-    """The functions of libcuda, called by name: ``driver.call("cuMemAlloc_v2", ...)``."""
+class Library:
+    """The functions of a driver's library, called by name; each returns a status, and all but 0 are errors."""
+
+    vendor = "NVIDIA's driver"
 
     def __init__(self, library: Any) -> None:
-        """Initialise the driver.
-
-        Raises:
-            DeviceError: it is too old or cannot be initialised.
-        """
         self.library = library
         self.process = os.getpid()
-        self.call("cuInit", 0)
-        version = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(version))
-        self.version = version.value
-        if self.version < LEAST_VERSION:
-            raise DeviceError(f"NVIDIA's driver is for CUDA {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -68,7 +59,7 @@ class Driver:
         try:
             function = getattr(self.library, name)
         except AttributeError:
-            raise DeviceError(f"NVIDIA's driver has no {name}; a newer driver is needed") from None
+            raise DeviceError(f"{self.vendor} has no {name}; a newer driver is needed") from None
         status = function(*arguments)
         if status:
             raise DeviceError(self.describe(name, status))
@@ -95,14 +86,40 @@ class Driver:
 
     def describe(self, name: str, status: int) -> str:
         """The message of a failed call."""
-        text = ctypes.c_char_p()
-        known = self.library.cuGetErrorName(status, ctypes.byref(text)) == 0 and text.value is not None
-        code = text.value.decode() if known and text.value is not None else f"status {status}"
+        code = self.name_of(status) or f"status {status}"
         if status == OUT_OF_MEMORY:
             return f"{name}: the device has not enough memory ({code})"
         if status in _STICKY:
             return f"{name}: {_STICKY[status]} ({code}); the device is lost to this process"
         return f"{name} failed: {code}"
+
+    def name_of(self, status: int) -> str:
+        """What the library calls a status; empty if it does not know."""
+        raise NotImplementedError
+
+
+class Driver(Library):
+    """The functions of libcuda: ``driver.call("cuMemAlloc_v2", ...)``."""
+
+    def __init__(self, library: Any) -> None:
+        """Initialise the driver.
+
+        Raises:
+            DeviceError: it is too old or cannot be initialised.
+        """
+        super().__init__(library)
+        self.call("cuInit", 0)
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        self.version = version.value
+        if self.version < LEAST_VERSION:
+            raise DeviceError(f"NVIDIA's driver is for CUDA {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
+
+    def name_of(self, status: int) -> str:
+        """See `Library.name_of`."""
+        text = ctypes.c_char_p()
+        known = self.library.cuGetErrorName(status, ctypes.byref(text)) == 0 and text.value is not None
+        return text.value.decode() if known and text.value is not None else ""
 
 
 def _shown(version: int) -> str:

@@ -134,6 +134,8 @@ def elementwise_names() -> dict[str, Any]:
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
     for dtype in ("int8", "uint8"):
         names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
+    for dtype in ("float16", "bfloat16"):
+        names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))
     for dtype in _INTEGERS:
         names[f"iota_{dtype}"] = functools.partial(np.arange, dtype=numpy_dtype(dtype))
     for name, combine in (("add", "add"), ("mul", "mul"), ("max", "max"), ("min", "min"), ("or", "logical_or"),
@@ -161,6 +163,15 @@ def elementwise_names() -> dict[str, Any]:
         NAN=math.nan,
     )
     return names
+
+
+def _codes(
+    dtype: np.dtype, u: np.ndarray, v: np.ndarray, word: int, pair: int, points: np.ndarray, exponents: int
+) -> np.ndarray:
+    sides = [(int(words[word]) & 0xFFFFFFFF, int(point)) for words, point in zip((u, v), points)]
+    order = [(k, side) for k in (2 * pair, 2 * pair + 1) for side in sides]
+    found = [[(whole >> 4 * (k + far) & 15) - point for far in (0, 4)] for k, (whole, point) in order]
+    return np.array(found).astype(dtype).reshape(-1).view(np.int32)
 
 
 def _idiv32(a: int, b: int) -> int:

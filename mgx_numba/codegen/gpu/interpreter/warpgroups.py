@@ -14,7 +14,7 @@ from ..products import PRODUCTS, Product
 from .asynchronous import ROW, WARPGROUP, BlockAsync
 from .memory import KernelFault
 
-__all__ = ["WARPGROUP_NAMES", "HeldSums", "scale_sums", "sums_part", "sums_row", "wgmma_zero"]
+__all__ = ["WARPGROUP_NAMES", "HeldSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_zero"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
         places = columns // 8 * 4 + 2 * row + columns % 2
         found.append(np.array([_ready(lanes[n][0])[k] for n, k in zip(neighbours, places)]))
     return found
+
+
+def sums_in_turns(sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
+    """See the vocabulary."""
+    places = 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
+    return _ready(sums)[places]
 
 
 def _rows() -> np.ndarray:

@@ -3,8 +3,8 @@ the exponential by the instruction for powers of two.
 
 ``gelu_erf_short`` is for results of 16 bits: within an eighth of a unit in the last place of float16, and 1e-7.
 
-Division is off by 2 units in the last place at most, and 0 for divisors beyond 2**126; results stay within 4 units, and
-those below 2**-125 may be 0.
+Division is off by 2 units in the last place at most, and 0 for divisors beyond 2**126; results stay within 4 units
+(``gelu_erf_quick`` within 5: 4.4 at most of 800,000 on an H200), and those below 2**-125 may be 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Remainders of float32 divisions where there is no C library: exact, in integers."""
+"""Remainders of float32 and float64 divisions where there is no C library: exact, in integers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.vector import elementwise
+from ...lang.vector import FLOATS, elementwise
 
 __all__ = ["fmod_exact", "mod_exact"]
 
@@ -19,6 +19,10 @@ _STEP = 40
 _MOST = 253
 """Bits between the largest and the smallest exponent, of 254 and of subnormal numbers, which is that of 1."""
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
+_WIDE_FRACTION, _WIDE_BIAS = 52, 1023
+"""Bits of a float64's fraction, and what its exponent is counted from."""
+_WIDE_STEP = 64 - _WIDE_FRACTION - 1
+"""Bits by which a remainder of float64s is shifted at once."""
 
 
 def _parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -48,16 +52,60 @@ def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(smaller, x, found)
 
 
+def _wide_parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """|x| = whole * 2**(exponent - 1075), as int64 and int32."""
+    bits = b.and_(b.bitcast(x, _I64), _I64((1 << 63) - 1))
+    field, fraction = b.trunc(b.lshr(bits, _I64(_WIDE_FRACTION)), _I32), b.and_(bits, _I64((1 << _WIDE_FRACTION) - 1))
+    subnormal = b.icmp_unsigned("==", field, _I32(0))
+    whole = b.select(subnormal, fraction, b.or_(fraction, _I64(1 << _WIDE_FRACTION)))
+    return whole, b.select(subnormal, _I32(1), field)
+
+
+def _power_of_two(b: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
+    """2**exponent as a normal float64."""
+    field = b.zext(b.add(exponent, _I32(_WIDE_BIAS)), _I64)
+    return b.bitcast(b.shl(field, _I64(_WIDE_FRACTION)), ir.DoubleType())
+
+
+def _of_finite_wide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The remainder of |x| by |y| for finite float64s, y not 0: their exponents may be 2045 apart, so it is a loop."""
+    (whole, high), (divisor, low) = _wide_parts(b, x), _wide_parts(b, y)
+    divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
+    left = b.sub(high, low)
+    smaller = b.icmp_signed("<", left, _I32(0))
+    first = b.urem(whole, divisor)
+    before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
+    b.branch(head)
+    b.position_at_end(head)
+    rest, bits = b.phi(_I64), b.phi(_I32)
+    rest.add_incoming(first, before)
+    bits.add_incoming(left, before)
+    b.cbranch(b.icmp_signed(">", bits, _I32(0)), body, behind)
+    b.position_at_end(body)
+    step = b.select(b.icmp_signed("<", bits, _I32(_WIDE_STEP)), bits, _I32(_WIDE_STEP))
+    rest.add_incoming(b.urem(b.shl(rest, b.zext(step, _I64)), divisor), body)
+    bits.add_incoming(b.sub(bits, step), body)
+    b.branch(head)
+    b.position_at_end(behind)
+    exponent = b.sub(low, _I32(_WIDE_BIAS + _WIDE_FRACTION))
+    half = b.ashr(exponent, _I32(1))  # of both halves the power is normal, and neither product is rounded
+    found = b.fmul(b.uitofp(rest, ir.DoubleType()), _power_of_two(b, half))
+    return b.select(smaller, x, b.fmul(found, _power_of_two(b, b.sub(exponent, half))))
+
+
 def _fmod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """The remainder with the sign of ``x``; NaN of infinity, by 0 and of NaN."""
     lanes = b.lanes(x)
+    if lanes == 1:  # as a number: LLVM's code generator for AMD aborts on signs of vectors of one float64
+        return b.ir.insert_element(b.poison(x.type), _fmod(b, b.extract(x, 0), b.extract(y, 0)), _I32(0))
+    finite = _of_finite if b.width(x) == 32 else _of_finite_wide
     if lanes:
         rest = b.poison(x.type)
         for lane in range(lanes):
-            one = _of_finite(b.ir, b.extract(x, lane), b.extract(y, lane))
+            one = finite(b.ir, b.extract(x, lane), b.extract(y, lane))
             rest = b.ir.insert_element(rest, one, _I32(lane))
     else:
-        rest = _of_finite(b.ir, x, y)
+        rest = finite(b.ir, x, y)
     infinite = float("inf")
     signed = b.copysign(b.fabs(rest), x)
     kept = b.select(b.fcmp("==", b.fabs(y), infinite), x, signed)
@@ -71,7 +119,7 @@ def _mod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _of(name: str, emit: Callable[[VectorBuilder, ir.Value, ir.Value], ir.Value]) -> Any:
-    return elementwise(name, lambda b, dtype, x, y: emit(b, x, y), 2, ("float32",))
+    return elementwise(name, lambda b, dtype, x, y: emit(b, x, y), 2, FLOATS)
 
 
 fmod_exact = _of("fmod_exact", _fmod)

@@ -25,8 +25,8 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "scale_sums", "sums_part", "sums_row", "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait",
-    "wgmma_zero", "wgmma_zero_int32",
+    "WarpgroupSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_commit", "wgmma_fence",
+    "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -292,32 +292,34 @@ def _exchange_pairs(
         pairs[near][k], pairs[far][k] = builder.select(odd, come, a), builder.select(odd, b, come)
 
 
-def _row(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Type) -> Any:
-    name = "sums_row"
-    held, half = _expect_sums(name, sums), constant_int(name, "ROW", row, high=1)
-    wide = constant_int(name, "LANES", lanes, low=2, high=MOST_ROW_LANES)
-    if wide & (wide - 1) or held.columns % (4 * wide):
-        raise TypingError(f"{name}: no rows of {held} are {wide} lanes of each thread")
-    part = constant_int(name, "PART", number, high=held.columns // (4 * wide) - 1)
-    pieces = wide // 2  # of eight columns, of which each of four threads has a pair
+def _row(name: str, exchanged: bool) -> Any:
+    def define(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Type) -> Any:
+        held, half = _expect_sums(name, sums), constant_int(name, "ROW", row, high=1)
+        wide = constant_int(name, "LANES", lanes, low=2, high=MOST_ROW_LANES)
+        if wide & (wide - 1) or held.columns % (4 * wide):
+            raise TypingError(f"{name}: no rows of {held} are {wide} lanes of each thread")
+        part = constant_int(name, "PART", number, high=held.columns // (4 * wide) - 1)
+        pieces = wide // 2  # of eight columns, of which each of four threads has a pair
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        pairs = [
-            [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
-            for j in range(pieces)
-        ]
-        lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)
-        bits = min(2, pieces.bit_length() - 1)
-        for bit in range(bits):
-            odd = builder.icmp_unsigned("!=", builder.and_(lane, _I32(1 << bit)), _I32(0))
-            apart = pieces >> bits << bit
-            for near in range(pieces):
-                if not near & apart:
-                    _exchange_pairs(builder, odd, 1 << bit, pairs, near, near + apart)
-        rest = pieces >> bits
-        return _vector(builder, [x for k in range(rest) for own in pairs[k::rest] for x in own])
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            pairs = [
+                [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
+                for j in range(pieces)
+            ]
+            bits = min(2, pieces.bit_length() - 1) if exchanged else 0
+            lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)
+            for bit in range(bits):
+                odd = builder.icmp_unsigned("!=", builder.and_(lane, _I32(1 << bit)), _I32(0))
+                apart = pieces >> bits << bit
+                for near in range(pieces):
+                    if not near & apart:
+                        _exchange_pairs(builder, odd, 1 << bit, pairs, near, near + apart)
+            rest = pieces >> bits
+            return _vector(builder, [x for k in range(rest) for own in pairs[k::rest] for x in own])
 
-    return Vec(held.dtype, wide)(held, row, number, lanes), lower
+        return Vec(held.dtype, wide)(held, row, number, lanes), lower
+
+    return make_intrinsic(name, define, 4, literal=True)
 
 
 def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
@@ -340,7 +342,7 @@ wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
 wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
-sums_row = make_intrinsic("sums_row", _row, 4, literal=True)
+sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 scale_sums = make_intrinsic("scale_sums", _scale, 3)
 
 for _product in PRODUCTS.values():

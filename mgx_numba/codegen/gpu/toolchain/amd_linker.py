@@ -26,7 +26,7 @@ from ...elf import (
 
 __all__ = ["EM_AMDGPU", "link"]
 
-# elf.h of the GNU C library, and "ELF Code Object" of LLVM's user guide for AMDGPU.
+# By the ELF specification, and LLVM's AMDGPU usage, "ELF Code Object".
 EM_AMDGPU = 224
 _ET_DYN = 3
 _SHT_HASH, _SHT_DYNAMIC, _SHT_DYNSYM = 5, 6, 11
@@ -38,6 +38,7 @@ _R_AMDGPU_REL64 = 5
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<QQ")
 _SEGMENTS = 6
+"""The program headers', what is only read, code, what a loader may write, the dynamic entries, the notes."""
 PAGE = 4096
 """Bytes that each segment starts at a multiple of in memory: what is executed shares no page with what is not."""
 _LOADED = (".note", ".rodata", ".text")
@@ -45,7 +46,7 @@ _LOADED = (".note", ".rodata", ".text")
 
 
 @dataclass
-class _Part:
+class _Section:
     """A section of the code object; ``segment`` counts those with the rights before."""
 
     name: str
@@ -105,7 +106,7 @@ def _check(source: ElfObject) -> None:
             raise CompileError(f"the object has a relocation of type {relocation.type} in {name}, which is not known")
 
 
-def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Part]:
+def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Section]:
     """The sections in their order; those that tell of addresses are empty bytes of the right size yet."""
     own = {section.name: section for section in source.sections if section.name in _LOADED}
     names = b"\0" + b"".join(symbol.name.encode() + b"\0" for symbol in exported)
@@ -113,23 +114,23 @@ def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Part]:
     hashes = bytes(4 * (3 + 2 * len(exported)))
     code = _SHF_EXECINSTR | SHF_ALLOC
     made = [
-        _Part(".note", SHT_NOTE, SHF_ALLOC, own[".note"].data, 4),
-        _Part(".dynsym", _SHT_DYNSYM, SHF_ALLOC, table, 8, link=".dynstr", info=1, entry=SYMBOL.size),
-        _Part(".hash", _SHT_HASH, SHF_ALLOC, hashes, 4, link=".dynsym", entry=4),
-        _Part(".dynstr", SHT_STRTAB, SHF_ALLOC, names, 1),
-        _Part(".rodata", SHT_PROGBITS, SHF_ALLOC, own[".rodata"].data, own[".rodata"].alignment),
-        _Part(".text", SHT_PROGBITS, code, own[".text"].data, own[".text"].alignment, segment=1),
-        _Part(".dynamic", _SHT_DYNAMIC, _SHF_WRITE | SHF_ALLOC, bytes(6 * _ENTRY.size), 8, segment=2, link=".dynstr",
+        _Section(".note", SHT_NOTE, SHF_ALLOC, own[".note"].data, 4),
+        _Section(".dynsym", _SHT_DYNSYM, SHF_ALLOC, table, 8, link=".dynstr", info=1, entry=SYMBOL.size),
+        _Section(".hash", _SHT_HASH, SHF_ALLOC, hashes, 4, link=".dynsym", entry=4),
+        _Section(".dynstr", SHT_STRTAB, SHF_ALLOC, names, 1),
+        _Section(".rodata", SHT_PROGBITS, SHF_ALLOC, own[".rodata"].data, own[".rodata"].alignment),
+        _Section(".text", SHT_PROGBITS, code, own[".text"].data, own[".text"].alignment, segment=1),
+        _Section(".dynamic", _SHT_DYNAMIC, _SHF_WRITE | SHF_ALLOC, bytes(6 * _ENTRY.size), 8, segment=2, link=".dynstr",
               entry=_ENTRY.size),
-        _Part(".symtab", SHT_SYMTAB, 0, table, 8, link=".strtab", info=1, entry=SYMBOL.size),
-        _Part(".strtab", SHT_STRTAB, 0, names, 1),
-        _Part(".shstrtab", SHT_STRTAB, 0, b"", 1),
+        _Section(".symtab", SHT_SYMTAB, 0, table, 8, link=".strtab", info=1, entry=SYMBOL.size),
+        _Section(".strtab", SHT_STRTAB, 0, names, 1),
+        _Section(".shstrtab", SHT_STRTAB, 0, b"", 1),
     ]  # fmt: skip
     made[-1].data = b"\0" + b"".join(part.name.encode() + b"\0" for part in made)
     return {part.name: part for part in made}
 
 
-def _fill(parts: dict[str, _Part], numbers: dict[str, int], source: ElfObject, exported: list[Symbol]) -> None:
+def _fill(parts: dict[str, _Section], numbers: dict[str, int], source: ElfObject, exported: list[Symbol]) -> None:
     """Write what depends on where everything lies."""
 
     def place(symbol: Symbol) -> int:
@@ -169,11 +170,11 @@ def _hash(name: bytes) -> int:
     for letter in name:
         value = (value << 4) + letter
         top = value & 0xF0000000
-        value = (value ^ top >> 24) & ~top  # 24: as the specification has it
+        value = (value ^ top >> 24) & ~top  # the top four bits of 32 go into the second four
     return value
 
 
-def _written(source: ElfObject, parts: dict[str, _Part], numbers: dict[str, int], end: int) -> bytes:
+def _written(source: ElfObject, parts: dict[str, _Section], numbers: dict[str, int], end: int) -> bytes:
     sections = end + -end % 8
     out = bytearray(sections + SECTION.size * (len(parts) + 1))
     HEADER.pack_into(

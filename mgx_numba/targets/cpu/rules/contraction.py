@@ -61,7 +61,10 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     precise = low.options.precision
     problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
     constant = weights if what.blocks is None else what.blocks
-    if weights is not None and weights.dtype.name != problem.types.b:
+    if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
+        types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
+        problem = replace(problem, types=types)
+    elif weights is not None and weights.dtype.name != problem.types.b:
         problem = _with_stored_weights(low, problem, weights.dtype.name)
     elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
         problem = _with_stored_weights(low, problem, "bfloat16")

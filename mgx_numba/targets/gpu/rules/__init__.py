@@ -1,6 +1,6 @@
 """Lowering rules of the ``gpu`` target, one file an operator family; importing the package registers them all."""
 
-from . import attention, clusters, contraction, data, detection, indexing, ordering, recurrent, views
+from . import attention, clusters, contraction, control, data, detection, indexing, ordering, recurrent, views
 from .table import RULES
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "attention",
     "clusters",
     "contraction",
+    "control",
     "data",
     "detection",
     "indexing",

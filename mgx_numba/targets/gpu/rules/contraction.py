@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
+from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
-from ....codegen.gpu.data.unpacking import unpacked_weights_launch
+from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Solution
@@ -90,17 +91,23 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        operands["w"] = _columns(low, weights)
-        problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
-    for name in ("x", "w"):
+        problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
+    for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision, weights is not None)
+    constant = weights is not None
+    placed = PlacedRequest(
+        request, gcd(VECTOR_BYTES, *offsets), low.options.precision, constant, constant and low.shared is None
+    )
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights, filled)
+        operands["w"] = _packed(
+            low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution.turns
+        )
+    elif weights is not None:
+        operands["w"] = _columns(low, weights, solution.turns)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -149,18 +156,21 @@ def _with_blocks(
     a launch makes of them."""
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
-    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    chunks = chunked(problem)
+    pack = pack_chunks if chunks else pack_codes
+    operands["w"] = low.packed_constant(blocks.codes, ("codes", chunks), lambda: pack(form, blocks.codes))
     operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
     points = blocks.zero_points
     if points is not None:
         operands["points"] = low.packed_constant(points, "points", lambda: points)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    if not nbits_refusal(PlacedRequest(request)):
+    if not (cores_refusal if chunks else nbits_refusal)(PlacedRequest(request)):
         return problem
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    launch = unpacked_weights_launch(form, problem.n, count, problem.types.b, low.origin(ins))
+    unpacked = unpacked_chunks_launch if chunks else unpacked_weights_launch
+    launch = unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
     low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
@@ -181,16 +191,33 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     return out
 
 
-def _columns(low: Lowering, weights: np.ndarray) -> View:
-    """A constant right operand with its columns contiguous; matrices that repeat are kept once, whatever their number:
-    plans for other lengths find them."""
-    batch = weights.shape[:-2]
-    alike = [n == 1 or stride == 0 for n, stride in zip(batch, weights.strides)]
-    once = weights[tuple(0 if one else slice(None) for one in alike)]
-    kept = low.packed_constant(once, "columns", lambda: _contiguous(once.swapaxes(-1, -2)))
-    own = iter(kept.strides)
-    strides = [0 if one else next(own) for one in alike]
-    return kept.with_shape(Shape(kept.type, (*batch, *kept.lens[-2:]), (*strides, *own)))
+def _alike(weights: np.ndarray) -> list[bool]:
+    """Along which axes of a batch all matrices of a constant right operand are the same one."""
+    return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
+
+
+def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
+    """Strides, in elements, between the matrices of what `_columns` makes."""
+    strides: list[int] = []
+    size = prod(weights.shape[-2:])
+    for length, alike in zip(weights.shape[-3::-1], reversed(_alike(weights))):
+        strides.insert(0, 0 if alike else size)
+        size *= 1 if alike else length
+    return tuple(strides)
+
+
+def _columns(low: Lowering, weights: np.ndarray, turns: int) -> View:
+    """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept once,
+    whatever their number: plans for other lengths find them."""
+    once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
+
+    def made() -> np.ndarray:
+        columns = once.swapaxes(-1, -2)
+        return _contiguous(in_turns(columns, -2, turns) if turns else columns)
+
+    kept = low.packed_constant(once, ("columns", turns), made)
+    lens = (*weights.shape[:-2], *kept.lens[-2:])
+    return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
@@ -217,15 +244,20 @@ def _packed(
     view: View,
     weights: np.ndarray | None,
     filled: FilledImages | None,
+    turns: int,
 ) -> View:
-    """Weights in the order that kernels read; those that are not constant are copied in every run."""
+    """Weights in the order that kernels read, output channels `in_turns` if they are; those that are not constant are
+    copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
         images = filled and (filled.channels, filled.block, filled.folded)
-        how = (columns, problem.groups, problem.taps, problem.transposed, images)
-        return low.packed_constant(
-            weights, how, lambda: _contiguous(pack(filled.weights(weights) if filled else weights))
-        )
+        how = (columns, problem.groups, problem.taps, problem.transposed, images, turns)
+
+        def made() -> np.ndarray:
+            packed = pack(filled.weights(weights) if filled else weights)
+            return _contiguous(in_turns(packed, 1, turns) if turns else packed)
+
+        return low.packed_constant(weights, how, made)
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
     packed = view.aliased(pack)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
-from ....codegen.gpu.data.copies import MOST_COPIES, copies_launch
+from ....codegen.gpu.data.copies import COPIES_KERNEL, MOST_COPIES, copies_launch
+from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
+from ...lowering.buffers import View
 from ...lowering.common import lower_concat, lower_contiguous, pieces_to_copy
 from ...lowering.contraction import CONVOLUTIONS
 from ...lowering.destinations import RESHAPES
@@ -35,7 +37,8 @@ def lower_layout(low: Lowering, ins: Instruction) -> None:
 
 @lowering("concat")
 def lower_concatenation(low: Lowering, ins: Instruction) -> None:
-    """One launch for all copies."""
+    """One launch for all copies, together with those of a concatenation just before that they do not depend on: the
+    keys and the values of a cache grow at once."""
     if ins.shape.type.hosted:
         lower_concat(low, ins)
         return
@@ -45,6 +48,29 @@ def lower_concatenation(low: Lowering, ins: Instruction) -> None:
         if len(now) == 1:
             low.copy(*now[0], ins)
             return
-        launch = copies_launch([(value.tensor, part.tensor) for value, part in now], low.origin(ins))
-        operands = {f"x{k}": value for k, (value, _) in enumerate(now)}
-        low.launch(launch, operands | {f"out{k}": part for k, (_, part) in enumerate(now)}, ins)
+        before = _copies_before(low, now)
+        launch = _launched(low, [*before, *now], ins) if before else None
+        if launch is not None and low.usable([launch]):
+            low.steps.pop()
+        else:
+            before, launch = [], _launched(low, now, ins)
+        pairs = [*before, *now]
+        operands = {f"x{k}": value for k, (value, _) in enumerate(pairs)}
+        low.launch(launch, operands | {f"out{k}": part for k, (_, part) in enumerate(pairs)}, ins)
+
+
+def _launched(low: Lowering, pairs: list[tuple[View, View]], ins: Instruction) -> Launch:
+    return copies_launch([(value.tensor, part.tensor) for value, part in pairs], low.origin(ins))
+
+
+def _copies_before(low: Lowering, now: list[tuple[View, View]]) -> list[tuple[View, View]]:
+    """What the step before copies, if a launch of the same type has room for it and nothing depends on the order."""
+    last = low.steps[-1] if low.steps else None
+    if last is None or last.launch is None or last.launch.kernel.name != COPIES_KERNEL:
+        return []
+    count = len(last.operands) // 2
+    before = [(last.operands[f"x{k}"], last.operands[f"out{k}"]) for k in range(count)]
+    written = {id(part.buffer) for _, part in now}
+    known = {id(view.buffer) for pair in before for view in pair}
+    read_again = {id(value.buffer) for value, _ in now} & {id(part.buffer) for _, part in before}
+    return [] if count + len(now) > MOST_COPIES or written & known or read_again else before

@@ -1,0 +1,210 @@
+"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_80 and above).
+
+A warp multiplies 16 columns, of whose codes it makes words of 16-bit floats, by up to eight rows: sums in float32 are
+multiplied by the scale of each block. The warps of a block take turns along the sum, and add what they have in its
+memory, always in one order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....errors import DeviceError
+from ...launch import Launch, Solution
+from ...printer import CodeBuffer
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import BlockFormat, GemmProblem
+from ..architecture import WARP
+from ..driver.device import selected_architecture
+from ..kernel import gpu_grid, gpu_kernel
+from ..lang.codes import EXPONENTS
+from ..products import product_of
+from .placed import PlacedRequest
+from .text import ContractionText
+
+__all__ = ["COLUMNS", "chunked", "cores_refusal", "cores_solution", "pack_chunks"]
+
+COLUMNS, MOST_ROWS = 16, 8
+"""Those of one product of a warp: PTX ISA, "mma.m16n8k16"."""
+CHUNK = 128
+"""Codes of a column that four threads load at once, 16 bytes each."""
+PARTS = 4
+"""Words of a thread's vector, of which each is of other 32 codes: blocks are not smaller."""
+WARPS, BLOCKS = 8, 2
+"""Warps of a block, and blocks that share a multiprocessor, whose threads have 128 registers then. No figures kept."""
+AHEAD = 2
+"""Chunks that a warp has on their way: of 16 warps 32 KiB of a multiprocessor, its share of the bandwidth times the
+latency of memory."""
+
+
+def chunked(problem: GemmProblem) -> bool:
+    """Whether codes of a product's weights lie as `pack_chunks` puts them, for tensor cores of the device."""
+    form, product = problem.blocks, product_of(problem.types)
+    if form is None or product is None or product.size != 2 or form.bits != 4 or form.size < CHUNK // PARTS:
+        return False
+    try:
+        arch = selected_architecture()
+    except DeviceError:
+        return False
+    return arch.nvidia and arch.capability >= product.capability and problem.k % max(CHUNK, form.size) == 0
+
+
+def pack_chunks(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
+    """Codes of 4 bits as `BlockWeights` has them as int32 ``[n, words]``.
+
+    Of 128 successive ones thread q of four has a vector, whose word p has those from ``32 p + 8 q`` on: the even ones
+    in its lower half, the odd ones in its upper half.
+    """
+    flat = codes.reshape(len(codes), -1)
+    every = np.stack([flat & 15, flat >> 4], -1).astype(np.uint32)
+    split = every.reshape(len(codes), -1, PARTS, 4, 4, 2)  # chunk, part, thread, pair, of a pair
+    places = np.arange(4, dtype=np.uint32)[:, None] * 4 + np.arange(2, dtype=np.uint32) * 16
+    words = np.bitwise_or.reduce(split << places, (4, 5))
+    return np.ascontiguousarray(words.swapaxes(2, 3)).reshape(len(codes), -1).view(np.int32)
+
+
+def cores_refusal(placed: PlacedRequest) -> str:
+    """Why the kernel does not compute a product whose weights are `chunked`; empty if it does."""
+    problem = placed.request.problem
+    assert isinstance(problem, GemmProblem)
+    if problem.m > MOST_ROWS:
+        return f"more than {MOST_ROWS} rows"
+    if problem.a_strides[-1] != 1 or any(s % 8 for s in problem.a_strides[:-1]):
+        return "the left operand's rows are no whole vectors"
+    return ""
+
+
+def cores_solution(placed: PlacedRequest) -> Solution:
+    """The launch of a product that is not refused: ``w`` is as `pack_chunks` makes it, ``scales`` float32 and
+    ``points`` uint8, ``[n, blocks]``.
+
+    Raises:
+        UnsupportedError: an operation after the product has no kernel.
+    """
+    text = _ChunksText(placed)
+    request, problem, form = placed.request, text.problem, text.form
+    lines, values = text.lines(), text.arguments.values
+    work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
+    name = f"gemm_{form.bits}bits_cores_{problem.types.out}{work}_kernel"
+    kernel = gpu_kernel(name, lines, WARP * WARPS, len(values), blocks=BLOCKS)
+    grid = gpu_grid(-(-problem.n // COLUMNS), WARP * WARPS, text.operands.planes)
+    block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
+    rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
+    moved = problem.n * form.blocks(problem.k) * block_bytes + rows
+    return Solution((Launch(kernel, values, grid, problem.flops, moved),))
+
+
+class _ChunksText(ContractionText):
+    """The text of one product.
+
+    Attributes:
+        inside: blocks of a chunk, 0 if a block is larger.
+    """
+
+    def __init__(self, placed: PlacedRequest) -> None:
+        super().__init__(placed)
+        problem = self.request.problem
+        assert isinstance(problem, GemmProblem) and problem.blocks is not None
+        self.problem, self.form = problem, problem.blocks
+        self.inside = CHUNK // self.form.size
+        chunks = problem.k // CHUNK
+        self.ahead = min(AHEAD, -(-chunks // WARPS))
+        self.exact = chunks % (WARPS * self.ahead) == 0
+        self.arguments.pointer("p_scales", "scales", "float32")
+        if self.form.zero_points:
+            self.arguments.pointer("p_points", "points", "uint8")
+        self.arguments.integers(
+            chunks=chunks,
+            blocks=self.form.blocks(problem.k),
+            row_step=problem.a_strides[len(problem.batch)],
+            exponents=EXPONENTS[problem.types.a],
+        )
+        if not self.inside:
+            self.arguments.integer("chunks_of_block", self.form.size // CHUNK)
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, rows = CodeBuffer(), self.problem.m
+        self._begin_plane(buffer)
+        for line in (
+            "warp = idiv(thread, 32)",
+            "lane = thread - warp * 32",
+            "group = idiv(lane, 4)",
+            "quarter = lane - group * 4",
+            f"first = block_index(0) * {COLUMNS}",
+            f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)",
+            "nothing = const_float32(0, 4)",
+            "total = nothing",
+            "turn = warp",
+            f"parts = shared_float32({WARPS * COLUMNS * MOST_ROWS})",
+        ):
+            buffer.line(line)
+        for side, more in (("low", 0), ("high", 8)):
+            buffer.line(f"column_{side} = imin(first + group + {more}, columns - 1)")
+            buffer.line(f"codes_{side} = offset(p_w, column_{side} * chunks * 16 + quarter * 4)")
+        self._ask(buffer)
+        buffer.line("grid_wait()")
+        with buffer.block("while turn < chunks:"):
+            for u in range(self.ahead):
+                for name in self._asked():
+                    buffer.line(f"now_{name}{u} = next_{name}{u}")
+            buffer.line("here = turn")
+            buffer.line(f"turn = turn + {WARPS * self.ahead}")
+            self._ask(buffer)
+            for u in range(self.ahead):
+                if self.exact:
+                    self._add(buffer, u)
+                else:
+                    with buffer.block(f"if here + {WARPS * u} < chunks:"):
+                        self._add(buffer, u)
+        buffer.line(f"own = warp * {COLUMNS * MOST_ROWS} + group * {MOST_ROWS} + quarter * 2")
+        buffer.line("store_aligned(parts, own, low2(total))")
+        buffer.line(f"store_aligned(parts, own + {8 * MOST_ROWS}, high2(total))")
+        buffer.line("barrier()")
+        buffer.line(f"row = idiv(thread, {COLUMNS})")
+        buffer.line(f"column = thread - row * {COLUMNS}")
+        with buffer.block(f"if (row < {rows}) & (first + column < columns):"):
+            buffer.line("sums = const_float32(0, 1)")
+            for w in range(WARPS):
+                place = f"{w * COLUMNS * MOST_ROWS} + column * {MOST_ROWS} + row"
+                buffer.line(f"sums = add(sums, load(parts, {place}, 1))")
+            buffer.line("at = first + column")
+            self._store(buffer, "sums", "row", "at", 1)
+        return buffer.lines
+
+    def _asked(self) -> list[str]:
+        """What a warp brings of each chunk, for both of a thread's columns."""
+        kinds = ("codes", "scales", "points")[: 2 + self.form.zero_points]
+        return [f"{kind}_{side}" for kind in kinds for side in ("low", "high")]
+
+    def _ask(self, buffer: CodeBuffer) -> None:
+        """Emit the loads of the warp's next chunks, of the last one behind the end, with scales and zero points."""
+        for u in range(self.ahead):
+            buffer.line(f"at{u} = imin(turn + {WARPS * u}, chunks - 1)")
+            block = f"at{u} * {self.inside}" if self.inside else f"idiv(at{u}, chunks_of_block)"
+            count = max(1, self.inside)
+            for side in ("low", "high"):
+                place = f"column_{side} * blocks + {block}"
+                buffer.line(f"next_codes_{side}{u} = load_aligned(codes_{side}, at{u} * 16, 4)")
+                buffer.line(f"next_scales_{side}{u} = load(p_scales, {place}, {count})")
+                if self.form.zero_points:
+                    buffer.line(f"next_points_{side}{u} = cast_int32(load(p_points, {place}, {count}))")
+
+    def _add(self, buffer: CodeBuffer, u: int) -> None:
+        """Emit the products of the warp's chunk ``u`` with all rows."""
+        types = self.problem.types.a
+        together = PARTS // max(1, self.inside)
+        for p in range(PARTS):
+            block = p // together
+            if p % together == 0:
+                buffer.line("sums = nothing")
+                both = [f"splat(extract(now_points_{side}{u}, {block}), 1)" for side in ("low", "high")]
+                points = f"join2({', '.join(both)})" if self.form.zero_points else f"const_int32({self.form.middle}, 2)"
+                buffer.line(f"points = {points}")
+            buffer.line(f"x = pack_words(load_aligned(row_x, (here + {WARPS * u}) * {CHUNK} + {32 * p}, 8))")
+            for pair, half in enumerate(("low2", "high2")):
+                codes = f"codes_{types}(now_codes_low{u}, now_codes_high{u}, {p}, {pair}, points, exponents)"
+                buffer.line(f"sums = mma_{types}(sums, {codes}, {half}(x))")
+            if p % together == together - 1:
+                scales = [f"splat(extract(now_scales_{side}{u}, {block}), 2)" for side in ("low", "high")]
+                buffer.line(f"total = fma(sums, join2({', '.join(scales)}), total)")

@@ -1,0 +1,127 @@
+"""Values that products in bfloat16 take are stored in bfloat16, for targets that compute with float32 else.
+
+What a kernel stores is rounded where it is made, once for all that reads it: half the memory is moved, and kernels that
+multiply bfloat16 read it as it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ...core.types import Type
+from ...ops.pooling import PoolingMode
+from ..constants import is_constant
+from ..instruction import Instruction, Parameter
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .capabilities import Capabilities
+from .eliminate_data_type import PRODUCTS, is_stored_weight
+from .fuse_reduce import REDUCTIONS
+from .prologue import prologue_of
+from .regions import order_of
+from .truncate_float import widens
+
+__all__ = ["StoreBfloat16"]
+
+NARROW, WIDE = Type.bf16_type, Type.float_type
+ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
+"""What makes a value whose kernel can store it rounded, besides pointwise operations and reductions."""
+
+
+class StoreBfloat16(Pass):
+    """``f(x)`` -> ``f(convert[float](convert[bf16](x)))`` for an ``x`` that a product with weights in bfloat16 reads.
+
+    Only with ``fast_math``, since ``f`` sees fewer bits, and only where all that reads ``x`` can take it so and what
+    makes it can store it. Maxima and concatenations on the way are made of the rounded values.
+    """
+
+    name = "store_bfloat16"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        can = options.capabilities
+        if can is None or can.multiplies_bfloat16 is None or not options.fast_math:
+            return
+        order = order_of(module)
+        products = {ins for ins in order if ins.module is module and self._multiplies(ins, order, can)}
+        wanted = {ins.inputs[0] for ins in products}
+        chosen = self._rounded(wanted, products, module)
+        for value in sorted(chosen, key=order.__getitem__):
+            _round(module, value, order)
+            self.log.apply(self.name, value)
+
+    def _multiplies(self, ins: Instruction, order: dict[Instruction, int], can: Capabilities) -> bool:
+        """Whether the target multiplies the instruction's left operand in bfloat16."""
+        if ins.name not in PRODUCTS or ins.shape.is_dynamic or ins.shape.type is not WIDE or widens(ins.inputs[0]):
+            return False
+        weights = ins.inputs[1]
+        if not is_stored_weight(weights) or weights.inputs[0].shape.type is not NARROW:
+            return False
+        assert can.multiplies_bfloat16 is not None
+        return can.multiplies_bfloat16(ins) and not prologue_of(ins, order, lambda *_: None)
+
+    def _rounded(
+        self, wanted: Collection[Instruction], products: Collection[Instruction], module: Module
+    ) -> set[Instruction]:
+        """Which of the values are stored rounded, and what that is made of by moves alone."""
+        found, pending = set(wanted), list(wanted)
+        while pending:
+            value = pending.pop()
+            if _moves(value):
+                pending += [i for i in value.inputs if i not in found]
+                found.update(value.inputs)
+        while True:
+            refused = {value: reason for value in found if (reason := _refused(value, found, products, module))}
+            refused |= {
+                value: "" for value in found if value not in wanted and not any(u in found for u in value.users)
+            }
+            if not refused:
+                return found
+            for value, reason in refused.items():
+                if reason and value in wanted:
+                    self.log.refuse(self.name, value, reason)
+            found.difference_update(refused)
+
+
+def _refused(
+    value: Instruction, found: Collection[Instruction], products: Collection[Instruction], module: Module
+) -> str | None:
+    """Why a value stays in float32 if the found ones do not; None if it need not."""
+    if value.module is not module or isinstance(value.op, Parameter) or is_constant(value):
+        return "it is given"
+    if _moves(value):
+        if not all(i in found for i in value.inputs):
+            return f"what {value.name} reads stays in float32"
+    elif not (value.op.pointwise or value.name in ENDING or value.name in REDUCTIONS):
+        return f"no kernel stores it rounded ({value.name})"
+    for user in value.users:
+        takes = user.op.pointwise or user.name in REDUCTIONS or (_moves(user) and user in found)
+        takes |= user in products and user.inputs[0] is value
+        if user.module is not module or not takes:
+            return f"{user.name} reads it in float32"
+    return None
+
+
+def _moves(ins: Instruction) -> bool:
+    """Whether it moves elements or compares them, of rounded values as of others."""
+    return ins.name == "concat" or (ins.name == "pooling" and ins.op.attributes()["mode"] is PoolingMode.max)
+
+
+def _round(module: Module, value: Instruction, order: Mapping[Instruction, int]) -> None:
+    """Let all users of a value read it rounded, in float32."""
+    first = min(value.users, key=order.__getitem__)
+    users = {user: [k for k, i in enumerate(user.inputs) if i is value] for user in value.users}
+    if _moves(value):
+        rounded = module.insert_instruction(value, value.op, [i.inputs[0] for i in value.inputs])
+    else:
+        rounded = module.insert_instruction(first, "convert", [value], target_type=NARROW)
+    rounded.debug_symbols = value.debug_symbols
+    wide = module.insert_instruction(first, "convert", [rounded], target_type=WIDE)
+    for user, places in users.items():
+        module.set_inputs(user, dict.fromkeys(places, wide))
+    if _moves(value):
+        inputs = dict.fromkeys(value.inputs)
+        module.remove_instruction(value)
+        for widened in inputs:
+            if not widened.users:
+                module.remove_instruction(widened)

@@ -1,0 +1,103 @@
+"""Branches and loops of a plan on a device: their bodies are plans beside it, and what these compute stays there.
+
+The host reads a condition by pinned memory, and asks for the body that it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
+from ...core.types import from_numpy
+from ..memory import numpy_dtype
+from ..plan import PlannedBody, PlannedBranch, Pointer, Repetition, TensorView
+from .engine import Queue
+
+if TYPE_CHECKING:
+    from .executor import DeviceExecutable
+
+__all__ = ["Control"]
+
+_LARGEST = 8
+"""Bytes of what is read at once: an int64."""
+
+Address = Callable[[Pointer], int]
+Known = Callable[[Pointer], np.ndarray | None]
+"""The bytes of a place that the host has; None if it has to ask."""
+
+
+class Control:
+    """Runs the control steps of one context; one call at a time."""
+
+    def __init__(self, executable: DeviceExecutable) -> None:
+        self._executable = executable
+        self._told = executable.engine.staging(_LARGEST)
+
+    def run(self, control: PlannedBranch | Repetition, queue: Queue, address: Address, known: Known) -> None:
+        """Ask a queue for all of a step, of which places have these addresses.
+
+        Raises:
+            DeviceError, ShapeError: a body failed, or a loop runs too long.
+        """
+        if isinstance(control, PlannedBranch):
+            chosen = 0 if self._read(control.condition, queue, address, known) else 1
+            self._run_body(control.bodies[chosen], queue, address, {})
+        else:
+            self._repeat(control, queue, address, known)
+
+    def _repeat(self, loop: Repetition, queue: Queue, address: Address, known: Known) -> None:
+        trips = int(self._read(loop.trips, queue, address, known))
+        goes = bool(self._read(loop.condition, queue, address, known))
+        for one in loop.carried:
+            queue.copy(address(one.now.pointer), address(one.initial.pointer), _bytes(one.now))
+        turns = {one.now: one.following for one in loop.carried} | {one.following: one.now for one in loop.carried}
+        done = 0
+        while done < trips and goes:
+            if done >= loop.most:
+                raise loop.too_long(trips)
+            self._run_body(loop.body, queue, address, turns if done % 2 else {})
+            for scan in loop.scans:
+                size = _bytes(scan.row)
+                row = scan.whole.lens[0] - 1 - done if scan.backwards else done
+                queue.copy(address(scan.whole.pointer) + row * size, address(scan.row.pointer), size)
+            if loop.going is not None:
+                state = loop.carried[loop.going]
+                goes = bool(self._read(state.now if done % 2 else state.following, queue, address, known))
+            done += 1
+        for one in loop.carried if done % 2 else ():
+            queue.copy(address(one.now.pointer), address(one.following.pointer), _bytes(one.now))
+
+    def _run_body(
+        self, body: PlannedBody, queue: Queue, address: Address, instead: Mapping[TensorView, TensorView]
+    ) -> None:
+        """Ask for a body, with other places in the place of some."""
+        number = self._executable.engine.number
+        arguments, results = (
+            [_array(instead.get(view, view), address, number) for view in views]
+            for views in (body.arguments, body.results)
+        )
+        self._executable.bodies[id(body.plan)].run_within(queue, arguments, results)
+
+    def _read(self, view: TensorView, queue: Queue, address: Address, known: Known) -> int | bool:
+        """The one element of a view."""
+        dtype = numpy_dtype(view.dtype)
+        found = known(view.pointer)
+        if found is None:
+            found = self._told[: dtype.itemsize]
+            queue.download(found, address(view.pointer))
+            queue.wait()
+        return found[: dtype.itemsize].view(dtype)[0].item()  # type: ignore[no-any-return]
+
+
+def _bytes(view: TensorView) -> int:
+    return prod(view.lens) * numpy_dtype(view.dtype).itemsize
+
+
+def _array(view: TensorView, address: Address, device: int) -> DeviceArray:
+    kind = from_numpy(numpy_dtype(view.dtype))
+    return DeviceArray(Shape(kind, view.lens) if view.lens else Shape(kind), address(view.pointer), device)

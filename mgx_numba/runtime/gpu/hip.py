@@ -1,0 +1,265 @@
+"""An AMD device as an engine: its memory, streams as queues, and recordings that ask for each launch anew.
+
+Never run on an AMD GPU: tests stand in for the library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
+from typing import Any
+
+import numpy as np
+
+from ...codegen.backend import backend
+from ...codegen.gpu.driver.hip import HipDevice, hip_device
+from ...codegen.gpu.kernel import NAME
+from ...codegen.kernel import KernelSource
+from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
+from ...codegen.store import Store
+from ...errors import DeviceError
+from ..memory import address_of
+from .blocks import KeptBlocks
+from .engine import Event, Progress, Queue, Recording
+
+__all__ = ["HipEngine", "hip_engine", "hip_engines"]
+
+_BLOCKING_STREAM = 0  # hipStreamDefault: in order with the default stream
+_NO_TIMING = 2  # hipEventDisableTiming
+_PORTABLE = 1  # hipHostMallocPortable
+_numbers = itertools.count(1)
+
+
+class HipEngine:
+    """See `Engine`."""
+
+    def __init__(self, opened: HipDevice) -> None:
+        self.device = opened
+        self.driver = opened.driver
+        self.number = opened.number
+        self.name = opened.name
+        self.use = opened.use
+        self.synchronize = opened.synchronize
+        self.kept = KeptBlocks(self)
+
+    def load(
+        self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
+    ) -> list[Any]:
+        """Handles of the kernels' functions on this device."""
+        loaded = self.device.functions
+        new = {source.symbol: source for source in kernels if source.symbol not in loaded}
+        for symbol, code in backend(NAME).objects(list(new.values()), progress, store).items():
+            self.device.function(symbol, code)
+        return [loaded[source.symbol] for source in kernels]
+
+    def allocate(self, size: int, name: str) -> int:
+        """See `Engine.allocate`."""
+        place = c_void_p()
+        try:
+            with self.use():
+                self.driver.call("hipMalloc", byref(place), c_size_t(max(size, 1)))
+        except DeviceError as error:
+            raise DeviceError(f"{name} of {size} bytes: {error}") from None
+        assert place.value is not None
+        return place.value
+
+    def free(self, address: int) -> None:
+        """See `Engine.free`."""
+        with self.use():
+            self.driver.call("hipFree", c_void_p(address))
+
+    def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
+        """See `Engine.tensor_map`."""
+        raise DeviceError(f"{self.name} has no copy engine for tensors")
+
+    def staging(self, size: int) -> np.ndarray:
+        """Pinned memory, which is given back with the array."""
+        return np.asarray(_PinnedBytes(self, size))
+
+    def queue(self, stream: int | None = None) -> HipQueue:
+        """See `Engine.queue`."""
+        return HipQueue(self, stream)
+
+    def event(self) -> HipEvent:
+        """See `Engine.event`."""
+        return HipEvent(self)
+
+
+class _PinnedBytes:
+    """Pinned memory of the host, given back when nothing refers to it any more."""
+
+    def __init__(self, engine: HipEngine, size: int) -> None:
+        self._engine = engine
+        self._size = size
+        place = c_void_p()
+        with engine.use():
+            engine.driver.call("hipHostMalloc", byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
+        assert place.value is not None
+        self._address = place.value
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The bytes, as NumPy asks for them."""
+        return {"shape": (self._size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DeviceError), self._engine.use():
+            self._engine.driver.call("hipHostFree", c_void_p(self._address))
+
+
+class HipEvent:
+    """See `Event`."""
+
+    def __init__(self, engine: HipEngine) -> None:
+        self._engine = engine
+        self.handle = c_void_p()
+        with engine.use():
+            engine.driver.call("hipEventCreateWithFlags", byref(self.handle), c_uint(_NO_TIMING))
+
+    def record(self, queue: Queue) -> None:
+        """See `Event.record`."""
+        assert isinstance(queue, HipQueue)
+        self._engine.driver.call("hipEventRecord", self.handle, queue.stream)
+
+    def done(self) -> bool:
+        """See `Event.done`."""
+        return self._engine.driver.succeeds("hipEventQuery", self.handle)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DeviceError), self._engine.use():
+            self._engine.driver.call("hipEventDestroy", self.handle)
+
+
+class HipRecording:
+    """See `Recording`; what was asked for is asked again."""
+
+    def __init__(self, queue: HipQueue, actions: list[Callable[[HipQueue], None]], last: HipEvent) -> None:
+        self._queue = queue
+        self._actions = actions
+        self._last = last
+
+    def __call__(self, queue: Queue | None = None) -> None:
+        """See `Recording.__call__`."""
+        on = queue or self._queue
+        assert isinstance(on, HipQueue)
+        on.follow(self._last)
+        for action in self._actions:
+            action(on)
+        self._last.record(on)
+
+    def change(self, number: int) -> None:
+        """See `Recording.change`: HIP reads argument blocks when it is asked for a kernel."""
+
+
+class HipQueue:
+    """See `Queue`: a stream."""
+
+    def __init__(self, engine: HipEngine, stream: int | None = None) -> None:
+        """A new stream, or one of the process, which cannot be told from another that had its handle before."""
+        self._engine, self._driver = engine, engine.driver
+        self._own = stream is None
+        self.stream = c_void_p(stream or 0)
+        self.identity = next(_numbers)
+        self._recording: list[Callable[[HipQueue], None]] | None = None
+        if self._own:
+            with engine.use():
+                self._driver.call("hipStreamCreateWithFlags", byref(self.stream), c_uint(_BLOCKING_STREAM))
+
+    def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
+        """See `Queue.launch`."""
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue.launch(function, words, geometry))
+            return
+        shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels round up to it
+        parameters = (c_void_p * 1)(address_of(words))
+        self._driver.call(
+            "hipModuleLaunchKernel", c_void_p(function), *map(c_uint, geometry.blocks), *map(c_uint, geometry.threads),
+            c_uint(shared), self.stream, parameters, None,
+        )  # fmt: skip
+
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """See `Queue.upload`."""
+        self._copy("hipMemcpyHtoDAsync", address, address_of(source), source.nbytes, source)
+
+    def download(self, target: np.ndarray, address: int) -> None:
+        """See `Queue.download`."""
+        self._copy("hipMemcpyDtoHAsync", address_of(target), address, target.nbytes, target)
+
+    def copy(self, address: int, source: int, size: int) -> None:
+        """See `Queue.copy`."""
+        self._copy("hipMemcpyDtoDAsync", address, source, size)
+
+    def _copy(self, name: str, target: int, source: int, size: int, kept: object = None) -> None:
+        """Ask for a copy; a recording keeps what has the memory."""
+        if not size:
+            return
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue._copy(name, target, source, size, kept))
+            return
+        self._driver.call(name, c_void_p(target), c_void_p(source), c_size_t(size), self.stream)
+
+    def recorded(self, ask: Callable[[], None]) -> Recording:
+        """See `Queue.recorded`."""
+        actions = self._recording = []
+        try:
+            ask()
+        finally:
+            self._recording = None
+        return HipRecording(self, actions, HipEvent(self._engine))
+
+    def timed(self, ask: Callable[[], None]) -> float:
+        """See `Queue.timed`."""
+        with self._engine.use():
+            start, end = c_void_p(), c_void_p()
+            for event in (start, end):
+                self._driver.call("hipEventCreateWithFlags", byref(event), c_uint(0))
+            try:
+                self._driver.call("hipEventRecord", start, self.stream)
+                ask()
+                self._driver.call("hipEventRecord", end, self.stream)
+                self._driver.call("hipEventSynchronize", end)
+                milliseconds = c_float()
+                self._driver.call("hipEventElapsedTime", byref(milliseconds), start, end)
+                return milliseconds.value / 1e3
+            finally:
+                for event in (start, end):
+                    self._driver.call("hipEventDestroy", event)
+
+    def follow(self, event: Event) -> None:
+        """See `Queue.follow`."""
+        assert isinstance(event, HipEvent)
+        self._driver.call("hipStreamWaitEvent", self.stream, event.handle, c_uint(0))
+
+    def wait(self) -> None:
+        """See `Queue.wait`."""
+        self._driver.call("hipStreamSynchronize", self.stream)
+
+    def __del__(self) -> None:
+        if self._own and self.stream.value:
+            with contextlib.suppress(DeviceError), self._engine.use():
+                self._driver.call("hipStreamDestroy", self.stream)
+
+
+_engines: dict[int, HipEngine] = {}
+_opening = threading.Lock()
+
+
+def hip_engine(number: int = 0) -> HipEngine:
+    """The engine of a device; the same object for the same number.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    with _opening:
+        if number not in _engines:
+            _engines[number] = HipEngine(hip_device(number))
+        return _engines[number]
+
+
+def hip_engines() -> list[HipEngine]:
+    """The engines that this process has used, by number."""
+    with _opening:
+        return [_engines[number] for number in sorted(_engines)]

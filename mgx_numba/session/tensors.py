@@ -1,0 +1,42 @@
+"""What sessions know of tensors wherever they lie: element type and lengths, and how one is copied into another."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..api.device import device_argument, from_gpu
+from ..runtime.gpu.choice import engine
+from ..runtime.gpu.transfers import copy_within, fill, to_host
+
+__all__ = ["Described", "copy_into", "described"]
+
+
+class Described(NamedTuple):
+    """Element type and lengths."""
+
+    dtype: np.dtype[Any]
+    lens: tuple[int, ...]
+
+
+def described(value: np.ndarray[Any, Any] | device_argument) -> Described:
+    """Of a tensor of the host or of a device."""
+    if isinstance(value, np.ndarray):
+        return Described(value.dtype, value.shape)
+    shape = value._value.shape
+    return Described(np.dtype(shape.type.numpy), tuple(shape.array_lens))
+
+
+def copy_into(target: np.ndarray[Any, Any] | device_argument, source: np.ndarray[Any, Any] | device_argument) -> None:
+    """Copy a tensor into another of its element type and lengths; it is complete then."""
+    if isinstance(target, np.ndarray):
+        target[...] = source if isinstance(source, np.ndarray) else np.asarray(from_gpu(source)).reshape(target.shape)
+        return
+    on, place = engine(target._value.device), target._value
+    if isinstance(source, np.ndarray):
+        fill(on, place, np.ascontiguousarray(source))
+    elif source._value.device == place.device:
+        copy_within(on, place, source._value)
+    else:
+        fill(on, place, to_host(engine(source._value.device), source._value))

@@ -1,0 +1,158 @@
+"""Branches and loops whose bodies are plans of the same device; what they take and give stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES
+from ....codegen.problems.cluster import CopyProblem
+from ....core.shape import Shape, row_major_strides
+from ....errors import UnsupportedError
+from ....graph.constants import uniform_value
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ....graph.passes import run_passes
+from ....graph.program import Program
+from ....ops.control import Loop
+from ....runtime.plan import CarriedValue, Plan, PlannedBody, PlannedBranch, Region, Repetition, Scan
+from ...lowering.buffers import View
+from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
+from .table import lowering
+
+__all__: list[str] = []
+
+
+@lowering("if")
+def lower_if(low: Lowering, ins: Instruction) -> None:
+    """One of two plans, by a condition that the host reads."""
+    _expect_fixed(low, ins)
+    condition, *inputs = low.inputs(ins)
+    arguments = [_given(low, view, ins) for view in inputs]
+    outputs = [low.allocate(_packed(shape)) for shape in ins.shape.sub_shapes]
+    plans, given = [], []
+    for module in ins.module_args:
+        program, captured = Program.of_module(module)
+        plans.append(low.lowered(program))
+        given.append([*arguments, *(_given(low, low.values[value], ins) for value in captured)])
+
+    def control() -> PlannedBranch:
+        first, second = (_body(plan, own, outputs) for plan, own in zip(plans, given))
+        return PlannedBranch(condition.plan_view(), (first, second))
+
+    _append(low, ins, control, [condition, *given[0], *given[1]], outputs, plans)
+    low.values[ins] = outputs
+
+
+@lowering("loop")
+def lower_loop(low: Lowering, ins: Instruction) -> None:
+    """One plan again and again, whose results the next iteration reads; the host reads whether there is one."""
+    _expect_fixed(low, ins)
+    op = ins.op
+    assert isinstance(op, Loop)
+    trips, condition, *inputs = low.inputs(ins)
+    program, captured = Program.of_module(ins.module_args[0])
+    count = len(inputs) + 2
+    parameters, results = program.main.parameters(), program.main.results()
+    changing = [k for k in range(1, count) if results[k - 1] is not parameters[k]]
+    if 1 in changing and uniform_value(results[0]) == 1:
+        changing.remove(1)
+    following = {k: results[k - 1] for k in changing}
+    if parameters[0].users:
+        following = {0: _next(program.main, parameters[0])} | following
+    program.main.replace_return([*following.values(), *results[count - 1 :]])
+    run_passes(program, ["dead_code_elimination"])
+    plan = low.lowered(program)
+
+    zero = low.constant(np.zeros(1, np.int64))
+    given = [_given(low, view, ins) for view in (zero, condition, *inputs)]
+    places = {k: (low.allocate(_packed(given[k].shape)), low.allocate(_packed(given[k].shape))) for k in following}
+    scanned = ins.shape.sub_shapes[len(inputs) :]
+    rows = [low.allocate(Shape(s.type, s.lens[1:]) if s.ndim > 1 else Shape(s.type)) for s in scanned]
+    wholes = [_zeros(low, shape, ins) for shape in scanned]
+    arguments = [places[k][0] if k in places else view for k, view in enumerate(given)]
+    arguments += [_given(low, low.values[value], ins) for value in captured]
+    made = [*(new for _, new in places.values()), *rows]
+    directions = [*op.scan_output_directions, *[0] * len(rows)]
+
+    def control() -> Repetition:
+        return Repetition(
+            body=_body(plan, arguments, made),
+            trips=trips.plan_view(),
+            condition=given[1].plan_view(),
+            carried=tuple(
+                CarriedValue(given[k].plan_view(), now.plan_view(), new.plan_view()) for k, (now, new) in places.items()
+            ),
+            going=list(places).index(1) if 1 in places else None,
+            scans=tuple(
+                Scan(row.plan_view(), whole.plan_view(), bool(backwards))
+                for row, whole, backwards in zip(rows, wholes, directions)
+            ),
+            most=op.most_iterations(bool(rows)),
+            too_long=partial(op.too_long, bool(rows)),
+        )
+
+    outputs = [*arguments[2:count], *wholes]
+    _append(low, ins, control, [trips, *given, *arguments, *made], outputs, [plan])
+    low.values[ins] = outputs
+
+
+def _expect_fixed(low: Lowering, ins: Instruction) -> None:
+    """Raises `UnsupportedError` unless all that the bodies take and give has lengths and lies on the device."""
+    for module in ins.module_args:
+        for value in (*module.parameters(), *module.captured(), *module.results()):
+            if value.shape.is_dynamic:
+                raise UnsupportedError("lengths inside of it are known at run time only")
+            if value.shape.sub_shapes or value.shape.type.hosted:
+                raise UnsupportedError("tuples or values of the host are inside of it")
+        views = [low.values[value] for value in module.captured() if value.literal is None]
+        if any(view.buffer.region is Region.HOST for view in views):
+            raise UnsupportedError("it takes a value that a host step makes")
+
+
+def _next(main: Module, number: Instruction) -> Instruction:
+    """The number of the next iteration."""
+    one = main.add_literal(np.ones(number.shape.lens, number.shape.type.numpy))
+    return main.insert_instruction(main.return_instruction, "add", [number, one])
+
+
+def _packed(shape: Shape) -> Shape:
+    return Shape(shape.type, shape.lens)
+
+
+def _given(low: Lowering, view: View, ins: Instruction) -> View:
+    """A value as plans take their parameters: row-major, from an address on where vectors begin."""
+    view = low.materialized(view, row_major_strides(view.lens), ins)
+    if view.byte_offset % VECTOR_BYTES:
+        copied = low.allocate(_packed(view.shape))
+        low.copy(view, copied, ins)
+        view = copied
+    return view
+
+
+def _zeros(low: Lowering, shape: Shape, ins: Instruction) -> View:
+    """Memory for a scan output, of which iterations that do not run leave zeros."""
+    out = low.allocate(_packed(shape))
+    zero = low.constant(np.zeros(1, shape.type.numpy)).with_shape(Shape(shape.type, shape.lens, [0] * shape.ndim))
+    low.compute(CopyProblem(zero.tensor, out.tensor, low.origin(ins)), [zero], [out], ins)
+    return out
+
+
+def _body(plan: Plan, arguments: Sequence[View], results: Sequence[View]) -> PlannedBody:
+    return PlannedBody(plan, tuple(v.plan_view() for v in arguments), tuple(v.plan_view() for v in results))
+
+
+def _append(
+    low: Lowering,
+    ins: Instruction,
+    control: Callable[[], PlannedBranch | Repetition],
+    inputs: Sequence[View],
+    outputs: Sequence[View],
+    plans: Sequence[Plan],
+) -> None:
+    label = f"{low.backend.name}::{ins.name}"
+    step = PendingStep(None, {}, label, ins, None, list(inputs), list(outputs), tuple(plans), control=control)
+    low.steps.append(step)

@@ -1,0 +1,185 @@
+"""Branches and loops on the gpu target: their bodies are plans of the device, between which nothing leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from mgx_numba.errors import MgxError, ShapeError
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.program import Program
+from mgx_numba.ops import control as operators
+from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
+from mgx_numba.runtime.gpu.transfers import to_device, to_host
+from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
+from mgx_numba.targets.gpu.program import GpuProgram
+
+from ..cpu.agreement import assert_agrees, reference
+from ..cpu.control_models import GO, branches, loop, model_of, nested_loops, scan, swapping_loop
+from ..values import normal
+from .programs import compiled, interpreter
+
+
+def parsed(model: bytes, most: int = 10) -> Program:
+    return parse_onnx(onnx.load_from_string(model), limit_max_iterations=most)
+
+
+def agrees(model: bytes, feeds: dict[str, np.ndarray], on: Engine, most: int = 10) -> Plan:
+    """Gives what ref gives, twice; returns the plan."""
+    program = parsed(model, most)
+    net = compiled(program, on)
+    for _ in range(2):
+        assert_agrees(net.run(feeds), reference(parsed(model, most), feeds))
+    return plan_of(net)
+
+
+def plan_of(net: GpuProgram) -> Plan:
+    assert net.executable is not None
+    return net.executable.plan
+
+
+def controls(plan: Plan) -> list[ControlStep]:
+    """The control steps of a plan that has no host steps, nor have their bodies."""
+    assert not [s for s in plan.steps if isinstance(s, HostStep)]
+    found = [s for s in plan.steps if isinstance(s, ControlStep)]
+    for step in found:
+        for body in step.plans:
+            controls(body)
+    return found
+
+
+def test_one_of_two_branches_runs(on: Engine) -> None:
+    for condition in (True, False):
+        feeds = {"c": np.array([condition]), "x": normal(4, 5)}
+        (step,) = controls(agrees(branches(3, feeds), feeds, on))
+        assert len(step.plans) == 2
+
+
+def test_branches_of_other_lengths_run_on_the_host() -> None:
+    feeds = {"c": np.array([True]), "x": normal(4, 5)}
+    net = compiled(parsed(branches(4, feeds)), interpreter())
+    assert any("lengths of its result are known at run time only" in why for why in net.host_reasons().values())
+
+
+@pytest.mark.parametrize("trips", [0, 1, 2, 5])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_carried_values_take_turns(trips: int, rows: int, on: Engine) -> None:
+    rng = np.random.default_rng(rows)
+    feeds = {n: rng.random((rows, 4), np.float32) for n in ("a0", "b0", "c0", "outer")}
+    node = onnx.load_from_string(swapping_loop(rows, trips))
+    del node.graph.node[0].output[3:]  # lengths of these depend on the condition
+    del node.graph.output[3:]
+    body = node.graph.node[0].attribute[0].g
+    del body.output[4:]
+    (step,) = controls(agrees(node.SerializeToString(), feeds, on))
+    assert step.control.going is not None  # type: ignore[union-attr]
+
+
+def counting(scans: int, carried: Sequence[int]) -> onnx.NodeProto:
+    """Adds the number of the iteration; collects sums, and numbers, which are less than a vector each."""
+    nodes = [
+        GO,
+        helper.make_node("Cast", ["i"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["v", "number"], ["v_out"]),
+        helper.make_node("Mul", ["v_out", "v"], ["scan0"]),
+        helper.make_node("Identity", ["number"], ["scan1"]),
+    ]
+    return loop(nodes, carried, ["y", "all", "numbers"][: 1 + scans], scans)
+
+
+@pytest.mark.parametrize("lens", [(3,), (2, 8), (0, 4)])
+@pytest.mark.parametrize("trips", [1, 4])
+def test_scanned_rows_are_put_together(lens: tuple[int, ...], trips: int, on: Engine) -> None:
+    feeds = {"more": normal(lens[0] + 1, *lens[1:])}
+    feeds["more"][:1] = np.inf
+    feeds["more"][1:2] = np.nan
+    first = helper.make_node("Slice", ["more", "zero", "end"], ["x"])  # an input of length 0 is one of any length
+    ends = {"zero": np.array([0]), "end": np.array([lens[0]])}
+    model = model_of([first, counting(2, lens)], feeds, ["y", "all", "numbers"], n=np.array(trips), **ends)
+    (step,) = controls(agrees(model, feeds, on))
+    assert step.control.going is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ways", [(0, 0), (1, 1)])
+def test_scans_run_forwards_and_backwards(ways: tuple[int, int], on: Engine) -> None:
+    feeds = {"start": normal(2, 4), "p": normal(5, 2, 4, seed=1), "q": normal(5, 2, 4, seed=2), "bias": normal(4)}
+    model = model_of([scan((0, 0), ways, ways[1])], feeds, ["last", "rows"], w=normal(4, 4, seed=3))
+    assert len(controls(agrees(model, feeds, on))) == 1
+
+
+def test_a_loop_inside_of_a_loop_takes_values_of_both(on: Engine) -> None:
+    feeds = {"x": normal(3), "k": normal(3, seed=1)}
+    (step,) = controls(agrees(nested_loops(feeds), feeds, on))
+    assert len(controls(step.plans[0])) == 1
+
+
+def test_values_that_do_not_lie_in_a_row_are_copied_first(on: Engine) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x0"], ["x"], perm=[1, 0]),
+        helper.make_node("Flatten", ["x0"], ["flat"], axis=0),
+        helper.make_node("Slice", ["flat", "one", "two", "axis"], ["k"]),  # begins between two vectors
+        loop([GO, helper.make_node("Mul", ["v", "k"], ["v_out"])], [5, 4], ["y"], 0),
+    ]
+    feeds = {"x0": normal(4, 5)}
+    model = model_of(nodes, feeds, ["y"], n=np.array(3), one=np.array([3]), two=np.array([7]), axis=np.array([1]))
+    controls(agrees(model, feeds, on))
+
+
+def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call(on: Engine) -> None:
+    nodes = [GO, helper.make_node("Gather", ["t", "i"], ["row"]), helper.make_node("Add", ["v", "row"], ["v_out"])]
+    feeds: dict[str, Any] = {"x": normal(3), "t": normal(4, 3)}
+    net = compiled(parsed(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5))), on)
+    for _ in range(2):
+        with pytest.raises(ShapeError, match="^gather: index 4 is out of range for axis 0 of length 4"):
+            net.run(feeds)
+    controls(agrees(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(4)), feeds, on))
+
+
+def test_a_loop_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = {"x": normal(3), "n": np.array(70)}
+    nodes = [GO, helper.make_node("Add", ["v", "v"], ["v_out"])]
+    program = parsed(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"]))
+    monkeypatch.setattr(operators, "LONGEST", 20)
+    net = compiled(program, interpreter())
+    with pytest.raises(MgxError, match=r"loop: runs longer than 20 iterations \(trip count 70\)"):
+        net.run(feeds)
+    np.testing.assert_array_equal(net.run({**feeds, "n": np.array(20)})[0], feeds["x"] * np.float32(2**20))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a loop of five iterations; where these do not change the condition, not even that."""
+    read: list[int] = []
+    original = InterpreterQueue.download
+
+    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
+        read.append(target.nbytes)
+        original(self, target, address)
+
+    last = helper.make_node("Less", ["i", "end"], ["go_out"]) if changes else GO
+    nodes = [last, helper.make_node("Add", ["v", "v"], ["v_out"])]
+    feeds = {"x": normal(3)}
+    model = model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(9), end=np.array(4))
+    program = parsed(model if changes else model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)))
+    net = compiled(program, interpreter())
+    net.run(feeds)  # records
+    monkeypatch.setattr(InterpreterQueue, "download", download)
+    np.testing.assert_array_equal(net.run(feeds)[0], feeds["x"] * np.float32(32))
+    assert [size for size in sorted(read) if size][:-1] == [1] * (5 if changes else 0)  # and the result
+
+
+def test_what_stays_on_the_device_is_given_there(on: Engine) -> None:
+    feeds = {"c": np.array([True]), "x": normal(4, 5)}
+    net = compiled(parsed(branches(3, feeds)), on, offload_copy=False)
+    for condition in (True, False, True):
+        given = {"c": np.array([condition]), "x": feeds["x"]}
+        placed = {name: to_device(on, array, name) for name, array in given.items()}
+        (result,) = net.run(placed)
+        wanted = reference(parsed(branches(3, feeds)), given)
+        assert_agrees([to_host(on, result).reshape(result.shape.lens)], wanted)

@@ -1,0 +1,112 @@
+"""AMD's run time: programs run by way of it on a stand-in, which reads code objects and interprets kernels; what fails
+is told. Nothing here has run on an AMD GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba as mgx
+from mgx_numba.codegen.gpu.driver import device, hip, library
+from mgx_numba.codegen.gpu.driver.device import selected_architecture
+from mgx_numba.errors import DeviceError
+from mgx_numba.runtime.gpu import choice
+from mgx_numba.runtime.gpu import hip as engines
+
+from .device_data import close, numbers, one_input, softmax_of_sum, wanted
+from .hip_library import HipLibrary
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibrary]]:
+    """What installs a stand-in in the place of a process without any driver."""
+    load = engines.HipEngine.load
+
+    def install(**options: Any) -> HipLibrary:
+        made = HipLibrary(**options)
+        runtime = hip.HipRuntime(made)
+
+        def noted(engine: Any, kernels: Any, *rest: Any) -> Any:
+            made.sources.update((kernel.symbol, kernel) for kernel in kernels)
+            return load(engine, kernels, *rest)
+
+        monkeypatch.setattr(engines.HipEngine, "load", noted)
+        monkeypatch.setattr(engines, "_engines", {})
+        hip.hip_device.cache_clear()
+        hip.hip_runtime.cache_clear()
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(hip, "HipRuntime", lambda library: runtime)
+            meanwhile.setattr(ctypes, "CDLL", lambda name, *rest, **more: made)
+            assert hip.hip_runtime() is runtime
+        for module in (library, hip):
+            monkeypatch.setattr(module, "missing", lambda: "NVIDIA's driver is not installed")
+        monkeypatch.setattr(choice, "memory_at", lambda address: None)
+        return made
+
+    yield install
+    hip.hip_device.cache_clear()
+    hip.hip_runtime.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "version"), [("gfx90a", 50700000), ("gfx942", 60200000), ("gfx1100", 70000000)])
+def test_a_program_runs_by_way_of_hip(installed: Callable[..., HipLibrary], name: str, version: int) -> None:
+    made = installed(architecture=name, version=version)
+    assert selected_architecture().name == name and device.model_of(0) == "Stand-in" and choice.missing() == ""
+    model = softmax_of_sum().compile("gpu", offload_copy=False)
+    for seed in (0, 1):
+        x, y = numbers(seed)
+        given = {"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}
+        close(model.run(given), wanted(x, y))
+        close(model.run(given), wanted(x, y))
+    assert made.launches
+    host = softmax_of_sum().compile("gpu")
+    x, y = numbers(2)
+    close(host.run({"x": x, "y": y}), wanted(x, y))
+
+
+def test_products_run_by_way_of_hip(installed: Callable[..., HipLibrary]) -> None:
+    installed(architecture="gfx1201")
+    weights = np.random.default_rng(0).standard_normal((20, 24)).astype(np.float32)
+    model = one_input(
+        lambda main, x: [main.add_instruction(mgx.op("dot"), [x, main.add_literal(weights)])], "float", [7, 20]
+    ).compile("gpu")
+    x = np.random.default_rng(1).standard_normal((7, 20)).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(model.run({"x": x})[0]), x @ weights, atol=1e-5)
+
+
+def test_too_little_memory_is_told_and_the_program_runs_again(installed: Callable[..., HipLibrary]) -> None:
+    made = installed()
+    model = softmax_of_sum().compile("gpu", offload_copy=False)
+    x, y = numbers(0)
+    feed = {"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}
+    with pytest.raises(DeviceError, match=r"of \d+ bytes: hipMalloc: the device has not enough memory \(hipErrorOut"):
+        mgx.allocate_gpu(mgx.shape(lens=[1 << 40]))
+    close(model.run(feed), wanted(x, y))
+    before = made.free
+    del model, feed
+    assert made.free >= before
+
+
+def test_what_cannot_be_used_is_told(installed: Callable[..., HipLibrary], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match=r"AMD's HIP is 5\.4; 5\.7 is needed"):
+        hip.HipRuntime(HipLibrary(version=50400000))
+    installed(architecture="gfx803")
+    with pytest.raises(DeviceError, match="device 0 is gfx803; kernels are compiled for gfx90a, gfx942"):
+        hip.hip_architecture(0)
+    with pytest.raises(DeviceError, match="there is no device 3; there are 1"):
+        hip.hip_architecture(3)
+
+
+def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str, *rest: Any, **more: Any) -> Any:
+        raise OSError(name)
+
+    hip.hip_runtime.cache_clear()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(ctypes, "CDLL", absent)
+        assert hip.hip_missing() == "AMD's HIP is not installed: libamdhip64.so cannot be loaded"
+        assert not hip.uses_hip()

@@ -1,0 +1,106 @@
+"""Values that products in bfloat16 read are stored so, once for all that reads them, where kernels can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import Options
+from mgx_numba.graph.passes.fuse_contraction import FuseContraction
+from mgx_numba.graph.passes.store_bfloat16 import StoreBfloat16
+from mgx_numba.graph.program import Program
+from mgx_numba.targets.cpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
+
+from .support import FAST, Graph, check, find, names
+
+NARROW, WIDE = Type.bf16_type, Type.float_type
+LOOSE = {"rtol": 3e-2, "atol": 3e-2}
+
+
+def taking(kernels: tuple[str, ...] = ("convolution", "convolution_backwards", "dot")) -> Options:
+    """As of a CPU whose tiles compute these."""
+    known = pass_options(TargetOptions()).capabilities
+    assert known is not None
+    return Options(fast_math=True, capabilities=replace(known, multiplies_bfloat16=lambda ins: ins.name in kernels))
+
+
+def weights(g: Graph, *lens: int) -> Instruction:
+    values = np.random.default_rng(lens).uniform(-0.4, 0.4, lens).astype(NARROW.numpy)
+    return g.op("convert", g.lit(values, NARROW.numpy), target_type=WIDE)
+
+
+def convolution(g: Graph, x: Instruction, channels: int, group: int = 1) -> Instruction:
+    w = weights(g, channels, x.shape.lens[1] // group, 3, 3)
+    return g.op("convolution", x, w, padding=(1, 1), group=group)
+
+
+def rounded(program: Program) -> list[str]:
+    """What makes the values that are stored in bfloat16."""
+    return sorted(i.inputs[0].name for i in program.main if i.name == "convert" and i.shape.type is NARROW)
+
+
+def test_from_layer_to_layer() -> None:
+    """A residual block whose input goes through a maximum: what leads to products is rounded once, results are not."""
+    g = Graph()
+    x = g.op("relu", convolution(g, g.param("x", [1, 3, 8, 6]), 8))
+    pooled = g.op("pooling", x, mode="max", lengths=(2, 2), stride=(2, 2))
+    inner = g.op("relu", convolution(g, pooled, 8))
+    total = g.op("relu", g.op("add", convolution(g, inner, 8), pooled))
+    last = g.op("reduce_mean", convolution(g, total, 5), axes=(2, 3))
+    after = check(g.ret(last), StoreBfloat16(), options=taking(), **LOOSE)
+    assert rounded(after) == ["relu"] * 3
+    assert find(after, "pooling").shape.type is NARROW
+    assert find(after, "reduce_mean").inputs[0].shape.type is WIDE
+    fused = check(after, FuseContraction(), options=taking(), **LOOSE)
+    regions = [i for i in fused.main if i.name == "fused_contraction"]
+    assert [r.shape.type for r in regions] == [NARROW, NARROW, NARROW, WIDE]
+    reads = [{i.shape.type for i in r.inputs if not i.literal and i.shape.ndim == 4} for r in regions[1:]]
+    assert reads == [{NARROW}] * 3  # and nothing widens on the way
+    assert "convert" not in names(fused)
+
+
+def test_parts_of_a_concatenation_are_rounded_where_they_are_made() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 6, 6])
+    left, right = g.op("relu", convolution(g, x, 6)), convolution(g, x, 4)
+    joined = g.op("concat", left, right, axis=1)
+    program = g.ret(convolution(g, joined, 3))
+    after = check(program, StoreBfloat16(), options=taking(), **LOOSE)
+    assert rounded(after) == ["convolution", "relu"]
+    assert find(after, "concat").shape.type is NARROW
+
+
+@pytest.mark.parametrize("why", ["given", "part is given", "read otherwise", "result", "no kernel", "exact"])
+def test_what_stays_in_float32(why: str) -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 6, 6])
+    made = g.op("relu", x)
+    value = {"given": x, "part is given": g.op("concat", x, made, axis=1)}.get(why, made)
+    results = [convolution(g, value, 8)]
+    if why == "read otherwise":
+        results.append(g.op("argmax", made, axis=1))
+    if why == "result":
+        results.append(made)
+    options = {"no kernel": taking(("dot",)), "exact": replace(taking(), fast_math=False)}.get(why, taking())
+    program = g.ret(*results)
+    assert str(check(program, StoreBfloat16(), options=options)) == str(program)
+    assert str(check(program, StoreBfloat16(), options=FAST)) == str(program)
+
+
+def test_depthwise_convolutions_read_float32() -> None:
+    g = Graph()
+    x = g.op("relu", g.param("x", [1, 8, 6, 6]))
+    deep = g.op("relu", convolution(g, x, 8, group=8))
+    program = g.ret(convolution(g, deep, 3))
+    options = taking()
+    assert options.capabilities is not None
+    dense = replace(options.capabilities, multiplies_bfloat16=lambda ins: ins.op.attributes()["group"] == 1)
+    after = check(program, StoreBfloat16(), options=replace(options, capabilities=dense), **LOOSE)
+    assert len(rounded(after)) == 1
+    first, second = (i for i in after.main if i.name == "convolution")
+    assert first.inputs[0].name == "relu" and second.inputs[0].name == "convert"
