@@ -1,4 +1,4 @@
-"""Commands measure what a machine reaches before they judge a program by it; few runs do where no test reads figures."""
+"""Commands measure what a machine reaches before they judge a program by it; where no test reads that, few runs do."""
 
 from __future__ import annotations
 
