@@ -90,7 +90,7 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     yield None, 0, wgmma_solution(placed)
     for tile in TILES:
         for splits in (1, 2, 4, 8):
-            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % 64:
+            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 128:
                 continue
@@ -98,7 +98,7 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
                 solution = wgmma_solution(placed, tile, splits)
             except MgxError:
                 continue
-            tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+            tiles = tile.cluster * -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns)
             if splits == 1 or (len(solution.launches) > 1 and tiles <= 132):
                 yield tile, splits, solution
 
@@ -212,7 +212,8 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         label = "chosen"
         if tile:
             spilt = runner.local_bytes(solution)
-            label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks} k{splits}"
+            pair = f" c{tile.cluster}" * (tile.cluster > 1)
+            label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
             label += f" spills {spilt}" * bool(spilt)
         if not error < 2e-3:
             print(f"    WRONG {name} {label}: {error}", flush=True)

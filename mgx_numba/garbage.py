@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ _enabled = False
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile, in any thread of the process; afterwards it is as it was.
+    """No search for cyclic garbage meanwhile, in any thread of the process; afterwards it is as it was, but for objects
+    that were young, which are old.
 
     A search begins each so many new objects and looks at all that are young; each time that these are a quarter of the
     old ones it looks at all of the process, a third of a second for half a million. Some ten thousand objects that live
@@ -34,4 +36,16 @@ def uncollected() -> Iterator[None]:
         with _lock:
             _inside -= 1
             if _inside == 0 and _enabled:
+                _look_later()
                 gc.enable()
+
+
+def _look_later() -> None:
+    """Let what is young be old: the search that the many new objects would begin at once finds nothing of them.
+
+    ``freeze`` and ``unfreeze`` move lists of objects whole; nothing is looked at. They leave alone a process that has
+    frozen objects itself.
+    """
+    if sys.implementation.name == "cpython" and not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()

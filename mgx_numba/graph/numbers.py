@@ -158,6 +158,8 @@ class _Settings:
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[Type, tuple[int, ...]], Shape] = {}
+        self._operators: dict[tuple[int, tuple[int, ...]], Operator] = {}
+        self._plain: dict[tuple[Hashable, tuple[int, ...]], Operator] = {}
 
     def of(self, ins: Instruction, values: list[int], plain: bool) -> tuple[Operator, Shape]:
         """An instruction's operator and shape with these integers; ``plain`` if they note nothing."""
@@ -165,13 +167,30 @@ class _Settings:
         rank = len(shape.lens)
         if not plain or not rank or shape.sub_shapes or shape.dyn_dims:
             numbers = iter(values)
-            return _operator_with(ins.op, numbers), _shape_with(shape, numbers)
-        op = ins.op if len(values) == 2 * rank else _operator_with(ins.op, iter(values))
+            op = _operator_with(ins.op, numbers)
+            return op if plain else self._one(op), _shape_with(shape, numbers)
+        op = ins.op if len(values) == 2 * rank else self._operator(ins.op, tuple(values[: -2 * rank]))
         key = shape.type, tuple(values[-2 * rank :])
         known = self._shapes.get(key)
         if known is None:
             known = self._shapes[key] = Shape(shape.type, key[1][:rank], key[1][rank:])
         return op, known
+
+    def _operator(self, op: Operator, values: tuple[int, ...]) -> Operator:
+        """An operator of the program that is copied with other integers; equal layers have one there, by `_one`."""
+        key = id(op), values
+        known = self._operators.get(key)
+        if known is None:
+            known = self._operators[key] = _operator_with(op, iter(values))
+        return known
+
+    def _one(self, op: Operator) -> Operator:
+        """The operator itself, or an equal one of before, zeros of different signs being different."""
+        values: list[int] = []
+        form = _of_operator(op, values)
+        if any(type(value) is not int for value in values):
+            return op
+        return self._plain.setdefault((form, tuple(values)), op)
 
 
 def _of_shape(shape: Shape, values: list[int]) -> Hashable:

@@ -105,10 +105,10 @@ def evaluator(name: str) -> Callable[..., np.ndarray]:
     def evaluate(*x: np.ndarray) -> np.ndarray:
         dtype = x[0].dtype
         compute = _compute_dtype(dtype)
-        result = np.asarray(function(*(v if v.dtype == compute else v.astype(compute) for v in x)))
+        result = np.asarray(function(*[v if v.dtype == compute else v.astype(compute) for v in x]))
         if result.dtype in (dtype, np.bool_) and name != "add":
             return result
-        return result.astype(np.bool_ if of_bools else dtype)
+        return result.astype(np.bool_ if of_bools else dtype, copy=False)
 
     return evaluate
 

@@ -44,10 +44,11 @@ def on(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(
     params=[
         (WarpgroupTile(64, 64, 2, 1), 0),
-        (WarpgroupTile(128, 128, 2, 2, 1), 1),
+        (WarpgroupTile(128, 128, 2, 2), 1),
         (WarpgroupTile(192, 64, 2, 1), 2),
+        (WarpgroupTile(64, 128, 2, 1, 2), 2),
     ],
-    ids=["", "rounds", "high"],
+    ids=["", "rounds", "high", "pairs"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several

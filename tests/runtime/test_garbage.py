@@ -32,6 +32,45 @@ def test_it_is_as_it_was_afterwards(enabled: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
+class Watched:
+    """What a weak reference may look at."""
+
+
+def test_what_was_made_meanwhile_is_old_afterwards_and_garbage_still_found() -> None:
+    """The first search after the block does not look at it."""
+    before = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        with uncollected():
+            cycle: list[object] = []
+            cycle.append(cycle)
+            watched = Watched()
+            cycle.append(watched)
+            found = weakref.ref(watched)
+        assert gc.isenabled() and not gc.get_freeze_count()
+        assert not any(one is cycle for generation in (0, 1) for one in gc.get_objects(generation))
+        del cycle, watched
+        gc.collect(1)
+        assert found() is not None
+        gc.collect()
+        assert found() is None
+    finally:
+        if before:
+            gc.freeze()
+
+
+def test_what_others_have_frozen_stays_so() -> None:
+    before = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        with uncollected():
+            pass
+        assert gc.get_freeze_count() > before
+    finally:
+        if not before:
+            gc.unfreeze()
+
+
 def test_it_begins_again_when_the_last_thread_leaves() -> None:
     entered, leave = threading.Event(), threading.Event()
 

@@ -54,12 +54,16 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     mbarrier_init(p, n)                  a barrier of n arrivals at the int64 p of the block's memory
     mbarrier_fence()                     before the barrier() after which others use barriers that this thread made
     mbarrier_arrive(p)                   one arrival
+    mbarrier_arrive_at(p, rank)          one arrival at the barrier that lies where p does in the cluster's block rank
     mbarrier_expect(p, bytes)            one arrival, and the phase is not over before so many bytes have come
     mbarrier_wait(p, parity)             until the phase of this parity is over; phases count from 0
     tensor_map(args, SLOT)               what the words from SLOT on describe (`codegen.launch.TensorLayout`)
     tensor_prefetch(map)                 asks for the description of a tensor before it is needed
     place4(i, j, k, l)                   indices of a box's first element, the contiguous dimension first
     tensor_load(p, map, b, place)        a box to p, with its bytes to the barrier b; one thread asks for it
+    tensor_load_to_all(p, map, b, place, BLOCKS)
+                                         the same to each of the BLOCKS blocks of the cluster, with its bytes to the
+                                         barrier of each
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
 

@@ -145,7 +145,7 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     chosen, values = text.tile, text.arguments.values
     name = f"{kind}_warpgroup_{problem.types.out}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks),
+        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=chosen.cluster),
         args=values,
         geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
         flops=problem.flops,
@@ -191,12 +191,13 @@ class _WarpgroupText(ContractionText):
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
-        down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
+        cluster = self.tile.cluster
+        down, across = self.down, _ = -(-rows // (self.tile.rows * cluster)), -(-columns // self.tile.columns)
         tiles = down * across * planes
-        self.blocks = min(tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
-        self.lag = self.tile.lag if self.splits == 1 and slices >= self.tile.lag and self.tile.rows > 64 else 0
+        clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // cluster // self.splits))
+        self.blocks = clusters * cluster
         self.arguments.integers(
-            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=self.blocks, planes=planes
+            down=down, across=across, tiles=tiles, part=part, slices=slices, stride=clusters, planes=planes
         )
         if self.splits > 1:
             self.arguments.pointer("p_scratch", "scratch", self.accumulator)
@@ -226,7 +227,7 @@ class _WarpgroupText(ContractionText):
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
-        across = self.slice if self.turned else self.tile.columns
+        across = self.slice if self.turned else self.tile.columns // self.tile.cluster
         self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.tile.rows, 1, 1)))
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (self.slice, across, 1, 1)))
 
@@ -239,7 +240,7 @@ class _WarpgroupText(ContractionText):
         self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
         taps, inputs, outputs = full.taps, full.group_in, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        box = (self.slice, 1, self.tile.columns, 1)
+        box = (self.slice, 1, self.tile.columns // self.tile.cluster, 1)
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
@@ -278,23 +279,22 @@ class _WarpgroupText(ContractionText):
             f"empty = shared_int64({tile.stages})",
             "begin = block_index(2) * part",
             "end = imin(slices, begin + part)",
-            *["ahead = shared_int64(1)"] * bool(self.lag),
             "slot = 0",
             "phase = 0",
-            "tile = block_index(0)",
+            f"tile = idiv32(block_index(0), {tile.cluster})",
+            f"rank = {'cluster_rank()' if tile.cluster > 1 else 0}",
         ):
             buffer.line(line)
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
-            if self.lag:
-                buffer.line("mbarrier_init(ahead, 1)")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.cluster * tile.rows // 64})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
-        buffer.line("barrier()")
+        together = "cluster_barrier()" if tile.cluster > 1 else "barrier()"
+        buffer.line(together)
         with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
             self._begin_ring(buffer)
             with buffer.block("while tile < tiles:"):
@@ -309,14 +309,12 @@ class _WarpgroupText(ContractionText):
                 "leads = imod(thread, 128) == 0",
             ):
                 buffer.line(line)
-            if self.lag:
-                buffer.line("told = 0")
-                with buffer.block("if group > 0:"):
-                    buffer.line("mbarrier_wait(ahead, 0)")
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
                 self._tile(buffer)
                 buffer.line("tile = tile + stride")
+        if tile.cluster > 1:  # no block ends before all that comes from another one is there
+            buffer.line(together)
         return buffer.lines
 
     def _place(self, buffer: CodeBuffer) -> None:
@@ -327,15 +325,18 @@ class _WarpgroupText(ContractionText):
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
+        rows = self.tile.rows * self.tile.cluster
         if self.down > NEIGHBOURS:
             buffer.line(f"band = idiv32(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
             buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
             buffer.line("aside = idiv32(inside, high)")
-            buffer.line(f"first_row = (band + inside - aside * high) * {self.tile.rows}")
+            buffer.line(f"first_row = (band + inside - aside * high) * {rows}")
         else:
             buffer.line("aside = idiv32(number, down)" if self.down > 1 else "aside = number")
-            buffer.line(f"first_row = (number - aside * down) * {self.tile.rows}")
+            buffer.line(f"first_row = (number - aside * down) * {rows}")
+        if self.tile.cluster > 1:
+            buffer.line(f"first_row = first_row + rank * {self.tile.rows}")
         buffer.line(f"first_column = aside * {self.tile.columns}")
         self.operands.begin(buffer)
 
@@ -376,18 +377,32 @@ class _WarpgroupText(ContractionText):
         """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
-        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements})")
+        own = self.tile.columns // self.tile.cluster
+        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + rank * {own * self.slice})")
+        buffer.line(f"own_column = first_column + rank * {own}")
         if not isinstance(self._problem, GemmProblem):
-            buffer.line("tensor_load(to_w, map_w, arrived, place4(channel, tap, first_column, plane))")
+            self._bring(buffer, "to_w", "place4(channel, tap, own_column, plane)")
             return
         along, place = f"k * {self.slice}", self._batch_places(1)
         if not self.turned:
-            buffer.line(f"tensor_load(to_w, map_w, arrived, place4({along}, first_column, {place}))")
+            self._bring(buffer, "to_w", f"place4({along}, own_column, {place})")
             return
-        for j in range(self.tile.columns // self.slice):
+        for j in range(own // self.slice):
             to = f"offset(to_w, {j * self.slice * self.slice})"
-            at = f"place4(first_column + {j * self.slice}, {along}, {place})"
-            buffer.line(f"tensor_load({to}, map_w, arrived, {at})")
+            self._bring(buffer, to, f"place4(own_column + {j * self.slice}, {along}, {place})")
+
+    def _bring(self, buffer: CodeBuffer, to: str, place: str) -> None:
+        """Emit the request for a box of the right operand, which all blocks of a cluster get."""
+        if self.tile.cluster > 1:
+            buffer.line(f"tensor_load_to_all({to}, map_w, arrived, {place}, {self.tile.cluster})")
+        else:
+            buffer.line(f"tensor_load({to}, map_w, arrived, {place})")
+
+    def _release(self, buffer: CodeBuffer) -> None:
+        """Emit the arrival that leaves stage ``last`` to the producers of all blocks of the cluster."""
+        buffer.line("mbarrier_arrive(offset(empty, last))")
+        for k in range(1, self.tile.cluster):
+            buffer.line(f"mbarrier_arrive_at(offset(empty, last), imod(rank + {k}, {self.tile.cluster}))")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
@@ -451,17 +466,12 @@ class _WarpgroupText(ContractionText):
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
-                buffer.line("mbarrier_arrive(offset(empty, last))")
-            if self.lag:
-                with buffer.block(f"if (thread == 0) & (told < {self.lag}):"):
-                    buffer.line("told = told + 1")
-                    with buffer.block(f"if told == {self.lag}:"):
-                        buffer.line("mbarrier_arrive(ahead)")
+                self._release(buffer)
             buffer.line("last = slot")
             self._advance(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
-            buffer.line("mbarrier_arrive(offset(empty, last))")
+            self._release(buffer)
 
     def _tile(self, buffer: CodeBuffer) -> None:
         """Emit what warpgroups do for a tile: sums, and their way out, pieces of two rows of each thread at a time."""

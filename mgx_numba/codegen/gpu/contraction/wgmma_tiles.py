@@ -35,16 +35,17 @@ class WarpgroupTile:
     """A block's tile.
 
     Attributes:
-        rows, columns: of the result; 64 rows for each warpgroup.
+        rows, columns: of the result; 64 rows for each warpgroup, a multiple of 8 columns for each block of a cluster.
         stages: of its ring.
         blocks: those that share a multiprocessor.
+        cluster: blocks whose tiles lie below one another; each brings a part of the columns to all of them.
     """
 
     rows: int
     columns: int
     stages: int
     blocks: int
-    lag: int = 0
+    cluster: int = 1
 
     @property
     def consumers(self) -> int:
@@ -60,6 +61,11 @@ class WarpgroupTile:
     def stage_bytes(self) -> int:
         """Bytes of both operands' slices."""
         return (self.rows + self.columns) * SLICE_BYTES
+
+    @property
+    def brought_bytes(self) -> int:
+        """Those of a stage that each block asks for."""
+        return (self.rows + self.columns // self.cluster) * SLICE_BYTES
 
     @property
     def spare_registers(self) -> int:
@@ -85,6 +91,7 @@ class WarpgroupTile:
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
     WarpgroupTile(128, 256, 4, 1),
+    WarpgroupTile(128, 256, 4, 1, 2),
     WarpgroupTile(128, 224, 5, 1),
     WarpgroupTile(128, 192, 5, 1),
     WarpgroupTile(128, 160, 6, 1),
@@ -92,17 +99,18 @@ TILES = (
     WarpgroupTile(192, 64, 7, 1),
     WarpgroupTile(128, 128, 7, 1),
     WarpgroupTile(64, 256, 5, 1),
-    WarpgroupTile(128, 128, 3, 2),
-    WarpgroupTile(128, 64, 4, 2),
-    WarpgroupTile(64, 128, 4, 2),
-    WarpgroupTile(64, 64, 6, 2),
     WarpgroupTile(128, 64, 9, 1),
     WarpgroupTile(64, 128, 9, 1),
     WarpgroupTile(64, 64, 14, 1),
     WarpgroupTile(64, 32, 18, 1),
+    WarpgroupTile(128, 128, 3, 2),
+    WarpgroupTile(128, 64, 4, 2),
+    WarpgroupTile(64, 128, 4, 2),
+    WarpgroupTile(64, 64, 6, 2),
 )
-"""Those that were fastest for some shape on an H200. Pairs of blocks that bring the columns of one another's tile, too,
-were up to 8% slower there."""
+"""Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. Pairs of
+blocks pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without
+215."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
@@ -112,6 +120,8 @@ LEAST_SLICES = 2
 MULTIPLIES = 2800
 """Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
 numbers were measured."""
+PAIRED = 3010
+"""The same of a cluster's blocks, whose columns come once for all of them."""
 ARRIVAL = 40
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 LATENCY = 2100
@@ -122,6 +132,8 @@ STORING = 7.3
 """Sums a cycle that are finished and stored."""
 LAUNCH = 2800
 """A second launch, that adds parts."""
+PAIRING = 3000
+"""Until blocks of a cluster have met, in the beginning and in the end."""
 ADDING = 3000.0
 """Bytes of parts that all of the device writes and reads a cycle."""
 
@@ -164,7 +176,7 @@ def weighed_tiles(
         (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
@@ -180,16 +192,19 @@ def _cycles(
     reads: bool,
 ) -> float:
     """Estimated time of a product."""
-    blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * planes * splits
+    clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns) * planes * splits
+    blocks = clusters * tile.cluster
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / MULTIPLIES
-    slice = max(sharing * max(multiplying, tile.stage_bytes / ARRIVAL), LATENCY / tile.stages)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (MULTIPLIES if tile.cluster == 1 else PAIRED)
+    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     cycles = rounds * (part * slice + storing) + BEGINNING
+    if tile.cluster > 1:
+        cycles += PAIRING
     if splits > 1:
         cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING
     return cycles

@@ -155,8 +155,12 @@ class BlockAsync:
 
     # Copies
 
-    def load(self, to: Place, number: int, p: Place, place: np.ndarray, taps: tuple[int, ...], thread: int) -> None:
-        """``tensor_load``, and with taps ``tensor_load_window``."""
+    def load(
+        self, to: Place, number: int, p: Place, place: np.ndarray, taps: tuple[int, ...], thread: int,
+        early: bool = False,
+    ) -> None:  # fmt: skip
+        """``tensor_load``, and with taps ``tensor_load_window``; ``early``: another block's box may come before this
+        one has said that it expects it."""
         layout, address = self._memory.map_of(number)
         barrier = self._find(p)
         box = _window(self._memory, layout, address, place, taps) if layout.windows else _box(
@@ -178,7 +182,7 @@ class BlockAsync:
             to.allocation.written[start:stop] = True
         self._landings = [x for x in self._landings if not _meets(x, to.allocation, start, stop)]
         self._landings.append(_Landing(to.allocation, start, stop, barrier.number, barrier.phase + 1))
-        if barrier.bytes < data.size:
+        if barrier.bytes < data.size and not early:
             raise KernelFault(f"a box of {data.size} bytes arrives where {barrier.bytes} are still expected")
         barrier.bytes -= data.size
         self._complete(barrier)

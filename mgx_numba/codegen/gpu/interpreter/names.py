@@ -115,7 +115,7 @@ def _rounded(dtype: np.dtype, x: np.ndarray, zero: int) -> np.ndarray:
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
     x = np.asarray(x)
-    return x if x.ndim else np.full(lanes, x)
+    return x if x.ndim else x.repeat(lanes)
 
 
 @functools.lru_cache(maxsize=1)

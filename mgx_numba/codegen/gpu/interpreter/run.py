@@ -197,6 +197,13 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
         state.sync.load(to, number, barrier, place, taps, state.number)
 
+    def load_to_all(to: Place, number: int, barrier: Place, place: np.ndarray, blocks: int) -> None:
+        if blocks != len(state.cluster):
+            raise KernelFault(f"loads a box to {blocks} blocks of a cluster of {len(state.cluster)}")
+        for rank in range(blocks):
+            own = state.there(to, rank), number, state.there(barrier, rank), place, (), state.number
+            state.sync.load(*own, early=rank != state.rank)
+
     def send(to: Place, i: int, x: Any, rank: int, barrier: Place) -> None:
         state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
 
@@ -204,6 +211,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "mbarrier_init": lambda p, count: state.sync.init(p, count, state.number),
         "mbarrier_fence": lambda: None,
         "mbarrier_arrive": lambda p: state.sync.arrive(p, state.number),
+        "mbarrier_arrive_at": lambda p, rank: state.sync.arrive(state.there(p, rank), state.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
         "cluster_pointer": state.there,
@@ -216,6 +224,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "tensor_prefetch": lambda number: None,
         "place4": lambda *parts: np.array(parts, np.int32),
         "tensor_load": load,
+        "tensor_load_to_all": load_to_all,
         "tensor_load_window": load,
         "wgmma_fence": lambda: None,
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),

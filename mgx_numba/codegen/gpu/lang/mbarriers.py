@@ -17,8 +17,8 @@ from .blocks import SHARED_SPACE
 from .threads import call, inline, target
 
 __all__ = [
-    "mbarrier_arrive", "mbarrier_expect", "mbarrier_fence", "mbarrier_init", "mbarrier_wait", "shared_address",
-    "warp_barrier",
+    "mbarrier_arrive", "mbarrier_arrive_at", "mbarrier_expect", "mbarrier_fence", "mbarrier_init", "mbarrier_wait",
+    "shared_address", "warp_barrier",
 ]  # fmt: skip
 
 _I32 = ir.IntType(32)
@@ -31,6 +31,12 @@ mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1;
 @complete bra done;
 bra again;
 done:
+}"""
+
+_ARRIVE_AT = """{
+.reg .b32 there;
+mapa.shared::cluster.u32 there, $0, $1;
+mbarrier.arrive.shared::cluster.b64 _, [there];
 }"""
 
 
@@ -59,6 +65,20 @@ def _of_barrier(name: str, text: str, numbers: int) -> Any:
     return make_intrinsic(name, define, 1 + numbers)
 
 
+def _arrive_at(p: types.Type, rank: types.Type) -> Any:
+    if pointer_dtype("mbarrier_arrive_at", p) != "int64":
+        raise TypingError(f"mbarrier_arrive_at: a barrier is an int64 of the block's memory, got {p}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        if not target().clusters:
+            raise TypingError(f"mbarrier_arrive_at: {target().name} has no clusters of blocks")
+        operands = [shared_address(builder, values[0]), builder.trunc(values[1], _I32)]
+        inline(builder, _ARRIVE_AT, "r,r,~{memory}", ir.VoidType(), operands, True)
+        return context.get_dummy_value()
+
+    return types.void(p, types.int64), lower
+
+
 def _plain(name: str, emit: Any) -> Any:
     def define() -> Any:
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
@@ -83,6 +103,7 @@ def _warp_barrier(builder: ir.IRBuilder) -> None:
 
 mbarrier_init = _of_barrier("mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", 1)
 mbarrier_arrive = _of_barrier("mbarrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", 0)
+mbarrier_arrive_at = make_intrinsic("mbarrier_arrive_at", _arrive_at, 2)
 mbarrier_expect = _of_barrier("mbarrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", 1)
 mbarrier_wait = _of_barrier("mbarrier_wait", _WAIT, 1)
 mbarrier_fence = _plain("mbarrier_fence", _fence)

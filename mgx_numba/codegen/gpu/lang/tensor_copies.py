@@ -20,7 +20,7 @@ from .blocks import SHARED_SPACE
 from .mbarriers import shared_address
 from .threads import inline, target
 
-__all__ = ["place4", "tensor_load", "tensor_load_window", "tensor_map", "tensor_prefetch"]
+__all__ = ["place4", "tensor_load", "tensor_load_to_all", "tensor_load_window", "tensor_map", "tensor_prefetch"]
 
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
@@ -70,8 +70,7 @@ def _prefetch(tensor: types.Type) -> Any:
     pointer_dtype("tensor_prefetch", tensor)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        if target().capability < _LEAST_CAPABILITY:
-            raise TypingError(f"tensor_prefetch: {target().name} has no copy engine")
+        _check("tensor_prefetch")
         place = builder.ptrtoint(values[0], _I64)
         inline(builder, "prefetch.tensormap [$0];", "l,~{memory}", ir.VoidType(), [place], True)
         return context.get_dummy_value()
@@ -94,25 +93,22 @@ _COPY = (
 )
 
 
+_COPY_TO_ALL = (
+    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [$0], "
+    "[$1, {$3, $4, $5, $6}], [$2], $7;"
+)
+
+
 def _load(name: str, window: bool) -> Any:
     text = _COPY.format("im2col." if window else "tile.") + (", {$7, $8};" if window else ";")
     constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",~{memory}"
 
     def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type) -> Any:
-        pointer_dtype(name, to)
-        if place != _PLACE:
-            raise TypingError(f"{name}: a place is what place4 gives, got {place}")
+        _expect_place(name, to, place)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            if target().capability < _LEAST_CAPABILITY:
-                raise TypingError(f"{name}: {target().name} has no copy engine")
-            operands = [
-                shared_address(builder, values[0]),
-                builder.ptrtoint(values[1], _I64),
-                shared_address(builder, values[2]),
-                *(builder.extract_element(values[3], _I32(k)) for k in range(4)),
-                *(builder.trunc(v, _I16) for v in values[4:]),
-            ]
+            _check(name)
+            operands = [*_copied(builder, values), *(builder.trunc(v, _I16) for v in values[4:])]
             inline(builder, text, constraints, ir.VoidType(), operands, True)
             return context.get_dummy_value()
 
@@ -121,11 +117,44 @@ def _load(name: str, window: bool) -> Any:
     return make_intrinsic(name, define, 6 if window else 4)
 
 
+def _load_to_all(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, blocks: types.Type) -> Any:
+    name = "tensor_load_to_all"
+    _expect_place(name, to, place)
+    count = constant_int(name, "BLOCKS", blocks, low=2, high=8)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        _check(name)
+        operands = [*_copied(builder, values), _I16((1 << count) - 1)]
+        inline(builder, _COPY_TO_ALL, "r,l,r,r,r,r,r,h,~{memory}", ir.VoidType(), operands, True)
+        return context.get_dummy_value()
+
+    return types.void(to, tensor, barrier, place, blocks), lower
+
+
+def _expect_place(name: str, to: types.Type, place: types.Type) -> None:
+    pointer_dtype(name, to)
+    if place != _PLACE:
+        raise TypingError(f"{name}: a place is what place4 gives, got {place}")
+
+
+def _check(name: str) -> None:
+    if target().capability < _LEAST_CAPABILITY:
+        raise TypingError(f"{name}: {target().name} has no copy engine")
+
+
+def _copied(builder: ir.IRBuilder, values: Any) -> list[ir.Value]:
+    """Where a box goes, its tensor and its barrier, and its place."""
+    place = [builder.extract_element(values[3], _I32(k)) for k in range(4)]
+    to, barrier = shared_address(builder, values[0]), shared_address(builder, values[2])
+    return [to, builder.ptrtoint(values[1], _I64), barrier, *place]
+
+
 tensor_map = make_intrinsic("tensor_map", _tensor_map, 2)
 tensor_prefetch = make_intrinsic("tensor_prefetch", _prefetch, 1)
 place4 = make_intrinsic("place4", _place4, 4)
 tensor_load = _load("tensor_load", False)
 tensor_load_window = _load("tensor_load_window", True)
+tensor_load_to_all = make_intrinsic("tensor_load_to_all", _load_to_all, 5, literal=True)
 
 for _dtype in DTYPES:
     globals()[f"dynamic_{_dtype}"] = _dynamic(_dtype)

@@ -14,6 +14,7 @@ from ....ops.attention import Attention
 from ...lowering.attention import accepts_attention, as_type, attention_output, mask_strides
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
+from ...lowering.solutions import with_origin
 from .table import lowering
 
 ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
@@ -60,7 +61,9 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
         operands["mask"] = mask
     pairs = out.byte_offset % (2 * type.size) == 0
-    solution = attention_solution(problem, low.options.precision, low.origin(ins), pairs)
+    question, origin = (problem, low.options.precision, pairs), low.origin(ins)
+    solution = low.solutions.of(question, lambda: attention_solution(*question[:2], origin, pairs))
+    solution = with_origin(solution, origin)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
