@@ -91,8 +91,8 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
 def blocks_solution(
     text: ContractionText, how: str, lines: list[str], columns: int, warps: int, blocks: int
 ) -> Solution:
-    """The launch of a kernel whose blocks, of so many ``warps``, make ``columns`` columns each; ``blocks`` of them share
-    a multiprocessor, and ``how`` is for readers."""
+    """The launch of a kernel whose blocks, of so many ``warps``, make ``columns`` columns each; ``blocks`` of them
+    share a multiprocessor, and ``how`` is for readers."""
     problem, epilogue = text.request.problem, text.request.epilogue
     assert isinstance(problem, GemmProblem) and problem.blocks is not None
     form, values = problem.blocks, text.arguments.values
