@@ -19,7 +19,7 @@ from ..kernel import gpu_grid, gpu_kernel
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
-__all__ = ["codes_of_vector", "nbits_refusal", "nbits_solution", "pack_codes"]
+__all__ = ["blocks_solution", "codes_of_vector", "nbits_refusal", "nbits_solution", "pack_codes"]
 
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
@@ -84,13 +84,22 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
         UnsupportedError: an operation after the product has no kernel.
     """
     text = _BlocksText(placed)
-    request, problem, form = placed.request, text.problem, text.form
-    lines, values = text.lines(), text.arguments.values
-    work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
-    name = f"gemm_{form.bits}bits_{problem.types.out}{work}_kernel"
-    blocks = BLOCKS if problem.m == 1 else BLOCKS_OF_ROWS
-    kernel = gpu_kernel(name, lines, WARP * WARPS, len(values), blocks=blocks)
-    grid = gpu_grid(-(-problem.n // (WARPS * text.own)), WARP * WARPS, text.operands.planes)
+    blocks = BLOCKS if text.problem.m == 1 else BLOCKS_OF_ROWS
+    return blocks_solution(text, "", text.lines(), WARPS * text.own, WARPS, blocks)
+
+
+def blocks_solution(
+    text: ContractionText, how: str, lines: list[str], columns: int, warps: int, blocks: int
+) -> Solution:
+    """The launch of a kernel whose blocks, of so many ``warps``, make ``columns`` columns each; ``blocks`` of them
+    share a multiprocessor, and ``how`` is for readers."""
+    problem, epilogue = text.request.problem, text.request.epilogue
+    assert isinstance(problem, GemmProblem) and problem.blocks is not None
+    form, values = problem.blocks, text.arguments.values
+    work = f"{'_' * bool(epilogue.name)}{epilogue.name}"
+    name = f"gemm_{form.bits}bits{how}_{problem.types.out}{work}_kernel"
+    kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=blocks)
+    grid = gpu_grid(-(-problem.n // columns), WARP * warps, text.operands.planes)
     block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
     moved = problem.n * form.blocks(problem.k) * block_bytes + rows

@@ -10,15 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import DeviceError
-from ...launch import Launch, Solution
+from ...launch import Solution
 from ...printer import CodeBuffer
-from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import BlockFormat, GemmProblem
-from ..architecture import WARP
 from ..driver.device import selected_architecture
-from ..kernel import gpu_grid, gpu_kernel
 from ..lang.codes import EXPONENTS
 from ..products import product_of
+from .nbits import blocks_solution
 from .placed import PlacedRequest
 from .text import ContractionText
 
@@ -82,16 +80,7 @@ def cores_solution(placed: PlacedRequest) -> Solution:
         UnsupportedError: an operation after the product has no kernel.
     """
     text = _ChunksText(placed)
-    request, problem, form = placed.request, text.problem, text.form
-    lines, values = text.lines(), text.arguments.values
-    work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
-    name = f"gemm_{form.bits}bits_cores_{problem.types.out}{work}_kernel"
-    kernel = gpu_kernel(name, lines, WARP * WARPS, len(values), blocks=BLOCKS)
-    grid = gpu_grid(-(-problem.n // COLUMNS), WARP * WARPS, text.operands.planes)
-    block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
-    rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
-    moved = problem.n * form.blocks(problem.k) * block_bytes + rows
-    return Solution((Launch(kernel, values, grid, problem.flops, moved),))
+    return blocks_solution(text, "_cores", text.lines(), COLUMNS, WARPS, BLOCKS)
 
 
 class _ChunksText(ContractionText):

@@ -19,8 +19,10 @@ __all__ = ["codes_bfloat16", "codes_float16"]
 
 _I32 = ir.IntType(32)
 _WORDS, _POINTS = Vec("int32", 4), Vec("int32", 2)
+_BITS, _TWO = 4, 8
+"""Of a code, and of two."""
 _MASK, _TWICE = 0x000F000F, 0x00010001
-_BITS, _HALF = 4, 8
+"""A code in each half of a word, and what repeats a half."""
 _NUMBERS = {"float16": (ir.HalfType(), 64 - 1024), "bfloat16": (ir.IntType(16), 0)}
 """Of each dtype the number's LLVM type, and what makes of the exponent's number a sixteenth of it."""
 EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}
@@ -57,7 +59,7 @@ def _codes(dtype: str) -> Any:
         pairs = ir.VectorType(element, 2)
         base = builder.or_(builder.mul(point, _I32(_TWICE)), magic)
         if dtype == "float16":  # of two successive codes only the first one is brought down
-            place, turned = _BITS * (number % 2), builder.lshr(codes, _I32(number // 2 * _HALF))
+            place, turned = _BITS * (number % 2), builder.lshr(codes, _I32(number // 2 * _TWO))
             found = builder.or_(builder.and_(turned, _I32(_MASK << place)), magic)
             value, less = builder.bitcast(found, pairs), builder.bitcast(base, pairs)
             if place:
