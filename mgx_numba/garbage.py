@@ -13,6 +13,7 @@ __all__ = ["uncollected"]
 _lock = threading.Lock()
 _inside = 0
 _enabled = False
+_frozen = False
 
 
 @contextmanager
@@ -44,8 +45,12 @@ def _look_later() -> None:
     """Let what is young be old: the search that the many new objects would begin at once finds nothing of them.
 
     ``freeze`` and ``unfreeze`` move lists of objects whole; nothing is looked at. They leave alone a process that has
-    frozen objects itself.
+    frozen objects itself, which is asked only until it has: the count is made by going through them all.
     """
-    if sys.implementation.name == "cpython" and not gc.get_freeze_count():
+    global _frozen
+    if sys.implementation.name != "cpython" or _frozen:
+        return
+    _frozen = gc.get_freeze_count() > 0
+    if not _frozen:
         gc.freeze()
         gc.unfreeze()
