@@ -21,6 +21,7 @@ __all__ = [
     "checked_device",
     "parse_compile_options",
     "parse_optimize_options",
+    "trace_level",
 ]
 
 
@@ -216,3 +217,15 @@ def _tell_once(key: str, value: Any) -> None:
         warnings.warn(
             f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}", stacklevel=4
         )
+
+
+def trace_level() -> int:
+    """What ``MIGRAPHX_TRACE_EVAL`` asks for: 0 to 3; a compiled program keeps what it was when compiled.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    level = os.environ.get("MIGRAPHX_TRACE_EVAL") or "0"
+    if level not in ("0", "1", "2", "3"):
+        raise OptionError(f"environment variable MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3, got {level!r}")
+    return int(level)

@@ -22,7 +22,7 @@ from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
-from .options import CompileOptions, asked_quantizations, parse_compile_options
+from .options import CompileOptions, asked_quantizations, parse_compile_options, trace_level
 from .results import given_out, result_of, untold_shapes
 from .shape import shape, shape_map
 from .target import get_target, target
@@ -71,12 +71,12 @@ class program:
         self._target: target | None = None
         self._disabled_passes: tuple[str, ...] = ()
         self._store: Store | None = None
-        self._find_tuning: Callable[[], Tuning | None] = _nothing
+        self._find_tuning: Callable[[], Tuning | None] = _declined
         self._told: list[str] = []
         self._told_uncompiled = False
         self._layer_choices: list[LayerChoice] = []
         self._reread: Reread | None = None
-        self._find_calibration: Callable[[], Calibration | None] = _nothing
+        self._find_calibration: Callable[[], Calibration | None] = _declined
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -110,7 +110,7 @@ class program:
     ) -> None:
         """Take a compiled form; ``parameters`` and ``results`` are the portable form's."""
         self._signature, self._results, self._untold = parameters, results, untold_shapes(results)
-        self._trace_level = _trace_level()
+        self._trace_level = trace_level()
         self._compiled, self._options, self._target = compiled, options, t
         self._direct = self._quick = _declined
         quick = None if self._trace_level else compiled.direct(argument, self._preferring(compiled))
@@ -254,7 +254,9 @@ class program:
             raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
         parsed = parse_compile_options(given, t.name())
         portable = self._quantized(given, t)
-        with _progress() as progress:
+        from ..targets.progress import compile_progress
+
+        with compile_progress() as progress:
             tuning = tuning_for(t.name(), parsed, self._records, progress)
             compiled = compile_for(t.name(), portable, self._settings(parsed, tuning), progress)
             self._records = merged_records(tuning, self._records)
@@ -313,10 +315,10 @@ class program:
                 given and what was expected.
         """
         results = self._direct(params)
-        if results is None:
+        if results is None and self._quick is not self._direct:
             results = self._quick(params)
-            if results is None:
-                return self._run_checked({} if params is None else params)
+        if results is None:
+            return self._run_checked({} if params is None else params)
         return self._with_shapes(results) if self._untold else results
 
     eval = run
@@ -366,7 +368,7 @@ class program:
         inputs = self._checked(params)
         compiled, level, shapes = self._compiled, self._trace_level, self._untold
         if compiled is None:
-            compiled, level = compile_for(REFERENCE, self._portable), _trace_level()
+            compiled, level = compile_for(REFERENCE, self._portable), trace_level()
             if not self._told_uncompiled:
                 self._told_uncompiled = True
                 warnings.warn(_UNCOMPILED, RuntimeWarning, stacklevel=3)
@@ -584,19 +586,7 @@ class program:
         return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
 
 
-def _trace_level() -> int:
-    """What ``MIGRAPHX_TRACE_EVAL`` asks for; a compiled program keeps what it was when compiled."""
-    level = os.environ.get("MIGRAPHX_TRACE_EVAL") or "0"
-    if level not in ("0", "1", "2", "3"):
-        raise OptionError(f"environment variable MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3, got {level!r}")
-    return int(level)
-
-
-def _nothing() -> None:
-    return None
-
-
-def _declined(params: Any, stream: int | None = None) -> None:
+def _declined(*given: Any) -> None:
     return None
 
 
@@ -605,9 +595,3 @@ def _empty() -> Program:
     from ..graph.program import Program
 
     return Program()
-
-
-def _progress() -> Any:
-    from ..targets.progress import compile_progress
-
-    return compile_progress()

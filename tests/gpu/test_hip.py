@@ -40,7 +40,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibr
             return load(engine, kernels, *rest)
 
         monkeypatch.setattr(engines.HipEngine, "load", noted)
-        monkeypatch.setattr(engines, "_engines", {})
+        monkeypatch.setattr(engines._engines, "_engines", {})
         _forget()
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(hip, "HipRuntime", lambda library: runtime)

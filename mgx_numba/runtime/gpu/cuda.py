@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_float, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
 import numpy as np
 
-from ...codegen.backend import backend
 from ...codegen.gpu.driver.device import Device, device
 from ...codegen.gpu.driver.graphs import CopyNode, Graph, GraphInMaking, KernelNode
 from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.identity import selected_architecture
-from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
 from .blocks import KeptBlocks
+from .driver_engine import DriverNames, OpenedEngines, functions_of, pinned, timed
 from .engine import Event, Progress, Queue, Recording
 
 __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
@@ -30,7 +28,15 @@ _WITH_DEFAULT = (
     0  # CU_STREAM_DEFAULT: comes after what the default stream was asked for before, and the other way round
 )
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
+_NAMES = DriverNames(
+    take_pinned="cuMemHostAlloc",
+    give_pinned="cuMemFreeHost",
+    create_event="cuEventCreate",
+    record_event="cuEventRecord",
+    wait_for_event="cuEventSynchronize",
+    elapsed="cuEventElapsedTime",
+    destroy_event="cuEventDestroy_v2",
+)
 MOST_PLANES = 65535
 """Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
 
@@ -58,12 +64,7 @@ class CudaEngine:
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Handles of the kernels' functions on this device."""
-        loaded = self.device.functions
-        new = {source.symbol: source for source in kernels if source.symbol not in loaded}
-        objects = backend(NAME).objects(list(new.values()), progress, store)
-        for symbol, code in objects.items():
-            self.device.function(symbol, code)
-        return [loaded[source.symbol] for source in kernels]
+        return functions_of(self.device, kernels, progress, store)
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -96,7 +97,7 @@ class CudaEngine:
 
     def staging(self, size: int) -> np.ndarray:
         """Pinned memory, which is given back with the array."""
-        return _Pinned(self, size).array()
+        return pinned(self, _NAMES, size)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
         """See `Engine.queue`; one object for a stream as long as there is that stream."""
@@ -118,33 +119,6 @@ class CudaEngine:
     def event(self) -> CudaEvent:
         """See `Engine.event`."""
         return CudaEvent(self)
-
-
-class _Pinned:
-    """Pinned memory of the host, given back when nothing refers to it any more."""
-
-    def __init__(self, engine: CudaEngine, size: int) -> None:
-        self._engine = engine
-        self._size = size
-        place = c_void_p()
-        with engine.use():
-            engine.driver.call("cuMemHostAlloc", byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
-        assert place.value is not None
-        self._address = place.value
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        """The bytes, as NumPy asks for them."""
-        return {"shape": (self._size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
-
-    def array(self) -> np.ndarray:
-        """The bytes as an array, which keeps them."""
-        return np.asarray(self)
-
-    def __del__(self) -> None:
-        # A process that has been forked, or has lost the device, has lost the memory with it.
-        with contextlib.suppress(DeviceError), self._engine.use():
-            self._engine.driver.call("cuMemFreeHost", c_void_p(self._address))
 
 
 class CudaEvent:
@@ -262,21 +236,7 @@ class CudaQueue:
 
     def timed(self, ask: Callable[[], None]) -> float:
         """See `Queue.timed`."""
-        with self._engine.use():
-            start, end = c_void_p(), c_void_p()
-            for event in (start, end):
-                self._driver.call("cuEventCreate", byref(event), c_uint(0))
-            try:
-                self._driver.call("cuEventRecord", start, self.stream)
-                ask()
-                self._driver.call("cuEventRecord", end, self.stream)
-                self._driver.call("cuEventSynchronize", end)
-                milliseconds = c_float()
-                self._driver.call("cuEventElapsedTime", byref(milliseconds), start, end)
-                return milliseconds.value / 1e3
-            finally:
-                for event in (start, end):
-                    self._driver.call("cuEventDestroy_v2", event)
+        return timed(self._engine, _NAMES, self.stream, ask)
 
     def follow(self, event: Event) -> None:
         """See `Queue.follow`."""
@@ -293,8 +253,7 @@ class CudaQueue:
                 self._driver.call("cuStreamDestroy_v2", self.stream)
 
 
-_engines: dict[int, CudaEngine] = {}
-_opening = threading.Lock()
+_engines = OpenedEngines(lambda number: CudaEngine(device(number)))
 
 
 def cuda_engine(number: int = 0) -> CudaEngine:
@@ -303,13 +262,9 @@ def cuda_engine(number: int = 0) -> CudaEngine:
     Raises:
         DeviceError: there is none.
     """
-    with _opening:
-        if number not in _engines:
-            _engines[number] = CudaEngine(device(number))
-        return _engines[number]
+    return _engines.of(number)
 
 
 def cuda_engines() -> list[CudaEngine]:
     """The engines that this process has used, by number."""
-    with _opening:
-        return [_engines[number] for number in sorted(_engines)]
+    return _engines.used()

@@ -7,29 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_size_t, c_uint, c_void_p
 from typing import Any
 
 import numpy as np
 
-from ...codegen.backend import backend
 from ...codegen.gpu.driver.hip import HipDevice, hip_device
-from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
 from .blocks import KeptBlocks
+from .driver_engine import DriverNames, OpenedEngines, functions_of, pinned, timed
 from .engine import Event, Progress, Queue, Recording
 
 __all__ = ["HipEngine", "hip_engine", "hip_engines"]
 
 _BLOCKING_STREAM = 0  # hipStreamDefault: in order with the default stream
 _NO_TIMING = 2  # hipEventDisableTiming
-_PORTABLE = 1  # hipHostMallocPortable
+_NAMES = DriverNames(
+    take_pinned="hipHostMalloc",
+    give_pinned="hipHostFree",
+    create_event="hipEventCreateWithFlags",
+    record_event="hipEventRecord",
+    wait_for_event="hipEventSynchronize",
+    elapsed="hipEventElapsedTime",
+    destroy_event="hipEventDestroy",
+)
 _numbers = itertools.count(1)
 
 
@@ -49,11 +55,7 @@ class HipEngine:
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Handles of the kernels' functions on this device."""
-        loaded = self.device.functions
-        new = {source.symbol: source for source in kernels if source.symbol not in loaded}
-        for symbol, code in backend(NAME).objects(list(new.values()), progress, store).items():
-            self.device.function(symbol, code)
-        return [loaded[source.symbol] for source in kernels]
+        return functions_of(self.device, kernels, progress, store)
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -77,7 +79,7 @@ class HipEngine:
 
     def staging(self, size: int) -> np.ndarray:
         """Pinned memory, which is given back with the array."""
-        return np.asarray(_PinnedBytes(self, size))
+        return pinned(self, _NAMES, size)
 
     def queue(self, stream: int | None = None) -> HipQueue:
         """See `Engine.queue`."""
@@ -86,28 +88,6 @@ class HipEngine:
     def event(self) -> HipEvent:
         """See `Engine.event`."""
         return HipEvent(self)
-
-
-class _PinnedBytes:
-    """Pinned memory of the host, given back when nothing refers to it any more."""
-
-    def __init__(self, engine: HipEngine, size: int) -> None:
-        self._engine = engine
-        self._size = size
-        place = c_void_p()
-        with engine.use():
-            engine.driver.call("hipHostMalloc", byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
-        assert place.value is not None
-        self._address = place.value
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        """The bytes, as NumPy asks for them."""
-        return {"shape": (self._size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
-
-    def __del__(self) -> None:
-        with contextlib.suppress(DeviceError), self._engine.use():
-            self._engine.driver.call("hipHostFree", c_void_p(self._address))
 
 
 class HipEvent:
@@ -212,21 +192,7 @@ class HipQueue:
 
     def timed(self, ask: Callable[[], None]) -> float:
         """See `Queue.timed`."""
-        with self._engine.use():
-            start, end = c_void_p(), c_void_p()
-            for event in (start, end):
-                self._driver.call("hipEventCreateWithFlags", byref(event), c_uint(0))
-            try:
-                self._driver.call("hipEventRecord", start, self.stream)
-                ask()
-                self._driver.call("hipEventRecord", end, self.stream)
-                self._driver.call("hipEventSynchronize", end)
-                milliseconds = c_float()
-                self._driver.call("hipEventElapsedTime", byref(milliseconds), start, end)
-                return milliseconds.value / 1e3
-            finally:
-                for event in (start, end):
-                    self._driver.call("hipEventDestroy", event)
+        return timed(self._engine, _NAMES, self.stream, ask)
 
     def follow(self, event: Event) -> None:
         """See `Queue.follow`."""
@@ -243,8 +209,7 @@ class HipQueue:
                 self._driver.call("hipStreamDestroy", self.stream)
 
 
-_engines: dict[int, HipEngine] = {}
-_opening = threading.Lock()
+_engines = OpenedEngines(lambda number: HipEngine(hip_device(number)))
 
 
 def hip_engine(number: int = 0) -> HipEngine:
@@ -253,13 +218,9 @@ def hip_engine(number: int = 0) -> HipEngine:
     Raises:
         DeviceError: there is none.
     """
-    with _opening:
-        if number not in _engines:
-            _engines[number] = HipEngine(hip_device(number))
-        return _engines[number]
+    return _engines.of(number)
 
 
 def hip_engines() -> list[HipEngine]:
     """The engines that this process has used, by number."""
-    with _opening:
-        return [_engines[number] for number in sorted(_engines)]
+    return _engines.used()

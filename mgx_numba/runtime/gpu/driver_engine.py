@@ -1,0 +1,145 @@
+"""What the engines of CUDA and of HIP have in common: functions of their drivers that differ by name alone."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ...codegen.backend import backend
+from ...codegen.gpu.kernel import NAME
+from ...codegen.kernel import KernelSource
+from ...codegen.store import Store
+from ...errors import DeviceError
+from .engine import Progress
+
+__all__ = ["DriverNames", "OpenedEngines", "functions_of", "pinned", "timed"]
+
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE and hipHostMallocPortable
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True)
+class DriverNames:
+    """What a driver calls its functions."""
+
+    take_pinned: str
+    give_pinned: str
+    create_event: str
+    record_event: str
+    wait_for_event: str
+    elapsed: str
+    destroy_event: str
+
+
+class _DriverCalls(Protocol):
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function; `DeviceError` if it fails."""
+
+
+class _Functions(Protocol):
+    @property
+    def functions(self) -> dict[str, Any]:
+        """Handles of the functions that are loaded, by symbol."""
+
+    def function(self, symbol: str, code: bytes) -> Any:
+        """Load a function."""
+
+
+class _Engine(Protocol):
+    """What has a driver, and is made a thread's current device by ``with use()``."""
+
+    @property
+    def driver(self) -> _DriverCalls: ...
+
+    @property
+    def use(self) -> Callable[[], contextlib.AbstractContextManager[None]]: ...
+
+
+def functions_of(
+    device: _Functions, kernels: Sequence[KernelSource], progress: Progress | None, store: Store | None
+) -> list[Any]:
+    """Handles of the kernels' functions on a device, which are compiled and loaded unless they are."""
+    loaded = device.functions
+    new = {source.symbol: source for source in kernels if source.symbol not in loaded}
+    for symbol, code in backend(NAME).objects(list(new.values()), progress, store).items():
+        device.function(symbol, code)
+    return [loaded[source.symbol] for source in kernels]
+
+
+def pinned(engine: _Engine, names: DriverNames, size: int) -> np.ndarray:
+    """Pinned memory of the host as uint8 ``[size]``, given back with the array."""
+    return np.asarray(_Pinned(engine, names, size))
+
+
+class _Pinned:
+    """Pinned memory of the host, given back when nothing refers to it any more."""
+
+    def __init__(self, engine: _Engine, names: DriverNames, size: int) -> None:
+        self._engine = engine
+        self._names = names
+        self._size = size
+        self._address = 0
+        place = c_void_p()
+        with engine.use():
+            engine.driver.call(names.take_pinned, byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
+        assert place.value is not None
+        self._address = place.value
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The bytes, as NumPy asks for them."""
+        return {"shape": (self._size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
+
+    def __del__(self) -> None:
+        # A process that has been forked, or has lost the device, has lost the memory with it.
+        if self._address:
+            with contextlib.suppress(DeviceError), self._engine.use():
+                self._engine.driver.call(self._names.give_pinned, c_void_p(self._address))
+
+
+def timed(engine: _Engine, names: DriverNames, stream: c_void_p, ask: Callable[[], None]) -> float:
+    """See `Queue.timed`: seconds between two events in a stream."""
+    call = engine.driver.call
+    with engine.use():
+        start, end = c_void_p(), c_void_p()
+        for event in (start, end):
+            call(names.create_event, byref(event), c_uint(0))
+        try:
+            call(names.record_event, start, stream)
+            ask()
+            call(names.record_event, end, stream)
+            call(names.wait_for_event, end)
+            milliseconds = c_float()
+            call(names.elapsed, byref(milliseconds), start, end)
+            return milliseconds.value / 1e3
+        finally:
+            for event in (start, end):
+                call(names.destroy_event, event)
+
+
+class OpenedEngines(Generic[E]):
+    """The engines of a process, one for each number of a device. May be used from any thread."""
+
+    def __init__(self, opened: Callable[[int], E]) -> None:
+        self._opened = opened
+        self._engines: dict[int, E] = {}
+        self._lock = threading.Lock()
+
+    def of(self, number: int) -> E:
+        """The engine of a device; the same object for the same number. What opens it raises `DeviceError`."""
+        with self._lock:
+            if number not in self._engines:
+                self._engines[number] = self._opened(number)
+            return self._engines[number]
+
+    def used(self) -> list[E]:
+        """Those that this process has used, by number."""
+        with self._lock:
+            return [self._engines[number] for number in sorted(self._engines)]
