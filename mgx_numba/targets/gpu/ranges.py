@@ -65,7 +65,8 @@ class LengthRanges:
         self.constants = DeviceConstants(engine)
         self.kernels: dict[KernelSource, None] = {}
         self._texts: set[str] = set()
-        self._copy = settling(self.source, options, pass_options(options))
+        arrays, self._trees = without_tuples(self.source)
+        self._copy = settling(arrays, options, pass_options(options))
         self._shared = Shared.of(self.source, partial(_rewrite, options))
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
@@ -88,7 +89,7 @@ class LengthRanges:
         Raises:
             MgxError: the lengths do not fit the program.
         """
-        program, trees = self._settled(lens)
+        program = self._settled(lens)
         low = self._lowering(program)
         if self._texts:
             low.ready = self._is_known
@@ -96,7 +97,7 @@ class LengthRanges:
         if low.lacking:
             plan = self._lowering(program).run()
             self._know(plan.kernels())
-        return program, plan, trees
+        return program, plan, self._trees
 
     def _know(self, kernels: Iterable[KernelSource]) -> bool:
         """Let later plans have kernels; whether some are new."""
@@ -108,15 +109,14 @@ class LengthRanges:
     def _is_known(self, kernel: KernelSource) -> bool:
         return kernel.text in self._texts
 
-    def _settled(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, list[Tree] | None]:
-        """The program for a set of lengths after the passes, most of which are replayed, and how its results are
-        grouped."""
-        arrays, trees = without_tuples(self._copy(lens))
+    def _settled(self, lens: Mapping[str, Sequence[int]]) -> Program:
+        """The program for a set of lengths after the passes, most of which are replayed."""
+        copy = self._copy(lens)
         if is_watched():
-            return optimized(arrays, self._options), trees
-        made = self._shared.passes.run(arrays)
+            return optimized(copy.program, self._options)
+        made = self._shared.passes.run(copy)
         _run(made, self._options, [name for name in PASSES if name in BY_SIZE])
-        return made, trees
+        return made
 
     def _lowering(self, program: Program) -> Lowering:
         low = Lowering(program, self._options, RULES, BACKEND, WORKERS)
@@ -144,7 +144,7 @@ class LengthRanges:
         that do not fit each other: whoever runs the program on such is told."""
         try:
             with uncollected():
-                low = self._lowering(self._settled(lens)[0])
+                low = self._lowering(self._settled(lens))
                 low.spare = {}
                 plan = low.run()
         except MgxError:
