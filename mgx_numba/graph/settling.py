@@ -16,9 +16,9 @@ import numpy as np
 
 from ..core.argument import Argument
 from ..core.shape import Shape
-from ..errors import MgxError
+from ..errors import MgxError, ShapeError
 from ..ops.base import Operator
-from .constants import CONSTANT_VIEWS, STORED, uniform
+from .constants import CONSTANT_VIEWS, STORED, constant_array, is_constant, uniform
 from .followed import FollowedSettling, is_traced
 from .instruction import Instruction, Parameter, Return
 from .known_literals import hollow
@@ -38,6 +38,8 @@ MOST_FAILURES = 6
 """Sets of lengths in succession that no trace was made for, after which none is tried."""
 UNIFORM_FROM = 32
 """Elements from which a constant may become one value that is spread, which is another form: a whole vector or two."""
+MOST_TAKEN = 1 << 22
+"""Elements of a constant that are taken to see whether it has them: some milliseconds, where settling takes tens."""
 
 Lens = Mapping[str, Sequence[int]]
 
@@ -224,7 +226,7 @@ class Settled:
 
         Raises:
             ShapeError: the lengths do not fit the operators.
-            MgxError: a deferred node does not fit its inputs.
+            MgxError: a deferred node does not fit its inputs, or constants have no such element.
         """
         symbols = tuple([lens[name][axis] for name, axis in self._moving if name in lens])
         if not self._traceable or len(symbols) < len(self._moving):
@@ -247,6 +249,7 @@ class Settled:
         """As `of`, without substitution."""
         settled = specialize(self._source, lens)
         self._rewriting(settled)
+        _check_constants(settled)
         return settled
 
     def _learn(self, made: Program, lens: Lens, symbols: tuple[int, ...]) -> None:
@@ -320,6 +323,18 @@ def _without_values(argument: Argument) -> Argument:
         return hollow(argument)
     lens, strides = ([int.__index__(n) for n in own] for own in (argument.shape.lens, argument.shape.strides))
     return hollow(Argument(Shape(argument.shape.type, lens, strides), argument.array))
+
+
+def _check_constants(program: Program) -> None:
+    """Raises `ShapeError` where elements of constants are taken that they do not have, such as positions beyond the end
+    of a table: every run would, and what is learned of such lengths is of no use for others."""
+    for ins in program.main:
+        if ins.name.startswith("gather") and all(map(is_constant, ins.inputs)) and ins.shape.elements <= MOST_TAKEN:
+            try:
+                ins.op.compute(ins.shape, [array for i in ins.inputs if (array := constant_array(i)) is not None])
+            except MgxError as error:
+                where = f"node {', '.join(ins.debug_symbols)}: " if ins.debug_symbols else ""
+                raise ShapeError(f"{where}{error}") from error
 
 
 def _remove_unused(program: Program) -> None:

@@ -76,8 +76,9 @@ class LengthRanges:
             kernel_lists.keep(self.source, options, BACKEND, WORKERS, self.kernels)
         else:
             self._know(known)
-            for lens in sample_lengths(self.source, telling=True):
-                self._kernels(lens, general=False)  # passes are traced in any case
+            refused: list[Lens] = []
+            for lens in sample_lengths(self.source, refused, telling=True):  # passes are traced in any case
+                self._kernels(lens, refused)
         engine.load(list(self.kernels), progress, options.store)
 
     def planned(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, Plan, list[Tree] | None]:
@@ -131,23 +132,22 @@ class LengthRanges:
         for lens in sample_lengths(self.source, refused):
             if idle >= ENOUGH:
                 break
-            found = self._kernels(lens, general=False)
-            if found is None:
-                refused.append(lens)
-            else:
+            found = self._kernels(lens, refused)
+            if found is not None:
                 idle = 0 if self._know(found) else idle + 1
         for lens in sample_lengths(self.source, together=ROWS):
-            self._know(self._kernels(lens, general=True) or ())
+            self._know(self._kernels(lens, refused, general=True) or ())
 
-    def _kernels(self, lens: Lens, general: bool) -> list[KernelSource] | None:
+    def _kernels(self, lens: Lens, refused: list[Lens], general: bool = False) -> list[KernelSource] | None:
         """The kernels of a plan and the ``general`` ones that could be in their place, or these alone; None of lengths
-        that do not fit each other: whoever runs the program on such is told."""
+        that do not fit each other, which ``refused`` gets: whoever runs the program on such is told."""
         try:
             with uncollected():
                 low = self._lowering(self._settled(lens))
                 low.spare = {}
                 plan = low.run()
         except MgxError:
+            refused.append(lens)
             return None
         return [*(() if general else plan.kernels()), *low.spare]
 
