@@ -39,6 +39,7 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
+from .likeness import Derived, Recipe, likeness, recipe
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
@@ -103,6 +104,8 @@ class Lowering:
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
+        self._derived: dict[int, tuple[View, Derived]] = {}
+        self._recipes: dict[Hashable, Recipe | None] = {}
         self.ranges = Ranges()
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
@@ -159,10 +162,33 @@ class Lowering:
                 return
             steps, requested = len(self.steps), len(self.requested)
             try:
-                rule.lower(self, ins)
+                if rule.repeats and self.ready is not None and self.spare is None:
+                    self._lower_again(ins, rule)
+                else:
+                    rule.lower(self, ins)
             except UnsupportedError as error:
                 del self.steps[steps:], self.requested[requested:]
                 self.host(ins, str(error))
+
+    def _lower_again(self, ins: Instruction, rule: LoweringRule) -> None:
+        """Follow the rule, or what it did for an instruction that is alike."""
+        like, before = likeness(self, ins), len(self.steps)
+        known = None if like is None else self._recipes.get(like)
+        if known is not None:
+            known.follow(self, ins)
+            return
+        self._derived.clear()
+        rule.lower(self, ins)
+        if like is not None and like not in self._recipes:
+            self._recipes[like] = recipe(self, ins, self.steps[before:], {k: d for k, (_, d) in self._derived.items()})
+
+    def derived(self, source: Instruction, make: Callable[[np.ndarray], View]) -> View:
+        """What ``make`` makes of the constant that an instruction stands for; it depends on nothing else."""
+        value = self.constant_value(source)
+        assert value is not None
+        view = make(value)
+        self._derived[id(view)] = view, Derived(source, make)
+        return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
         """Why an instruction is the host's whatever its rule does; empty if it is not."""

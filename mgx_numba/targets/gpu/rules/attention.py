@@ -33,7 +33,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
     return attention_refusal(problem, precision)
 
 
-@lowering("attention", accepts=accepts_attention)
+@lowering("attention", accepts=accepts_attention, repeats=True)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches over views in place; operands that do not lie in whole vectors are copied."""
     op, type = ins.op, ins.shape.type

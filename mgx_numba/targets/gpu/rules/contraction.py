@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -54,7 +55,7 @@ MOST_SLOWER = 3
 takes as long as some ten thousand runs of a small product. No figures kept."""
 
 
-@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction, repeats=True)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """One launch, with the pointwise operations around the contraction compiled in."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -103,11 +104,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(
-            low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution.turns
-        )
-    elif weights is not None:
-        operands["w"] = _columns(low, weights, solution.turns)
+        columns = chosen.solver.columns
+        if constant:
+            operands["w"] = low.derived(what.right, partial(_packed, low, problem, columns, filled, solution.turns))
+        else:
+            operands["w"] = _repacked(low, ins, problem, columns, operands["w"])
+    elif constant:
+        operands["w"] = low.derived(what.right, partial(_columns, low, solution.turns))
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -206,7 +209,7 @@ def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _columns(low: Lowering, weights: np.ndarray, turns: int) -> View:
+def _columns(low: Lowering, turns: int, weights: np.ndarray) -> View:
     """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept once,
     whatever their number: plans for other lengths find them."""
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
@@ -237,27 +240,22 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
 
 
 def _packed(
-    low: Lowering,
-    ins: Instruction,
-    problem: ConvProblem,
-    columns: bool,
-    view: View,
-    weights: np.ndarray | None,
-    filled: FilledImages | None,
-    turns: int,
+    low: Lowering, problem: ConvProblem, columns: bool, filled: FilledImages | None, turns: int, weights: np.ndarray
 ) -> View:
-    """Weights in the order that kernels read, output channels `in_turns` if they are; those that are not constant are
-    copied in every run."""
-    pack = partial(pack_columns if columns else pack_weights, problem)
-    if weights is not None:
-        images = filled and (filled.channels, filled.block, filled.folded)
-        how = (columns, problem.groups, problem.taps, problem.transposed, images, turns)
+    """Constant weights in the order that kernels read, output channels `in_turns` if they are."""
+    images = filled and (filled.channels, filled.block, filled.folded)
+    how = (columns, problem.groups, problem.taps, problem.transposed, images, turns)
 
-        def made() -> np.ndarray:
-            packed = pack(filled.weights(weights) if filled else weights)
-            return _contiguous(in_turns(packed, 1, turns) if turns else packed)
+    def made() -> np.ndarray:
+        packed = _pack(columns)(problem, filled.weights(weights) if filled else weights)
+        return _contiguous(in_turns(packed, 1, turns) if turns else packed)
 
-        return low.packed_constant(weights, how, made)
+    return low.packed_constant(weights, how, made)
+
+
+def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View) -> View:
+    """Weights that are not constant in the order that kernels read: they are copied in every run."""
+    pack = partial(_pack(columns), problem)
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
     packed = view.aliased(pack)
@@ -265,6 +263,10 @@ def _packed(
         packed = low.materialized(view, row_major_strides(view.lens), ins).aliased(pack)
     assert packed is not None
     return low.materialized(packed, row_major_strides(lens), ins)
+
+
+def _pack(columns: bool) -> Callable[[ConvProblem, np.ndarray], np.ndarray]:
+    return pack_columns if columns else pack_weights
 
 
 _HERE = Contractions(_refused, _check, _launch, any_order=True)
