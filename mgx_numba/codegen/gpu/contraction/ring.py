@@ -157,7 +157,7 @@ def ring_solution(text: RingText, how: str) -> Solution:
     return add_parts(placed, launch, text.splits) if split else Solution((launch,))
 
 
-class _Vector(NamedTuple):
+class _SliceVector(NamedTuple):
     """One of a slice: pointer and place, the condition under which there is one, and of what a prologue makes of it the
     position along the sum and the image."""
 
@@ -348,7 +348,7 @@ class RingText(ContractionText):
     def _zero(self, buffer: CodeBuffer, name: str, side: str) -> None:
         buffer.line(f"{name} = const_{getattr(self.request.problem.types, side)}(0, {self.lanes})")
 
-    def _fill(self, buffer: CodeBuffer, name: str, vector: _Vector) -> None:
+    def _fill(self, buffer: CodeBuffer, name: str, vector: _SliceVector) -> None:
         with buffer.block(f"if {vector.condition}:"):
             loaded = f"load_aligned({vector.source}, {self.lanes})"
             if vector.prologue is not None:
@@ -363,17 +363,17 @@ class RingText(ContractionText):
             found.append(("b", f"{slot} * {self.right_slot} + {at}"))
         return found
 
-    def _sources(self, buffer: CodeBuffer, left: list, right: list, begin: str) -> Iterator[_Vector]:
+    def _sources(self, buffer: CodeBuffer, left: list, right: list, begin: str) -> Iterator[_SliceVector]:
         """Emit where the vectors of a slice come from, one after the other."""
         before = self.request.problem.prologue
         for _, along, place in left:
             self.operands.step(buffer, buffer.emit(f"{begin} + {along}"))
             condition, offset, channel = self.operands.left(buffer, place)
-            yield _Vector(f"r_x, {offset}", condition, None if before is None else (channel, place.image))
+            yield _SliceVector(f"r_x, {offset}", condition, None if before is None else (channel, place.image))
         for column, along in right:
             k, n = buffer.emit(f"{begin} + {along}"), buffer.emit(f"first_column + {column}")
             condition = buffer.emit(f"({k} < depth) & ({n} < columns)")
-            yield _Vector(f"r_w, {self._right(buffer, k, n)}", condition, None)
+            yield _SliceVector(f"r_w, {self._right(buffer, k, n)}", condition, None)
 
     def _right(self, buffer: CodeBuffer, k: str, column: str) -> str:
         if isinstance(self.request.problem, ConvProblem):
