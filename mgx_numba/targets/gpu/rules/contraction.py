@@ -10,13 +10,12 @@ from math import gcd, prod
 import numpy as np
 
 from ....codegen.body import ScalarBody
-from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.ring import pack_columns
-from ....codegen.gpu.contraction.tensor import refusal
+from ....codegen.gpu.contraction.solvers import in_vectors
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
@@ -182,7 +181,7 @@ def _with_blocks(
 def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
     """Whether a convolution has kernels whose operands come in vectors."""
     placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
-    return not (refusal(placed) and fma_refusal(placed))
+    return in_vectors(placed)
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
