@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..kernel import KernelSource
+from .libraries.calls import described
 
 __all__ = ["TENSOR_CORES", "unit_of"]
 
@@ -16,5 +17,8 @@ _PRODUCT = re.compile(r"\b(?:wg)?mma_([a-z]+\d\w*)\(")
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:
     """The tensor cores' type; empty for kernels that multiply otherwise."""
+    call = next(filter(None, map(described, kernels)), None)
+    if call is not None:
+        return str(call["unit"])
     found = next((m for kernel in kernels if (m := _PRODUCT.search(kernel.text))), None)
     return "" if found is None else TENSOR_CORES.get(found[1], f"{found[1]} on tensor cores")

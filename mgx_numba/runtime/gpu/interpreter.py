@@ -20,6 +20,7 @@ import numpy as np
 
 from ...codegen.gpu.interpreter.memory import KernelFault, Memory
 from ...codegen.gpu.interpreter.run import interpret
+from ...codegen.gpu.libraries.calls import BoundCall, bound_call, described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
@@ -50,8 +51,8 @@ class InterpreterEngine:
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """The kernels themselves: nothing is compiled."""
-        return list(kernels)
+        """The kernels themselves: nothing is compiled. Calls of libraries are theirs."""
+        return [kernel if described(kernel) is None else bound_call(kernel, self.number) for kernel in kernels]
 
     def use(self) -> AbstractContextManager[None]:
         """See `Engine.use`: there is nothing to do."""
@@ -200,6 +201,9 @@ class InterpreterQueue:
         """See `Queue.launch`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
+            return
+        if isinstance(function, BoundCall):
+            self.stream.ask(partial(function.enqueue, words.copy(), 0))
             return
         memory = self._engine.memory
         self.stream.ask(partial(interpret, function, words.tolist(), geometry, memory))

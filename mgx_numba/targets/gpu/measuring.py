@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from ...codegen.gpu.contraction.placed import PlacedRequest
+from ...codegen.gpu.libraries.calls import described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
@@ -51,7 +52,8 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
         solvers = tuning.backend.candidates(request)
         for candidate in (*solvers, *tuning.backend.refinements(request, solvers[0])):
             with contextlib.suppress(UnsupportedError):
-                kernels.update(dict.fromkeys(_solution(request, candidate).kernels))
+                own = (k for k in _solution(request, candidate).kernels if described(k) is None)
+                kernels.update(dict.fromkeys(own))
     waiting = list(kernels)
     while waiting and (end is None or time.monotonic() < end):
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
