@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, solvers
+from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, solving
 from mgx_numba.codegen.gpu.libraries.cudnn import Attribute, Kind
 from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
 
@@ -23,7 +23,7 @@ CUDA_TYPES = {
     0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16,
     28: ml_dtypes.float8_e4m3fn, 29: ml_dtypes.float8_e5m2,
 }  # fmt: skip
-CUDNN_TYPES = {0: np.float32, 2: np.float16, 3: np.int8, 4: np.int32, 9: ml_dtypes.bfloat16}
+CUDNN_TYPES = {0: np.float32, 2: np.float16, 9: ml_dtypes.bfloat16}
 WORKSPACE = 4096
 INVALID, NOT_SUPPORTED = 7, 15
 
@@ -169,12 +169,14 @@ class CublasLtLibrary:
             if beta._obj.value:
                 found = found + beta._obj.value * added.astype(wide)
             epilogue = told.get(7, 1)
-            assert epilogue in (0, 1, 2, 4, 6)
+            assert epilogue in (1, 2, 4, 6, 32, 36)
             if epilogue & 4:
                 bias = self.memory.tensor(told[8], out.dtype, out.shape[-2:-1], (1,))
                 found = found + bias.astype(wide)[:, None]
             if epilogue & 2:
                 found = np.maximum(found, 0)
+            if epilogue & 32:
+                found = found / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (found + 0.044715 * found**3)))
             out[...] = found.astype(out.dtype)
         self.products.append(told)
         return 0
@@ -194,7 +196,6 @@ class CudnnLibrary:
         self.cudnnGetErrorString = lambda status: b"CUDNN_STATUS_NOT_SUPPORTED" if status == NOT_SUPPORTED else None
         self.cudnnBackendDestroyDescriptor = self.made.drop
         self.notes: dict[int, list[int]] = {3: [], 4: []}
-        self.fuses = True
 
     def cudnnCreate(self, place: Any) -> int:
         return self.made.keep(place, "handle")
@@ -215,8 +216,6 @@ class CudnnLibrary:
         own = self.made.things[what.value]
         own["done"] = True
         if own["kind"] is Kind.ENGINE and own[Attribute.ENGINE_NUMBER][0] not in self.notes:
-            return NOT_SUPPORTED
-        if own["kind"] is Kind.GRAPH and len(own[Attribute.GRAPH_OPERATIONS]) > 1 and not self.fuses:
             return NOT_SUPPORTED
         return 0
 
@@ -337,14 +336,15 @@ def standing_in(
     """Both libraries for programs on an engine, or those that are given; what is remembered of libraries is forgotten
     before and afterwards."""
     own = products or CublasLtLibrary(engine), convolutions or CudnnLibrary(engine)
-    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, solvers._algorithms, solvers._engines)
+    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, solving._tilings)
     for cache in caches:
         cache.cache_clear()
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(cublaslt, "loaded_library", lambda names: own[0])
         meanwhile.setattr(cudnn, "loaded_library", lambda names, needs: own[1])
-        meanwhile.setattr(solvers, "device", lambda: _Device)
-        meanwhile.setattr(solvers, "missing", lambda: "")
+        meanwhile.setattr(solving, "device", lambda: _Device)
+        meanwhile.setattr(solving, "missing", lambda: "")
+        meanwhile.setattr(engine, "calls", calls.bound_call)
         yield own
     for cache in caches:
         cache.cache_clear()

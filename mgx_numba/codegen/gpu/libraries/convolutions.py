@@ -13,12 +13,14 @@ from .cudnn import DATA_TYPES, Attribute, Cudnn, Descriptor, Kind, Value, cudnn,
 __all__ = ["Convolution", "ConvolutionCall", "ConvolutionEngine", "engines"]
 
 _CORRELATION = 1  # cudnnConvolutionMode_t: the filter is not mirrored
-_HEURISTIC = 3  # CUDNN_HEUR_MODE_A
+_HEURISTICS = (3, 2)  # CUDNN_HEUR_MODE_A and CUDNN_HEUR_MODE_FALLBACK
 _ADD, _RELU = 0, 100  # cudnnPointwiseMode_t
 _TENSOR_CORES, _ROUNDED_INPUTS, _ROUNDED_SUMS, _FFT, _ANY_ORDER = 0, 1, 2, 3, 4  # cudnnBackendNumericalNote_t
 _WINOGRAD = range(5, 9)
 MOST_ENGINES = 10
 """Configurations of engines that tuning may measure; making a plan of some compiles a kernel."""
+MOST_ASKED = 64
+"""Those that the heuristic is asked for: the best ones may all round otherwise. No figures kept."""
 MOST_KNOBS, MOST_NOTES = 64, 32
 """Knobs of an engine, and notes about it: more than the library knows kinds of."""
 
@@ -32,8 +34,9 @@ class Convolution:
         x_strides, y_strides: in elements, in that order.
         left, right, out: dtypes; ``sums``: in what products are added, ``tf32`` for float32 numbers multiplied so.
         before, after: padding; ``steps`` and ``dilation`` of the filter.
-        added: strides of a tensor that is added to the result; None for none.
-        bias, relu: whether there is one for each channel, and whether negative results become 0.
+        added: dtype of a tensor that is added to the result, empty for none; ``added_strides`` are its own.
+        bias: dtype of what is added to each channel, empty for nothing.
+        relu: whether negative results become 0.
         rounds: whether methods that change rounding may be taken.
         alignment: bytes of whose multiples results, and what is added to them, begin at one; of operands 16.
     """
@@ -51,8 +54,9 @@ class Convolution:
     after: tuple[int, ...]
     steps: tuple[int, ...]
     dilation: tuple[int, ...]
-    added: tuple[int, ...] | None
-    bias: bool
+    added: str
+    added_strides: tuple[int, ...]
+    bias: str
     relu: bool
     rounds: bool
     alignment: int
@@ -67,18 +71,17 @@ class Convolution:
 @dataclass(frozen=True)
 class ConvolutionEngine:
     """A configuration of an engine of a version of the library: its number, the values of its knobs by their types, and
-    the bytes of ``workspace`` that it takes. ``whole``: with all that follows the convolution."""
+    the bytes of ``workspace`` that it takes."""
 
     version: int
     number: int
     knobs: tuple[tuple[int, int], ...]
     workspace: int
-    whole: bool
 
     @property
     def configuration(self) -> dict[str, int]:
         """Its numbers by name, as tuning records have them."""
-        own = {"version": self.version, "number": self.number, "workspace": self.workspace, "whole": int(self.whole)}
+        own = {"version": self.version, "number": self.number, "workspace": self.workspace}
         return own | {f"knob{kind}": value for kind, value in self.knobs}
 
 
@@ -113,7 +116,7 @@ class _Graph:
         ):
             how.set(name, Value.INT64, *values)
         how.finish()
-        following = what.bias + what.relu + (what.added is not None)
+        following = bool(what.added) + bool(what.bias) + what.relu
         y = self._result(following)
         convolving = Descriptor(library, Kind.CONVOLVING)
         for name, one in (
@@ -126,14 +129,14 @@ class _Graph:
         convolving.set(Attribute.CONVOLVING_ALPHA, Value.FLOAT, 1.0)
         convolving.set(Attribute.CONVOLVING_BETA, Value.FLOAT, 0.0)
         operations = [convolving.finish()]
-        if what.added is not None:
+        if what.added:
             following -= 1
-            other = self._stored("added", what.out, what.y_lens, what.added, what.alignment)
+            other = self._stored("added", what.added, what.y_lens, what.added_strides, what.alignment)
             y = self._calculated(operations, _ADD, y, other, following)
         if what.bias:
             following -= 1
             lens = (1, what.y_lens[1], *(1 for _ in kernel))
-            other = self._stored("bias", what.out, lens, (lens[1], 1, *(lens[1] for _ in kernel)), what.alignment)
+            other = self._stored("bias", what.bias, lens, (lens[1], 1, *(lens[1] for _ in kernel)), what.alignment)
             y = self._calculated(operations, _ADD, y, other, following)
         if what.relu:
             self._calculated(operations, _RELU, y, None, 0)
@@ -168,13 +171,9 @@ class _Graph:
         return y
 
 
-def engines(number: int, what: Convolution, whole: bool) -> list[ConvolutionEngine]:
-    """What the library's heuristic has for a convolution, the best first; none where it has nothing that rounds as it
-    may and always adds in one order.
-
-    Args:
-        number: of the device, which is the current one.
-        whole: kept in what is returned.
+def engines(number: int, what: Convolution) -> list[ConvolutionEngine]:
+    """What the library's heuristic has for a convolution, on the device of this number, which is the current one, the
+    best first; none where it has nothing that rounds as it may and always adds in one order.
 
     Raises:
         DeviceError: the library is not there.
@@ -183,26 +182,38 @@ def engines(number: int, what: Convolution, whole: bool) -> list[ConvolutionEngi
     with library.lock:
         try:
             graph = _Graph(library, number, what).graph
-            asked = Descriptor(library, Kind.HEURISTIC).set(Attribute.HEURISTIC_GRAPH, Value.DESCRIPTOR, graph)
-            asked.set(Attribute.HEURISTIC_MODE, Value.HEURISTIC_MODE, _HEURISTIC).finish()
-            found = asked.descriptors(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, MOST_ENGINES)
         except DeviceError:
             return []
-        barred = _barred(what)
-        made = []
-        for one in found:
-            (engine,) = one.descriptors(Attribute.CONFIGURATION_ENGINE, Kind.ENGINE)
-            if barred.intersection(engine.numbers(Attribute.ENGINE_NOTES, Value.NUMERICAL_NOTE, MOST_NOTES)):
-                continue
-            knobs = []
-            for choice in one.descriptors(Attribute.CONFIGURATION_KNOBS, Kind.KNOB_CHOICE, MOST_KNOBS):
-                (kind,) = choice.numbers(Attribute.KNOB_TYPE, Value.KNOB_TYPE)
-                (value,) = choice.numbers(Attribute.KNOB_VALUE, Value.INT64)
-                knobs.append((kind, value))
-            (own,) = engine.numbers(Attribute.ENGINE_NUMBER, Value.INT64)
-            (workspace,) = one.numbers(Attribute.CONFIGURATION_WORKSPACE, Value.INT64)
-            made.append(ConvolutionEngine(library.version, own, tuple(sorted(knobs)), workspace, whole))
-    return list(dict.fromkeys(made))
+        barred, made = _barred(what), dict[ConvolutionEngine, None]()
+        for mode in _HEURISTICS:
+            for one in _configurations(library, graph, mode):
+                (engine,) = one.descriptors(Attribute.CONFIGURATION_ENGINE, Kind.ENGINE)
+                notes = engine.numbers(Attribute.ENGINE_NOTES, Value.NUMERICAL_NOTE, MOST_NOTES)
+                if len(made) < MOST_ENGINES and not barred.intersection(notes):
+                    made[_engine(library, one, engine)] = None
+        return list(made)
+
+
+def _configurations(library: Cudnn, graph: Descriptor, mode: int) -> list[Descriptor]:
+    """What a heuristic has; nothing where it refuses."""
+    try:
+        asked = Descriptor(library, Kind.HEURISTIC).set(Attribute.HEURISTIC_GRAPH, Value.DESCRIPTOR, graph)
+        asked.set(Attribute.HEURISTIC_MODE, Value.HEURISTIC_MODE, mode).finish()
+        return asked.descriptors(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, MOST_ASKED)
+    except DeviceError:
+        return []
+
+
+def _engine(library: Cudnn, one: Descriptor, engine: Descriptor) -> ConvolutionEngine:
+    """A configuration by its numbers."""
+    knobs = []
+    for choice in one.descriptors(Attribute.CONFIGURATION_KNOBS, Kind.KNOB_CHOICE, MOST_KNOBS):
+        (kind,) = choice.numbers(Attribute.KNOB_TYPE, Value.KNOB_TYPE)
+        (value,) = choice.numbers(Attribute.KNOB_VALUE, Value.INT64)
+        knobs.append((kind, value))
+    (number,) = engine.numbers(Attribute.ENGINE_NUMBER, Value.INT64)
+    (workspace,) = one.numbers(Attribute.CONFIGURATION_WORKSPACE, Value.INT64)
+    return ConvolutionEngine(library.version, number, tuple(sorted(knobs)), workspace)
 
 
 def _barred(what: Convolution) -> set[int]:

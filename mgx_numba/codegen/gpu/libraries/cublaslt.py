@@ -38,7 +38,9 @@ _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 _IN_SUMS_TYPE = 2
 """CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums are added in the type of the sums, always in one order."""
-_RELU, _BIAS = 2, 4  # cublasLtEpilogue_t, which are added; 1 is none
+_ACTIVATIONS = {"": 0, "relu": 2, "gelu_tanh": 32}
+_BIAS = 4
+"""cublasLtEpilogue_t, of which an activation and a bias are added; GELU is that by tanh."""
 WORKSPACE_BYTES = 32 << 20
 """What NVIDIA's documentation recommends for Hopper, and enough for others (cublasSetWorkspace)."""
 MOST_ALGORITHMS = 12
@@ -148,15 +150,15 @@ def cublaslt() -> CublasLt:
 class _Descriptions:
     """What the library is told of a product, but for addresses."""
 
-    def __init__(self, library: CublasLt, matrices: Matrices, types: ProductTypes, bias: bool, relu: bool) -> None:
+    def __init__(self, library: CublasLt, matrices: Matrices, types: ProductTypes, bias: bool, activation: str) -> None:
         self._library = library
         self._made: list[tuple[str, c_void_p]] = []
         rows, columns, depth = matrices.rows, matrices.columns, matrices.depth
         self.product = self._new("MatmulDesc", COMPUTES[types.sums], TYPES[types.scale])
         self.set("MatmulDesc", self.product, _LEFT_TURNED, c_int(matrices.right.turned))
         self.set("MatmulDesc", self.product, _RIGHT_TURNED, c_int(matrices.left.turned))
-        if bias or relu:
-            self.set("MatmulDesc", self.product, _EPILOGUE, c_int(_RELU * relu + _BIAS * bias))
+        if bias or activation:
+            self.set("MatmulDesc", self.product, _EPILOGUE, c_int(_ACTIVATIONS[activation] + _BIAS * bias))
         batch = matrices.batch
         self.left = self._layout(types.right, matrices.right, depth, columns, batch)
         self.right = self._layout(types.left, matrices.left, rows, depth, batch)
@@ -204,7 +206,7 @@ class _Descriptions:
 
 
 def algorithms(
-    number: int, matrices: Matrices, types: ProductTypes, bias: bool, relu: bool, alignments: Sequence[int]
+    number: int, matrices: Matrices, types: ProductTypes, bias: bool, activation: str, alignments: Sequence[int]
 ) -> list[Algorithm]:
     """What the library's heuristic has for a product, the best first; none where it has nothing.
 
@@ -218,7 +220,7 @@ def algorithms(
         DeviceError: the library is not there, or refuses the types.
     """
     library = cublaslt()
-    told = _Descriptions(library, matrices, types, bias, relu)
+    told = _Descriptions(library, matrices, types, bias, activation)
     left, right, out = alignments
     if bias:  # the heuristic takes from it at what multiples biases lie
         told.set("MatmulDesc", told.product, _BIAS_POINTER, c_uint64(out))
@@ -249,14 +251,14 @@ class MatmulCall:
     there are."""
 
     def __init__(
-        self, number: int, matrices: Matrices, types: ProductTypes, bias: bool, relu: bool, algorithm: Algorithm
+        self, number: int, matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
     ) -> None:
         """Raises `DeviceError` where the library is of another version, or has no such algorithm."""
         self._library = library = cublaslt()
         if library.version != algorithm.version:
             raise DeviceError(f"cuBLASLt is version {library.version}, the algorithm is of {algorithm.version}")
         self._handle = library.handle(number)
-        self._told = told = _Descriptions(library, matrices, types, bias, relu)
+        self._told = told = _Descriptions(library, matrices, types, bias, activation)
         self._bias = bias
         self._algorithm, checked = _AlgorithmWords(), _Heuristic()
         dtypes = [TYPES[t] for t in (types.right, types.left, types.out, types.out)]
@@ -294,16 +296,18 @@ class MatmulCall:
             own[name] = Matrix(**own[name])
         own["extras"] = tuple((k, Matrix(**e)) for k, e in own["extras"])
         types, algorithm = ProductTypes(**fields["types"]), Algorithm(**fields["algorithm"])
-        return cls(number, Matrices(**own), types, fields["bias"], fields["relu"], algorithm)
+        return cls(number, Matrices(**own), types, fields["bias"], fields["activation"], algorithm)
 
     @staticmethod
-    def fields(matrices: Matrices, types: ProductTypes, bias: bool, relu: bool, algorithm: Algorithm) -> dict[str, Any]:
+    def fields(
+        matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
+    ) -> dict[str, Any]:
         """A call as JSON values."""
         return {
             "matrices": asdict(matrices),
             "types": asdict(types),
             "bias": bias,
-            "relu": relu,
+            "activation": activation,
             "algorithm": asdict(algorithm),
         }
 

@@ -26,8 +26,8 @@ _NEEDS = (
 LEAST_VERSION = 90200
 """9.2: the first that tells the workspace of an engine's configuration before a plan of it is made."""
 
-DATA_TYPES = {"float32": 0, "float16": 2, "int8": 3, "int32": 4, "bfloat16": 9}
-"""cudnnDataType_t."""
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
+"""cudnnDataType_t, of the types that it is asked for: what its engines store of sums of int8 is not those."""
 
 
 class Kind(IntEnum):
