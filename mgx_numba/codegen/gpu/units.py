@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..kernel import KernelSource
+from .libraries.calls import described
 from .matrix_tiles import TILES
 
 __all__ = ["TENSOR_CORES", "unit_of"]
@@ -17,6 +18,9 @@ _PRODUCT = re.compile(r"\b(?:(?:wg)?mma_([a-z]+\d\w*)|((?:mfma|wmma)_\w+))\(")
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:
     """The tensor cores' type, AMD's matrix cores being called so, too; empty for kernels that multiply otherwise."""
+    call = next(filter(None, map(described, kernels)), None)
+    if call is not None:
+        return str(call["unit"])
     found = next((m for kernel in kernels if (m := _PRODUCT.search(kernel.text))), None)
     if found is None:
         return ""

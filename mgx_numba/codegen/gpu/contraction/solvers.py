@@ -14,6 +14,7 @@ from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
 from ..architecture import WARP
 from ..driver.device import known_architecture
+from ..libraries.solvers import LIBRARIES
 from . import nbits, nbits_cores, tiled
 from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
@@ -26,7 +27,10 @@ from .tensor import TensorText, tensor_refusal
 from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
-__all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "in_vectors", "refinements"]
+__all__ = [
+    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "in_vectors", "own_candidates",
+    "refinements",
+]  # fmt: skip
 
 MOST_REFINEMENTS = 12
 """Tiles that tuning measures besides a solver's own choice, those that the cost model has for the best. Each costs
@@ -338,18 +342,24 @@ def in_vectors(placed: PlacedRequest) -> bool:
 
 
 def candidates(placed: PlacedRequest) -> list[Candidate]:
-    """The solvers that apply, with their own choice of a tile, the quickest by the cost model first."""
+    """See `Backend.candidates`: `own_candidates`, then the libraries', each with the first of its algorithms."""
+    called = [s for s in LIBRARIES if not _refusal(s, placed)]
+    return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
+
+
+def own_candidates(placed: PlacedRequest) -> list[Candidate]:
+    """The solvers with kernels that apply, with their own choice of a tile, the quickest by the cost model first."""
     able = [solver for solver in SOLVERS if not _refusal(solver, placed)]
     return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
 
 
 def choose(placed: PlacedRequest) -> Candidate:
-    """The first of `candidates`.
+    """The first of `own_candidates`: libraries are for who measures.
 
     Raises:
         UnsupportedError: there is none; the message has every solver's reason.
     """
-    found = candidates(placed)
+    found = own_candidates(placed)
     if not found:
         reasons = "; ".join(f"{s.name}: {_refusal(s, placed)}" for s in SOLVERS)
         raise UnsupportedError(f"no solver for {placed.problem}: {reasons}")
@@ -358,8 +368,9 @@ def choose(placed: PlacedRequest) -> Candidate:
 
 def estimates(placed: PlacedRequest) -> list[Estimate]:
     """See `Backend.estimates`."""
-    able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in candidates(placed)]
-    refused = ((s.name, _refusal(s, placed)) for s in SOLVERS)
+    able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in own_candidates(placed)]
+    refused = [(s.name, _refusal(s, placed)) for s in SOLVERS]
+    refused += [(s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in LIBRARIES]
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
 
@@ -370,13 +381,20 @@ def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
 
 
+def _builds(placed: PlacedRequest, named: Candidate) -> bool:
+    """Whether a library takes what a record says of it; kernels are our own."""
+    return named.solver in SOLVERS or named.solver.builds(placed, named.blocking)
+
+
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
-    """See `Backend.candidate_of`; a tiling that the solver does not have is none."""
-    for solver in SOLVERS:
+    """See `Backend.candidate_of`; a tiling that the solver does not have is none, nor is a library's own choice, which
+    another version of it would not make."""
+    for solver in (*SOLVERS, *LIBRARIES):
         if solver.name == record.solver and not _refusal(solver, placed):
             if not record.configuration:
-                return Candidate(solver)
+                return Candidate(solver) if solver in SOLVERS else None
             wanted = dict(record.configuration)
-            tiling = next((t for t in solver.tilings(placed) if asdict(t) == wanted), None)
-            return None if tiling is None else Candidate(solver, tiling)
+            found = (Candidate(solver, tiling) for tiling in solver.tilings(placed))
+            named = next((c for c in found if c.configuration == wanted), None)
+            return None if named is None or not _builds(placed, named) else named
     return None

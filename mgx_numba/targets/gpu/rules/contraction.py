@@ -15,7 +15,7 @@ from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.ring import pack_columns
-from ....codegen.gpu.contraction.solvers import in_vectors
+from ....codegen.gpu.contraction.solvers import in_vectors, own_candidates
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
@@ -126,7 +126,7 @@ def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
     first = _planned(low, placed, chosen)
     if low.usable(first.launches):
         return chosen, first
-    solvers = low.backend.candidates(placed)
+    solvers = own_candidates(placed)
     others = [*solvers, *(c for s in solvers for c in low.backend.refinements(placed, s))]
     seconds = {c: c.solver.estimate(placed, c.blocking) for c in others}
     longest = MOST_SLOWER * chosen.solver.estimate(placed, chosen.blocking)
