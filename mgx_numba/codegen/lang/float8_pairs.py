@@ -47,7 +47,7 @@ def to_pairs(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 
 def _pairs(b: VectorBuilder, x: ir.Value) -> list[tuple[int, tuple[ir.Value, ir.Value]]]:
-    """The lanes by twos with the number of the first one; an odd one, or a scalar, is there twice."""
+    """The lanes by twos with the number of the first one; a single one, or a scalar, is there twice."""
     if not b.lanes(x):
         return [(0, (x, x))]
     own = [b.extract(x, k) for k in range(b.lanes(x))]
