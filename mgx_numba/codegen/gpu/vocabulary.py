@@ -114,6 +114,7 @@ Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
+    gelu_erf_bytes                       within 3e-5, for results that are rounded to 8 bits
 
 Elements of 8 bits
     max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
@@ -121,6 +122,9 @@ Elements of 8 bits
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
+    rounded_product_<int8, uint8>(x, y, ZERO)
+                                         the same of x * y + ZERO, which is rounded once
+    saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, of what is too large the largest one
 
 Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
