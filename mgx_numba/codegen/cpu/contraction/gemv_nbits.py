@@ -222,14 +222,14 @@ def _launch(
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     rows.pointers(arguments, bytes_at)
-    arguments.integers(n=problem.n, panels=panels, panel_words=words)
+    arguments.integers(n=problem.n, panels=panels, panel_words=words, groups=groups)
     arguments.integers(first_words=point_words(form, problem.k, lanes))
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
     ahead = AHEAD_BYTES if size > machine().last_cache_bytes // 2 else 0
     product = _Product(form, lanes, streams, batched.m, ahead)
-    body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers))
+    body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" if form.zero_points else ""
     kernel = cpu_kernel(kernel_name(f"gemv_{form.bits}bits{points}{'_ahead' if ahead else ''}", epilogue), text)
@@ -251,10 +251,13 @@ class _Product:
         return ["flags_set = 0", *(f"flags_set += cast_int64(load_scalar(flags, {r}))" for r in range(self.m))]
 
     def text(self, integers: bool) -> list[str]:
-        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
+        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it.
+
+        A stream goes from the panel of one group on to its neighbour, so that it does not begin anew with each group.
+        """
         lines = []
         for q in range(self.streams):
-            lines.append(f"at{q} = imin(group * {self.streams} + {q}, panels - 1) * panel_words")
+            lines.append(f"at{q} = imin(group + {q} * groups, panels - 1) * panel_words")
             lines.append(f"w{q} = offset(w, at{q} + first_words)")
             if self.form.zero_points:
                 lines.append(f"octets{q} = offset(octets, 4 * at{q})")
