@@ -20,7 +20,8 @@ from .operands import Extent
 from .placed import PlacedRequest
 from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
 from .tensor import TensorText, refusal, tensor_solution
-from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
+from .wgmma import wgmma_solution, wgmma_tiles
+from .wgmma_operands import wgmma_refusal
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
 __all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
