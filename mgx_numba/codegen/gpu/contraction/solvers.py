@@ -13,16 +13,18 @@ from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
 from . import nbits, nbits_cores, tiled
-from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .cost import BANDWIDTH, CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal, fma_solution
 from .operands import Extent
 from .placed import PlacedRequest
+from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
 from .tensor import TensorText, refusal, tensor_solution
 from .wgmma import wgmma_solution, wgmma_tiles
-from .wgmma_operands import wgmma_refusal
-from .wgmma_tiles import SPLITS, WarpgroupTile
+from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
+from .wgmma_parts import parts_solution, parts_tiles
+from .wgmma_tiles import LAUNCH, SPLITS, WarpgroupTile
 
 __all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
 
@@ -172,12 +174,48 @@ class Warpgroups:
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
-        return not_below_memory(placed, next(found) / CLOCK)
+        before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
+        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + before
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+class WarpgroupParts:
+    """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
+
+    name = "warpgroup_parts"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return parts_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return parts_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+def _warpgroup_seconds(
+    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
+) -> float:
+    """Those of the first of some tiles, or of the one that a tiling names."""
+    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
+    return not_below_memory(placed, next(found) / CLOCK)
+
+
+def _ordering(columns: OrderedColumns) -> float:
+    """Seconds of the launch that brings a right operand into order."""
+    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
 class _OfRing:
@@ -289,6 +327,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     FewBitsOnCores(),
     FewRows(),
     Warpgroups(),
+    WarpgroupParts(),
     TensorCores(),
     MultiplyAdds(),
     Tiles(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....errors import DeviceError
 from ...launch import Windows
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ..driver.device import selected_architecture
 from ..products import product_of
@@ -12,7 +13,7 @@ from .operands import Extent
 from .placed import VECTOR_BYTES, PlacedRequest
 from .wgmma_tiles import SLICE_BYTES
 
-__all__ = ["MOST_BATCH_AXES", "wgmma_refusal", "windows_of"]
+__all__ = ["MOST_BATCH_AXES", "TURNED_BYTES", "parts_refusal", "wants_order", "wgmma_refusal", "windows_of"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
@@ -27,6 +28,30 @@ say: CUDA driver API, cuTensorMapEncodeIm2col."""
 
 def wgmma_refusal(placed: PlacedRequest) -> str:
     """Why warpgroups do not compute a contraction; empty if they do."""
+    if placed.problem.types.a == "float32" and placed.precision != "medium":
+        return "warpgroups multiply float32 in TF32"
+    refused = _refusal(placed)
+    if refused or not isinstance(placed.problem, GemmProblem) or wants_order(placed.problem):
+        return refused
+    return _right_refusal(placed.problem)
+
+
+def parts_refusal(placed: PlacedRequest) -> str:
+    """Why they do not compute one of float32 as products of parts; empty if they do."""
+    if placed.problem.types.a != "float32" or placed.precision != "high":
+        return "only float32 is multiplied in parts, where that is precise enough"
+    return _refusal(placed)
+
+
+def wants_order(problem: GemmProblem | ConvProblem) -> bool:
+    """Whether the right operand of a product in TF32 has its columns side by side, which no instruction takes."""
+    if not isinstance(problem, GemmProblem) or problem.types.b != "float32":
+        return False
+    return problem.b_strides[-1] == 1 != problem.b_strides[len(problem.batch)]
+
+
+def _refusal(placed: PlacedRequest) -> str:
+    """What is refused whatever the right operand is."""
     problem = placed.request.problem
     try:
         arch = selected_architecture()
@@ -37,29 +62,29 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
     product = product_of(problem.types)
     if product is None:
         return f"warpgroups have no products of {problem.types}"
-    if product.a == "float32" and placed.precision != "medium":
-        return "warpgroups multiply float32 in TF32"
     if problem.prologue is not None:
         return "the left operand has a prologue"
     if Extent.of(problem).tiles(1, 1) >> 32:
         return "more results than numbers of 32 bits"
     lanes = VECTOR_BYTES // product.size
-    if isinstance(problem, GemmProblem):
-        return _gemm_refusal(problem, lanes)
-    return _convolution_refusal(problem, lanes)
-
-
-def _gemm_refusal(problem: GemmProblem, lanes: int) -> str:
-    rank = len(problem.batch)
+    if isinstance(problem, ConvProblem):
+        return _convolution_refusal(problem, lanes)
     if sum(n > 1 for n in problem.batch) > MOST_BATCH_AXES:
         return "more batch dimensions than a tensor map has"
-    left, right = problem.a_strides, problem.b_strides
-    if left[-1] != 1 or any(s % lanes for s in left[:-1]) or (problem.m > 1 and left[rank] == 0):
+    left = problem.a_strides
+    if left[-1] != 1 or any(s % lanes for s in left[:-1]) or (problem.m > 1 and left[len(problem.batch)] == 0):
         return "the left operand's rows are no whole vectors"
+    return ""
+
+
+def _right_refusal(problem: GemmProblem) -> str:
+    """Why a product's right operand cannot be read where it is."""
+    rank, right, size = len(problem.batch), problem.b_strides, ITEMSIZE[problem.types.b]
+    lanes = VECTOR_BYTES // size
     moving = [s for n, s in zip(problem.batch, right) if n > 1]
     along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
     across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
-    if across and not along and VECTOR_BYTES // lanes != TURNED_BYTES:
+    if across and not along and size != TURNED_BYTES:
         return f"columns of {problem.types.b} cannot be turned"
     return "" if along or across else "the right operand has no whole vectors"
 

@@ -134,6 +134,7 @@ def elementwise_names() -> dict[str, Any]:
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
     for dtype in ("int8", "uint8"):
         names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
+    names["round_bfloat16"] = functools.partial(_cast, numpy_dtype("bfloat16"))
     for dtype in ("float16", "bfloat16"):
         names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))
     for dtype in _INTEGERS:

@@ -1,4 +1,5 @@
-"""Float32 rounded to integers of 8 bits, as a quantisation ends: without the conversions, which are slow on GPUs.
+"""Float32 rounded to integers of 8 bits, as a quantisation ends: without the conversions, which are slow on GPUs; and
+pairs of numbers rounded to bfloat16 by one instruction (sm_80 and above).
 
 A number that is small beside 1.5 * 2**23 and added to it leaves its nearest integer in the last bits, ties to even.
 Single numbers are converted.
@@ -15,9 +16,12 @@ from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
+from .threads import inline, target
 
-__all__ = ["rounded_int8", "rounded_uint8"]
+__all__ = ["round_bfloat16", "rounded_int8", "rounded_uint8"]
 
+_LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which on there is a conversion to bfloat16."""
 _MAGIC = 1.5 * 2**23
 """Its bits end in zeros."""
 
@@ -48,4 +52,24 @@ def _rounded(dtype: str) -> Any:
     return make_intrinsic(name, define, 2, literal=True)
 
 
+def _round_bfloat16(x: types.Type) -> Any:
+    dtype, lanes = describe("round_bfloat16", x)
+    if dtype != "float32" or not lanes or lanes % 2:
+        raise TypingError(f"round_bfloat16: expected pairs of float32, got {x}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        if target().capability < _LEAST_CAPABILITY:
+            raise TypingError(f"round_bfloat16: {target().name} has no such instruction")
+        word = ir.IntType(32)
+        words = ir.Constant(ir.VectorType(word, lanes // 2), ir.Undefined)
+        for k in range(lanes // 2):
+            pair = [builder.extract_element(values[0], word(2 * k + one)) for one in (1, 0)]  # the upper half first
+            rounded = inline(builder, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", word, pair, False)
+            words = builder.insert_element(words, rounded, word(k))
+        return builder.bitcast(words, ir.VectorType(element_type("bfloat16"), lanes))
+
+    return value_type("bfloat16", lanes)(x), lower
+
+
+round_bfloat16 = make_intrinsic("round_bfloat16", _round_bfloat16, 1)
 rounded_int8, rounded_uint8 = _rounded("int8"), _rounded("uint8")

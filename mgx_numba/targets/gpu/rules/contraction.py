@@ -14,6 +14,7 @@ from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
+from ....codegen.gpu.contraction.right_columns import in_halves
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
@@ -103,11 +104,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(
-            low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution.turns
-        )
+        operands["w"] = _packed(low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution)
     elif weights is not None:
-        operands["w"] = _columns(low, weights, solution.turns)
+        operands["w"] = _columns(low, weights, solution)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -206,18 +205,26 @@ def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _columns(low: Lowering, weights: np.ndarray, turns: int) -> View:
-    """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept once,
-    whatever their number: plans for other lengths find them."""
+def _columns(low: Lowering, weights: np.ndarray, solution: Solution) -> View:
+    """A constant right operand with its columns contiguous, as a solution wants them; matrices that repeat are kept
+    once, whatever their number: plans for other lengths find them."""
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
 
     def made() -> np.ndarray:
-        columns = once.swapaxes(-1, -2)
-        return _contiguous(in_turns(columns, -2, turns) if turns else columns)
+        return _in_order(once.swapaxes(-1, -2), -2, solution)
 
-    kept = low.packed_constant(once, ("columns", turns), made)
+    kept = low.packed_constant(once, ("columns", solution.turns, solution.halves), made)
+    if solution.halves:
+        return kept
     lens = (*weights.shape[:-2], *kept.lens[-2:])
     return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
+
+
+def _in_order(columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
+    """Columns of a right operand, each contiguous, as a solution wants them; they lie along an axis."""
+    if solution.turns:
+        columns = in_turns(columns, axis, solution.turns)
+    return _contiguous(in_halves(columns) if solution.halves else columns)
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
@@ -244,18 +251,16 @@ def _packed(
     view: View,
     weights: np.ndarray | None,
     filled: FilledImages | None,
-    turns: int,
+    solution: Solution,
 ) -> View:
-    """Weights in the order that kernels read, output channels `in_turns` if they are; those that are not constant are
-    copied in every run."""
+    """Weights in the order that kernels read; those that are not constant are copied in every run."""
     pack = partial(pack_columns if columns else pack_weights, problem)
     if weights is not None:
         images = filled and (filled.channels, filled.block, filled.folded)
-        how = (columns, problem.groups, problem.taps, problem.transposed, images, turns)
+        how = (columns, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
 
         def made() -> np.ndarray:
-            packed = pack(filled.weights(weights) if filled else weights)
-            return _contiguous(in_turns(packed, 1, turns) if turns else packed)
+            return _in_order(pack(filled.weights(weights) if filled else weights), 1, solution)
 
         return low.packed_constant(weights, how, made)
     groups, taps, inputs, outputs = packed_lens(problem)
