@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
-from mgx_numba.codegen.gpu.contraction.wgmma import wgmma_refusal, wgmma_solution
+from mgx_numba.codegen.gpu.contraction.wgmma import wgmma_solution
+from mgx_numba.codegen.gpu.contraction.wgmma_operands import wgmma_refusal
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, WarpgroupTile
 from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
 from mgx_numba.codegen.problems.convolution import ConvProblem

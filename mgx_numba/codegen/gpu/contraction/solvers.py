@@ -16,16 +16,19 @@ from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..libraries.solvers import LIBRARIES
 from . import nbits, nbits_cores, tiled
-from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .cost import BANDWIDTH, CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
 from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest
+from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_form, ring_solution, slices_of
 from .tensor import TensorText, tensor_refusal
-from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
-from .wgmma_tiles import SPLITS, WarpgroupTile
+from .wgmma import wgmma_solution, wgmma_tiles
+from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
+from .wgmma_parts import parts_solution, parts_tiles
+from .wgmma_tiles import LAUNCH, SPLITS, WarpgroupTile
 
 __all__ = [
     "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "in_vectors", "own_candidates",
@@ -178,12 +181,48 @@ class Warpgroups:
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
-        return not_below_memory(placed, next(found) / CLOCK)
+        before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
+        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + before
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+class WarpgroupParts:
+    """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
+
+    name = "warpgroup_parts"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return parts_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return parts_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+def _warpgroup_seconds(
+    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
+) -> float:
+    """Those of the first of some tiles, or of the one that a tiling names."""
+    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
+    return not_below_memory(placed, next(found) / CLOCK)
+
+
+def _ordering(columns: OrderedColumns) -> float:
+    """Seconds of the launch that brings a right operand into order."""
+    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
 class _OfRing:
@@ -311,6 +350,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     FewBitsOnCores(),
     FewRows(),
     Warpgroups(),
+    WarpgroupParts(),
     TensorCores(),
     MultiplyAdds(),
     Tiles(),
