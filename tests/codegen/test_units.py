@@ -59,4 +59,5 @@ def test_units_of_a_gpu() -> None:
     assert named("c = mma_bfloat16(c, a, b)") == "bfloat16 on tensor cores"
     assert named("c = mma_float32(c, a, b)") == "TF32"
     assert named("sums = wgmma_int8(sums, own, theirs, 0)") == "int8 on tensor cores"
+    assert named("sums = wgmma_bfloat16_held(sums, words, b, 0)") == "bfloat16 on tensor cores"
     assert named("sums = wgmma_zero(64)") == named("c = fma(a, b, c)") == ""
