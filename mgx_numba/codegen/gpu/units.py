@@ -13,7 +13,7 @@ __all__ = ["TENSOR_CORES", "unit_of"]
 
 TENSOR_CORES = {"float16": "float16 on tensor cores", "bfloat16": "bfloat16 on tensor cores", "float32": "TF32"}
 """Units by the type of what they multiply."""
-_PRODUCT = re.compile(r"\b(?:(?:wg)?mma_([a-z]+\d\w*)|((?:mfma|wmma)_\w+))\(")
+_PRODUCT = re.compile(r"\b(?:(?:wg)?mma_([a-z]+\d\w*?)(?:_held|_first)?|((?:mfma|wmma)_\w+))\(")
 
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:

@@ -32,7 +32,9 @@ from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, wants_order, windows_
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
+    ARRIVAL,
     EARLY_REGISTERS,
+    GATHERED,
     SLICE_BYTES,
     TileQuestion,
     WarpgroupTile,
@@ -106,7 +108,8 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
         turned = False
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts)
+    arrival = GATHERED if parts and not isinstance(problem, GemmProblem) else ARRIVAL
+    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts, arrival)
 
 
 class WarpgroupText(ContractionText):
