@@ -12,11 +12,11 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
-from ..libraries.solvers import LIBRARIES
 from . import nbits, nbits_cores, tiled
 from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal, fma_solution
+from .library_solvers import LIBRARIES
 from .operands import Extent
 from .placed import PlacedRequest
 from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
