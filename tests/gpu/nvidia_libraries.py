@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, solving
+from mgx_numba.codegen.gpu.contraction import library_solver
+from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn
 from mgx_numba.codegen.gpu.libraries.cudnn import Attribute, Kind
 from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
 
@@ -336,14 +337,14 @@ def standing_in(
     """Both libraries for programs on an engine, or those that are given; what is remembered of libraries is forgotten
     before and afterwards."""
     own = products or CublasLtLibrary(engine), convolutions or CudnnLibrary(engine)
-    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, solving._tilings)
+    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, library_solver._tilings)
     for cache in caches:
         cache.cache_clear()
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(cublaslt, "loaded_library", lambda names: own[0])
         meanwhile.setattr(cudnn, "loaded_library", lambda names, needs: own[1])
-        meanwhile.setattr(solving, "device", lambda: _Device)
-        meanwhile.setattr(solving, "missing", lambda: "")
+        meanwhile.setattr(library_solver, "device", lambda: _Device)
+        meanwhile.setattr(library_solver, "missing", lambda: "")
         meanwhile.setattr(engine, "calls", calls.bound_call)
         yield own
     for cache in caches:

@@ -20,10 +20,10 @@ import pytest
 import mgx_numba as mgx
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.gpu.backend import BACKEND
-from mgx_numba.codegen.gpu.contraction import solvers
+from mgx_numba.codegen.gpu.contraction import library_solver, solvers
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.driver.graphs import CallNode, GraphInMaking
-from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, finding, solving
+from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, finding
 from mgx_numba.codegen.gpu.libraries.epilogues import Finish, finish_of
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -41,6 +41,7 @@ from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
+from mgx_numba.targets.gpu.measuring import DeviceBench
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
@@ -431,10 +432,10 @@ def test_engines_that_round_otherwise_are_not_taken(libraries: Both) -> None:
     tf32 = dataclasses.replace(asked[0], precision="medium")
     for note, taken in ((0, [1, 1, 2]), (2, [1, 1, 1]), (4, [1, 1, 1]), (5, [1, 2, 1])):
         libraries[1].notes[4] = [note]
-        solving._tilings.cache_clear()
+        library_solver._tilings.cache_clear()
         assert [len(solvers.LIBRARIES[1].tilings(p)) for p in (*asked, tf32)] == taken
     libraries[1].notes = {3: [2]}
-    solving._tilings.cache_clear()
+    library_solver._tilings.cache_clear()
     assert "nothing for float32" in solvers.LIBRARIES[1].refusal(asked[0])
 
 
@@ -537,7 +538,7 @@ def test_measured_choices_are_kept_and_fall_back_where_there_is_no_library(
         assert [c.solver for c in loaded.tuning_choices()] == ["cublaslt", "cudnn"]
         check(loaded)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(solving, "missing", lambda: "no device for libraries")
+        meanwhile.setattr(library_solver, "missing", lambda: "no device for libraries")
         with pytest.warns(RuntimeWarning, match="do not apply here are ignored: cublaslt, cudnn") as told:
             elsewhere = mgx.load(str(path))
         assert len(told) == 1
@@ -554,6 +555,22 @@ def test_a_library_that_computes_something_else_is_not_taken(tuned: Both, monkey
     check(net)
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(64, 64, 64, types=element_types("float16"), b_strides=(1, 64)),
+        ConvProblem(1, 16, 32, (5, 5), (3, 3), types=element_types("float16")),
+        ConvProblem(2, 16, 32, (5, 5), (3, 3), groups=2, types=element_types("float32"), out_strides=(9 * 48, 48)),
+    ],
+)
+def test_libraries_are_held_to_kernels_whatever_their_order_of_weights(problem: Any, tuned: Both) -> None:
+    """The quickest kernels may have columns in turns, others read a convolution's weights by rows."""
+    asked = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
+    *_, last = solvers.candidates(asked)
+    assert last.solver in solvers.LIBRARIES
+    assert DeviceBench(engine(), asked).sample(last) > 0
+
+
 def test_explain_names_library_and_algorithm(tuned: Both) -> None:
     net = network()
     net.compile(mgx.get_target("gpu"), exhaustive_tune=True)
@@ -568,7 +585,7 @@ def test_what_libraries_are_told_is_given_back(libraries: Both, called: Callable
         kernel = ((1, 1), {"padding": [0, 0]}) if name == "cublaslt" else ((3, 3), PADDED)
         program = convolution(F16, (2, 6, 5), *kernel, after)
         compiled(program, libraries[0].memory.engine).run(fed(program))
-    for cache in (calls.bound_call, solving._tilings):
+    for cache in (calls.bound_call, library_solver._tilings):
         cache.cache_clear()
     gc.collect()
     assert [library.made.alive for library in libraries] == [1, 1]

@@ -7,10 +7,11 @@ import time
 
 import numpy as np
 
+from ...codegen.gpu.contraction.library_solvers import LIBRARIES
 from ...codegen.gpu.contraction.placed import PlacedRequest
 from ...codegen.gpu.contraction.solvers import own_candidates
+from ...codegen.gpu.contraction.tiled import packed_lens
 from ...codegen.gpu.libraries.calls import described
-from ...codegen.gpu.libraries.solvers import LIBRARIES
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
@@ -107,27 +108,39 @@ class DeviceBench:
         return executable.seconds(self._inputs) / self._runs[candidate]
 
     def _check(self, candidate: Candidate) -> None:
-        """Hold a library's results to those of the kernels that the cost model would take.
+        """Hold a library's results to those of kernels of ordinary arithmetic (`contraction.tiled`).
 
         Raises:
             DeviceError: they are others.
         """
         if self._wanted is None:
-            self._wanted = self._results(own_candidates(self._placed)[0])
-        got, wanted = self._results(candidate), self._wanted
+            plain = next(c for c in own_candidates(self._placed) if not c.solver.columns)
+            self._wanted = self._results(plain, self._with_rows_of_weights())
+        got, wanted = self._results(candidate, self._inputs), self._wanted
         finite = np.isfinite(wanted)
         allowed = CLOSE.get(self._placed.problem.types.a, 1e-2) * np.abs(wanted[finite]).max(initial=0)
         alike = np.array_equal(finite, np.isfinite(got))
         if not alike or np.abs(got[finite] - wanted[finite]).max(initial=0) > allowed:
             raise DeviceError(f"{candidate} computes something else than the kernels do")
 
-    def _results(self, candidate: Candidate) -> np.ndarray:
+    def _with_rows_of_weights(self) -> list[DeviceArray]:
+        """The inputs, with the first copy of a convolution's weights as `tiled.pack_weights` would make it."""
+        problem = self._placed.problem
+        if isinstance(problem, GemmProblem):
+            return self._inputs
+        number = next(k for k, p in enumerate(self._parameters) if p.name == "w0")
+        groups, taps, inputs, outputs = packed_lens(problem)
+        rows = _drawn(self._parameters[number]).reshape(groups, outputs, taps, inputs).transpose(0, 2, 3, 1)
+        turned = to_device(self._engine, np.ascontiguousarray(rows).reshape(-1), "weights")
+        return [turned if k == number else own for k, own in enumerate(self._inputs)]
+
+    def _results(self, candidate: Candidate, inputs: list[DeviceArray]) -> np.ndarray:
         """What a candidate computes, as float64, in memory of NaNs; that between rows is not looked at."""
         dtype = self._placed.request.epilogue.out_dtype(self._placed.problem.types.out)
         none = np.full(self._out * ITEMSIZE[dtype], 0xFF, np.uint8).view(numpy_dtype(dtype))
         plan = self._plan(candidate, 1, Pointer(Region.OUTPUT))
         plan.outputs.append(TensorSpec(dtype, (self._out,)))
-        (made,) = DeviceExecutable(plan, self._engine).run(self._inputs, [to_device(self._engine, none, "a result")])
+        (made,) = DeviceExecutable(plan, self._engine).run(inputs, [to_device(self._engine, none, "a result")])
         flat = to_host(self._engine, made)
         lens, strides = result_axes(self._placed.problem)
         return np.lib.stride_tricks.as_strided(flat, lens, [s * flat.itemsize for s in strides]).astype(np.float64)

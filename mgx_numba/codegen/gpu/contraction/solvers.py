@@ -14,11 +14,11 @@ from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from ..libraries.solvers import LIBRARIES
 from . import nbits, nbits_cores, tiled
 from .cost import BANDWIDTH, CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
+from .library_solvers import LIBRARIES
 from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest

@@ -81,7 +81,7 @@ class CopyNode(ctypes.Structure):
         return self
 
 
-class Call(Protocol):
+class StreamWork(Protocol):
     """What asks a stream for work, by an argument block."""
 
     def enqueue(self, words: np.ndarray, stream: int) -> None:
@@ -92,7 +92,7 @@ class Call(Protocol):
 class CallNode:
     """A call of a library with its argument block, which `Graph.change` reads again."""
 
-    call: Call
+    call: StreamWork
     words: np.ndarray
 
     def captured(self, driver: Driver) -> c_void_p:

@@ -10,7 +10,7 @@ from typing import Any
 from ....errors import DeviceError
 from .cudnn import DATA_TYPES, Attribute, Cudnn, Descriptor, Kind, Value, cudnn, tensor
 
-__all__ = ["Convolution", "ConvolutionCall", "ConvolutionEngine", "engines"]
+__all__ = ["AskedConvolution", "ConvolutionCall", "ConvolutionEngine", "engines"]
 
 _CORRELATION = 1  # cudnnConvolutionMode_t: the filter is not mirrored
 _HEURISTICS = (3, 2)  # CUDNN_HEUR_MODE_A and CUDNN_HEUR_MODE_FALLBACK
@@ -26,7 +26,7 @@ MOST_KNOBS, MOST_NOTES = 64, 32
 
 
 @dataclass(frozen=True)
-class Convolution:
+class AskedConvolution:
     """A convolution of images with channels last, as the library is told of it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Convolution:
     alignment: int
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Convolution:
+    def of(cls, fields: Mapping[str, Any]) -> AskedConvolution:
         """What `dataclasses.asdict` gave, by way of JSON."""
         own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
         return cls(**own)
@@ -85,10 +85,10 @@ class ConvolutionEngine:
         return own | {f"knob{kind}": value for kind, value in self.knobs}
 
 
-class _Graph:
+class _ConvolutionGraph:
     """The graph of a convolution, on a device which is the current one."""
 
-    def __init__(self, library: Cudnn, number: int, what: Convolution) -> None:
+    def __init__(self, library: Cudnn, number: int, what: AskedConvolution) -> None:
         self.library, self._what = library, what
         self.handle = library.handle(number)
         self._count = 0
@@ -171,7 +171,7 @@ class _Graph:
         return y
 
 
-def engines(number: int, what: Convolution) -> list[ConvolutionEngine]:
+def engines(number: int, what: AskedConvolution) -> list[ConvolutionEngine]:
     """What the library's heuristic has for a convolution, on the device of this number, which is the current one, the
     best first; none where it has nothing that rounds as it may and always adds in one order.
 
@@ -181,7 +181,7 @@ def engines(number: int, what: Convolution) -> list[ConvolutionEngine]:
     library = cudnn()
     with library.lock:
         try:
-            graph = _Graph(library, number, what).graph
+            graph = _ConvolutionGraph(library, number, what).graph
         except DeviceError:
             return []
         barred, made = _barred(what), dict[ConvolutionEngine, None]()
@@ -216,7 +216,7 @@ def _engine(library: Cudnn, one: Descriptor, engine: Descriptor) -> ConvolutionE
     return ConvolutionEngine(library.version, number, tuple(sorted(knobs)), workspace)
 
 
-def _barred(what: Convolution) -> set[int]:
+def _barred(what: AskedConvolution) -> set[int]:
     """Notes of engines that are not taken."""
     barred = {_ROUNDED_SUMS, _ANY_ORDER}
     if what.left == "float32" and what.sums != "tf32":
@@ -228,13 +228,13 @@ class ConvolutionCall:
     """See `LibraryCall`. Operands are ``left``, ``right``, ``out``, ``bias``, ``added`` and ``workspace``, those that
     there are."""
 
-    def __init__(self, number: int, what: Convolution, engine: ConvolutionEngine) -> None:
+    def __init__(self, number: int, what: AskedConvolution, engine: ConvolutionEngine) -> None:
         """Raises `DeviceError` where the library is of another version, or has no such engine."""
         self._library = library = cudnn()
         if library.version != engine.version:
             raise DeviceError(f"cuDNN is version {library.version}, the engine is of {engine.version}")
         with library.lock:
-            self._graph = graph = _Graph(library, number, what)
+            self._graph = graph = _ConvolutionGraph(library, number, what)
             own = Descriptor(library, Kind.ENGINE).set(Attribute.ENGINE_GRAPH, Value.DESCRIPTOR, graph.graph)
             own.set(Attribute.ENGINE_NUMBER, Value.INT64, engine.number).finish()
             choices = []
@@ -259,10 +259,10 @@ class ConvolutionCall:
         """
         own = dict(fields["engine"])
         own["knobs"] = tuple((kind, value) for kind, value in own["knobs"])
-        return cls(number, Convolution.of(fields["convolution"]), ConvolutionEngine(**own))
+        return cls(number, AskedConvolution.of(fields["convolution"]), ConvolutionEngine(**own))
 
     @staticmethod
-    def fields(what: Convolution, engine: ConvolutionEngine) -> dict[str, Any]:
+    def fields(what: AskedConvolution, engine: ConvolutionEngine) -> dict[str, Any]:
         """A call as JSON values."""
         return {"convolution": asdict(what), "engine": asdict(engine)}
 

@@ -38,9 +38,9 @@ _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 _IN_SUMS_TYPE = 2
 """CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums are added in the type of the sums, always in one order."""
-_ACTIVATIONS = {"": 0, "relu": 2, "gelu_tanh": 32}
+_ACTIVATIONS = {"": 0, "relu": 2, "gelu_tanh": 32}  # cublasLtEpilogue_t
 _BIAS = 4
-"""cublasLtEpilogue_t, of which an activation and a bias are added; GELU is that by tanh."""
+"""Likewise; an activation and a bias are added. GELU is that by tanh."""
 WORKSPACE_BYTES = 32 << 20
 """What NVIDIA's documentation recommends for Hopper, and enough for others (cublasSetWorkspace)."""
 MOST_ALGORITHMS = 12

@@ -33,6 +33,7 @@ DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
 class Kind(IntEnum):
     """cudnnBackendDescriptorType_t."""
 
+    # Of cudnn_graph.h.
     POINTWISE = 0
     CONVOLUTION = 1
     ENGINE = 2
@@ -50,6 +51,7 @@ class Kind(IntEnum):
 class Value(IntEnum):
     """cudnnBackendAttributeType_t."""
 
+    # Of cudnn_graph.h.
     HANDLE = 0
     DATA_TYPE = 1
     BOOLEAN = 2
@@ -75,6 +77,7 @@ _STORED: dict[Value, Any] = {
 class Attribute(IntEnum):
     """cudnnBackendAttributeName_t."""
 
+    # Of cudnn_graph.h.
     POINTWISE_MODE = 0
     POINTWISE_PRECISION = 1
     CONVOLUTION_PRECISION = 100

@@ -10,16 +10,16 @@ from ....errors import DeviceError, UnsupportedError
 from ...launch import Launch, Operand, Solution
 from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
-from ..contraction.cost import BANDWIDTH, CLOCK
-from ..contraction.placed import PlacedRequest
-from ..contraction.text import ACCUMULATORS
-from ..contraction.wgmma_tiles import BEGINNING, multiprocessors
 from ..driver.device import device
 from ..driver.library import missing
+from ..libraries.calls import bound_call, call_launch
+from ..libraries.epilogues import Finish
 from ..products import product_of
 from ..units import TENSOR_CORES
-from .calls import bound_call, call_launch
-from .epilogues import Finish
+from .cost import BANDWIDTH, CLOCK
+from .placed import PlacedRequest
+from .text import ACCUMULATORS
+from .wgmma_tiles import BEGINNING, multiprocessors
 
 __all__ = ["LibrarySolver", "call_of", "sums_dtype"]
 

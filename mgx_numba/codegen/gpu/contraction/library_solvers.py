@@ -12,15 +12,16 @@ from ...launch import Operand, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
-from ..contraction.parts import add_parts
-from ..contraction.placed import VECTOR_BYTES, PlacedRequest
-from ..contraction.text import ACCUMULATORS
-from .convolutions import Convolution, ConvolutionCall, ConvolutionEngine, engines
-from .cublaslt import Algorithm, MatmulCall, ProductTypes, algorithms, cublaslt
-from .cudnn import DATA_TYPES, cudnn
-from .epilogues import Finish, finish_of
-from .matrices import Matrices, matrices_of
-from .solving import LibrarySolver, call_of, sums_dtype
+from ..libraries.convolutions import AskedConvolution, ConvolutionCall, ConvolutionEngine, engines
+from ..libraries.cublaslt import Algorithm, MatmulCall, ProductTypes, algorithms, cublaslt
+from ..libraries.cudnn import DATA_TYPES, cudnn
+from ..libraries.epilogues import Finish, finish_of
+from ..libraries.matrices import Matrices
+from .library_matrices import matrices_of
+from .library_solver import LibrarySolver, call_of, sums_dtype
+from .parts import add_parts
+from .placed import VECTOR_BYTES, PlacedRequest
+from .text import ACCUMULATORS
 
 __all__ = ["LIBRARIES", "CublasLtProducts", "CudnnConvolutions"]
 
@@ -29,7 +30,7 @@ _WORKSPACE_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
-class _Product:
+class _AskedProduct:
     """What cuBLASLt is asked for. ``finish`` None: a launch of ours reads the sums from memory."""
 
     matrices: Matrices
@@ -49,7 +50,7 @@ class CublasLtProducts(LibrarySolver):
     name = "cublaslt"
     library = staticmethod(cublaslt)
 
-    def asked(self, placed: PlacedRequest) -> _Product:
+    def asked(self, placed: PlacedRequest) -> _AskedProduct:
         """See `LibrarySolver.asked`."""
         types, request = placed.problem.types, placed.request
         sums, matrices, finish = sums_dtype(placed), matrices_of(placed), finish_of(request.epilogue)
@@ -57,7 +58,7 @@ class CublasLtProducts(LibrarySolver):
         able = stored in (types.a, accumulator) and all(o.dtype == stored for o in request.epilogue.operands)
         if finish is None or not able or (ITEMSIZE[types.a] == 1 and finish != Finish()):
             matrices, stored, finish = matrices.written_to(matrices.whole), accumulator, None
-        return _Product(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
+        return _AskedProduct(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
 
     def found(self, number: int, placed: PlacedRequest) -> list[Algorithm]:
         """See `LibrarySolver.found`."""
@@ -86,7 +87,7 @@ class CudnnConvolutions(LibrarySolver):
     name = "cudnn"
     library = staticmethod(cudnn)
 
-    def asked(self, placed: PlacedRequest) -> tuple[Convolution, Finish]:
+    def asked(self, placed: PlacedRequest) -> tuple[AskedConvolution, Finish]:
         """See `LibrarySolver.asked`."""
         problem, epilogue = placed.problem, placed.request.epilogue
         if not isinstance(problem, ConvProblem):
@@ -108,7 +109,7 @@ class CudnnConvolutions(LibrarySolver):
         full = problem.volume()
         axes = slice(1 if len(problem.in_lens) < 3 else 0, 3)  # it has none of one dimension
         steps = [prod(full.out_lens[d + 1 :]) for d in range(3)][axes]
-        told = Convolution(
+        told = AskedConvolution(
             x_lens=(full.batch, full.in_channels, *full.in_lens[axes]),
             x_strides=(full.x_strides[0] or problem.in_pixels * full.x_strides[3], 1, *_walked(full)[axes]),
             w_lens=(full.out_channels, full.group_in, *full.kernel[axes]),
