@@ -37,7 +37,13 @@ class Form:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, Form) and self._hash == other._hash and self._parts == other._parts
+        if not isinstance(other, Form) or self._hash != other._hash:
+            return False
+        if self._parts is not other._parts:
+            if self._parts != other._parts:
+                return False
+            self._parts = other._parts  # found at once next time
+        return True
 
     def __hash__(self) -> int:
         return self._hash

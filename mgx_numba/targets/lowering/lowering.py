@@ -67,6 +67,7 @@ class Lowering:
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
+        seen: what views show, by what they see and how.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
@@ -104,6 +105,7 @@ class Lowering:
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
+        self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
         self.ranges = Ranges()
@@ -194,14 +196,16 @@ class Lowering:
         """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
             return ""
-        reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
-        if reason:
-            return reason
+        if any(i.shape.sub_shapes or i.shape.type.hosted for i in (ins, *ins.inputs)):
+            reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
+            if reason:
+                return reason
         if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
-        return "an input is made by a host step" if any(self._is_hosted(self.values[i]) for i in ins.inputs) else ""
+        hosted = self.hosted and any(self._is_hosted(self.values[i]) for i in ins.inputs)
+        return "an input is made by a host step" if hosted else ""
 
     @staticmethod
     def _hosts(shape: Shape) -> bool:
