@@ -35,7 +35,7 @@ WARPS, BLOCKS = 8, 2
 """Warps of a block, and blocks that share a multiprocessor, whose threads have 128 registers then. No figures kept."""
 PARTS_OF_TILE = WARPS * COLUMNS * MOST_ROWS
 """Sums that the warps of a block have of a tile."""
-AHEAD = 2
+AHEAD = 4
 """Chunks that a warp has on their way: of 16 warps 32 KiB of a multiprocessor, its share of the bandwidth times the
 latency of memory."""
 
@@ -136,7 +136,9 @@ class _ChunksText(ContractionText):
             "next_turn = warp",
         ):
             buffer.line(line)
-        self._ask(buffer)
+        self._columns(buffer)
+        for u in range(self.ahead):
+            self._ask(buffer, u)
         buffer.line("grid_wait()")
         with buffer.block("while tile < tiles:"):
             buffer.line("total = nothing")
@@ -149,24 +151,22 @@ class _ChunksText(ContractionText):
         return buffer.lines
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the chunks that came, after the loads of those that are multiplied next: of this tile,
-        or of the one that follows it."""
-        for u in range(self.ahead):
-            for name in self._asked():
-                buffer.line(f"now_{name}{u} = next_{name}{u}")
+        """Emit the products of the chunks that came, after each the loads of one that is multiplied when all others are:
+        of this tile, or of the one that follows it."""
         buffer.line("here = turn")
         buffer.line(f"turn = turn + {WARPS * self.ahead}")
         buffer.line("next_turn = turn")
         with buffer.block("if turn >= chunks:"):
             buffer.line("next_turn = warp")
             buffer.line("next_tile = imin(tile + stride, tiles - 1)")
-        self._ask(buffer)
+        self._columns(buffer)
         for u in range(self.ahead):
             if self.exact:
                 self._add(buffer, u)
             else:
                 with buffer.block(f"if here + {WARPS * u} < chunks:"):
                     self._add(buffer, u)
+            self._ask(buffer, u)
 
     def _join(self, buffer: CodeBuffer, rows: int) -> None:
         """Emit the sums of what the warps have of a tile, which another warp finishes each time; sums of the next tile
@@ -180,36 +180,34 @@ class _ChunksText(ContractionText):
             f"place = imod(thread + count * 32, {WARP * WARPS})",
             f"row = idiv(place, {COLUMNS})",
             f"column = place - row * {COLUMNS}",
-            f"at = tile * {COLUMNS} + column",
+            f"to = tile * {COLUMNS} + column",
         ):
             buffer.line(line)
-        with buffer.block(f"if (row < {rows}) & (at < columns):"):
+        with buffer.block(f"if (row < {rows}) & (to < columns):"):
             buffer.line("sums = const_float32(0, 1)")
             for w in range(WARPS):
                 found = f"side + {w * COLUMNS * MOST_ROWS} + column * {MOST_ROWS} + row"
                 buffer.line(f"sums = add(sums, load(parts, {found}, 1))")
-            self._store(buffer, "sums", "row", "at", 1)
+            self._store(buffer, "sums", "row", "to", 1)
 
-    def _asked(self) -> list[str]:
-        """What a warp brings of each chunk, for both of a thread's columns."""
-        kinds = ("codes", "scales", "points")[: 2 + self.form.zero_points]
-        return [f"{kind}_{side}" for kind in kinds for side in ("low", "high")]
-
-    def _ask(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of the warp's next chunks, of the last one behind the end, with scales and zero points."""
+    def _columns(self, buffer: CodeBuffer) -> None:
+        """Emit where both of a thread's columns of ``next_tile`` are."""
         for side, more in (("low", 0), ("high", 8)):
             buffer.line(f"column_{side} = imin(next_tile * {COLUMNS} + group + {more}, columns - 1)")
             buffer.line(f"codes_{side} = offset(p_w, column_{side} * chunks * 16 + quarter * 4)")
-        for u in range(self.ahead):
-            buffer.line(f"at{u} = imin(next_turn + {WARPS * u}, chunks - 1)")
-            block = f"at{u} * {self.inside}" if self.inside else f"idiv(at{u}, chunks_of_block)"
-            count = max(1, self.inside)
-            for side in ("low", "high"):
-                place = f"column_{side} * blocks + {block}"
-                buffer.line(f"next_codes_{side}{u} = load_aligned(codes_{side}, at{u} * 16, 4)")
-                buffer.line(f"next_scales_{side}{u} = load(p_scales, {place}, {count})")
-                if self.form.zero_points:
-                    buffer.line(f"next_points_{side}{u} = cast_int32(load(p_points, {place}, {count}))")
+
+    def _ask(self, buffer: CodeBuffer, u: int) -> None:
+        """Emit the loads of the warp's next chunk ``u``, or of the last one, with scales and zero points."""
+        buffer.line(f"at = imin(next_turn + {WARPS * u}, chunks - 1)")
+        block = f"at * {self.inside}" if self.inside else "idiv(at, chunks_of_block)"
+        count = max(1, self.inside)
+        load = "load_aligned" if count > 1 else "load"  # a chunk's blocks are a part of a column's that divides them
+        for side in ("low", "high"):
+            place = f"column_{side} * blocks + {block}"
+            buffer.line(f"codes_{side}{u} = load_aligned(codes_{side}, at * 16, 4)")
+            buffer.line(f"scales_{side}{u} = {load}(p_scales, {place}, {count})")
+            if self.form.zero_points:
+                buffer.line(f"points_{side}{u} = cast_int32({load}(p_points, {place}, {count}))")
 
     def _add(self, buffer: CodeBuffer, u: int) -> None:
         """Emit the products of the warp's chunk ``u`` with all rows."""
@@ -219,13 +217,13 @@ class _ChunksText(ContractionText):
             block = p // together
             if p % together == 0:
                 buffer.line("sums = nothing")
-                both = [f"splat(extract(now_points_{side}{u}, {block}), 1)" for side in ("low", "high")]
+                both = [f"splat(extract(points_{side}{u}, {block}), 1)" for side in ("low", "high")]
                 points = f"join2({', '.join(both)})" if self.form.zero_points else f"const_int32({self.form.middle}, 2)"
                 buffer.line(f"points = {points}")
             buffer.line(f"x = pack_words(load_aligned(row_x, (here + {WARPS * u}) * {CHUNK} + {32 * p}, 8))")
             for pair, half in enumerate(("low2", "high2")):
-                codes = f"codes_{types}(now_codes_low{u}, now_codes_high{u}, {p}, {pair}, points, exponents)"
+                codes = f"codes_{types}(codes_low{u}, codes_high{u}, {p}, {pair}, points, exponents)"
                 buffer.line(f"sums = mma_{types}(sums, {codes}, {half}(x))")
             if p % together == together - 1:
-                scales = [f"splat(extract(now_scales_{side}{u}, {block}), 2)" for side in ("low", "high")]
+                scales = [f"splat(extract(scales_{side}{u}, {block}), 2)" for side in ("low", "high")]
                 buffer.line(f"total = fma(sums, join2({', '.join(scales)}), total)")
