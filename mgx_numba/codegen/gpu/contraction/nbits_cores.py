@@ -151,7 +151,7 @@ class _ChunksText(ContractionText):
         return buffer.lines
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the chunks that came, after each the loads of one that is multiplied when all others are:
+        """Emit the products of the chunks that came, after each the loads of one that is multiplied after all others:
         of this tile, or of the one that follows it."""
         buffer.line("here = turn")
         buffer.line(f"turn = turn + {WARPS * self.ahead}")
