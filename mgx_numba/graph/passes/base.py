@@ -37,7 +37,9 @@ __all__ = [
     "run_passes",
 ]
 
-KERNEL_OPERATORS = frozenset({"pointwise", "fused_reduce", "split_fused_reduce", "fused_concat", "fused_contraction"})
+KERNEL_OPERATORS = frozenset(
+    "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
+)
 """Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
 
 

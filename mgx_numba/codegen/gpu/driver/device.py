@@ -12,7 +12,10 @@ from ..architecture import Architecture, chosen, for_capability
 from .hip import hip_architecture, hip_device, uses_hip
 from .library import Driver, driver, loaded
 
-__all__ = ["Device", "architecture_of", "device", "device_count", "memory_at", "model_of", "selected_architecture"]
+__all__ = [
+    "Device", "architecture_of", "device", "device_count", "known_architecture", "memory_at", "model_of",
+    "selected_architecture",
+]  # fmt: skip
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
@@ -145,6 +148,14 @@ def selected_architecture() -> Architecture:
         DeviceError: neither is there.
     """
     return chosen() or (hip_architecture(0) if uses_hip() else architecture_of(0))
+
+
+def known_architecture() -> Architecture | None:
+    """The same; None where neither is there: then plans are for the interpreter."""
+    try:
+        return selected_architecture()
+    except DeviceError:
+        return None
 
 
 def model_of(number: int) -> str:
