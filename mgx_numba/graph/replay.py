@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from ..core.argument import Argument
 from ..errors import MgxError
+from .copies import CopyPattern, Numbered, chooser, copy_with
 from .known_literals import KnownLiterals, contents, hollow
-from .numbers import Form, Numbered, Numbers, Pattern, chooser, copy_with, numbers_of, plain
+from .numbers import Numbers, ProgramForm, numbers_of, plain
 from .program import Program
 from .traced_int import Trace
 
@@ -88,7 +89,7 @@ class _Recorded:
         self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
         shapes = [hollow(a) for a in numbers.literals]
         made = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes)
-        self._pattern = Pattern(made, [trace.number(value) for value in numbers.values])
+        self._pattern = CopyPattern(made, [trace.number(value) for value in numbers.values])
         self._known = literals.without_values()
         self.log = result.log.converted(plain)
 
@@ -137,7 +138,7 @@ class Replay:
         self._rewriting = rewriting
         instructions = [] if lasting is None else [ins for module in lasting.modules for ins in module]
         self._lasting = {id(ins.literal): ins.literal for ins in instructions if ins.literal is not None}
-        self._forms: OrderedDict[Form, _Form] = OrderedDict()
+        self._forms: OrderedDict[ProgramForm, _Form] = OrderedDict()
         self._lock = threading.Lock()
         self.replayed = 0
 

@@ -19,10 +19,11 @@ from ..core.shape import Shape
 from ..errors import MgxError, ShapeError
 from ..ops.base import Operator
 from .constants import CONSTANT_VIEWS, STORED, constant_array, is_constant, uniform
+from .copies import CopyPattern, Numbered, copy_with
 from .followed import FollowedSettling, is_traced
 from .instruction import Instruction, Parameter, Return
 from .known_literals import hollow
-from .numbers import Numbered, Numbers, Pattern, Template, copy_with, numbers_of
+from .numbers import Numbers, Template, numbers_of
 from .program import Program
 from .specialize import FOLDED, specialize
 from .traced_int import Trace
@@ -71,7 +72,7 @@ class _RecordedCopy:
         self._scalars = [argument.shape.without_axes for argument in numbers.literals]
         shapes = [_without_values(argument) for argument in numbers.literals]
         plain = copy_with(program, numbers, [int.__index__(v) for v in numbers.values], shapes)
-        self._pattern = Pattern(plain, [trace.number(value) for value in numbers.values])
+        self._pattern = CopyPattern(plain, [trace.number(value) for value in numbers.values])
 
     def copy(self, symbols: Sequence[int]) -> Numbered | None:
         """The copy for these lengths; None if it is not the traced one with other numbers."""

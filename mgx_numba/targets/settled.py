@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..graph.numbers import Numbered
+from ..graph.copies import Numbered
 from ..graph.passes import run_passes
 from ..graph.passes.base import Options
 from ..graph.program import Program

@@ -11,7 +11,8 @@ import pytest
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
-from mgx_numba.graph.numbers import Numbered, Pattern, copy_with, numbers_of
+from mgx_numba.graph.copies import CopyPattern, Numbered, copy_with
+from mgx_numba.graph.numbers import numbers_of
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.replay import Replay
@@ -62,7 +63,7 @@ def test_a_pattern_is_copied_with_values_that_its_integers_are_some_of() -> None
     own, wanted = numbers_of(program), numbers_of(other)
     pairs = list(zip(own.values, wanted.values))
     known = list(dict.fromkeys(pairs))
-    pattern = Pattern(program, [known.index(pair) for pair in pairs])
+    pattern = CopyPattern(program, [known.index(pair) for pair in pairs])
     for side, numbers, whole in ((0, own, program), (1, wanted, other)):
         values, literals = [pair[side] for pair in known], numbers.literals
         assert pattern.numbers(values, literals).values == numbers.values
@@ -73,7 +74,7 @@ def test_a_pattern_is_copied_with_values_that_its_integers_are_some_of() -> None
     assert not pattern.takes([pair[0] for pair in known], wanted.literals, range(len(wanted.literals)))
     with pytest.raises(ShapeError, match="a literal .* was given"):
         pattern.copy([pair[0] for pair in known], wanted.literals)
-    assert Pattern(program).copy(own.values, own.literals) == program
+    assert CopyPattern(program).copy(own.values, own.literals) == program
 
 
 def test_replayed_programs_are_those_that_rewriting_gives() -> None:

@@ -15,7 +15,7 @@ from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
 from ...errors import MgxError
 from ...garbage import uncollected
-from ...graph.numbers import Numbered
+from ...graph.copies import Numbered
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog

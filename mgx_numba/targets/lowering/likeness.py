@@ -32,7 +32,7 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Located:
     """A view of the buffer of this number: those of operands and lent memory first, then new ones."""
 
     buffer: int
@@ -56,8 +56,8 @@ class _Made:
 class Recipe:
     """The steps of an instruction, to be had again for one that is alike."""
 
-    steps: Sequence[tuple[Launch, str, Mapping[str, _Place | _Made]]]
-    values: Sequence[_Place]
+    steps: Sequence[tuple[Launch, str, Mapping[str, _Located | _Made]]]
+    values: Sequence[_Located]
     new: Sequence[int]
 
     def follow(self, low: Lowering, ins: Instruction) -> None:
@@ -70,8 +70,8 @@ class Recipe:
         low.values[ins] = views if ins.shape.sub_shapes else views[0]
 
     @staticmethod
-    def _view(low: Lowering, ins: Instruction, place: _Place | _Made, buffers: Sequence[Buffer]) -> View:
-        if isinstance(place, _Place):
+    def _view(low: Lowering, ins: Instruction, place: _Located | _Made, buffers: Sequence[Buffer]) -> View:
+        if isinstance(place, _Located):
             return place.of(buffers)
         weights = low.constant_value(ins.inputs[place.index])
         assert weights is not None
@@ -103,20 +103,20 @@ def recipe(
         numbers.setdefault(id(buffer), len(numbers))
     known, new = len(numbers), []
 
-    def placed(view: View) -> _Place | None:
+    def placed(view: View) -> _Located | None:
         number = numbers.get(id(view.buffer))
         if number is None:
             if view.buffer.region is not Region.ARENA:
                 return None
             number = numbers[id(view.buffer)] = len(numbers)
             new.append(view.buffer.bytes)
-        return _Place(number, view.shape, view.offset)
+        return _Located(number, view.shape, view.offset)
 
     found = []
     for step in steps:
         if step.launch is None:
             return None
-        places: dict[str, _Place | _Made] = {}
+        places: dict[str, _Located | _Made] = {}
         for name, view in step.operands.items():
             made = derived.get(id(view))
             place = placed(view) if made is None else _made(ins, made)
