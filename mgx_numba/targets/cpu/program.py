@@ -22,10 +22,10 @@ from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.threads import resolve_num_threads
-from ...runtime.plan import HostStep, Plan
+from ...runtime.plan import Plan
 from .. import kernel_lists
 from ..base import Direct
-from ..lowering.shared import Shared
+from ..lowering.shared import Shared, release
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import BY_SIZE, PASSES, SOURCE_PASSES
@@ -155,7 +155,7 @@ class CpuProgram(LoweredProgram):
             options.tuning.tell()
         if again is not None:
             shown = _optimizing(again, options)
-            _release(optimized, plan)
+            release(optimized, plan)
         else:
             source = optimized if whole else program.clone()
             shown = (lambda: source) if whole else _optimizing(lambda: source, options)
@@ -264,7 +264,7 @@ class DynamicProgram(LoweredProgram):
             plan, _ = lower_and_release(
                 optimized, self._options, program, self._shared, spare=self._spare, ranging=ranging
             )
-            _release(optimized, plan)
+            release(optimized, plan)
             yield plan
             return
         yield from self._plans(stages.head, ranging)
@@ -349,12 +349,6 @@ class DynamicProgram(LoweredProgram):
 
     def _parts(self) -> list[LoweredProgram]:
         return list(self._specialized.values())
-
-
-def _release(optimized: Program, plan: Plan) -> None:
-    """Free a program that a plan was made of, unless the plan has host steps, which run its operators."""
-    if not any(isinstance(step, HostStep) for step in plan.steps):
-        optimized.release()
 
 
 def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callable[[], Program]:

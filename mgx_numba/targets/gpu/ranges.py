@@ -15,10 +15,10 @@ from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
-from ...runtime.plan import HostStep, Plan
+from ...runtime.plan import Plan
 from .. import kernel_lists
 from ..lowering.lowering import Lowering
-from ..lowering.shared import Shared
+from ..lowering.shared import Shared, release
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import BY_SIZE, SOURCE_PASSES
@@ -99,7 +99,7 @@ class LengthRanges:
             plan = self._lowering(program).run()
             self._know(plan.kernels())
         log = program.log
-        _release(program, plan)
+        release(program, plan)
         return plan, log
 
     def settled(self, lens: Mapping[str, Sequence[int]]) -> Program:
@@ -157,17 +157,11 @@ class LengthRanges:
                 low = self._lowering(program)
                 low.spare = {}
                 plan = low.run()
-                _release(program, plan)
+                release(program, plan)
         except MgxError:
             refused.append(lens)
             return None
         return [*(() if general else plan.kernels()), *low.spare]
-
-
-def _release(program: Program, plan: Plan) -> None:
-    """Free a program that a plan was made of, unless the plan has host steps, which run its operators."""
-    if not any(isinstance(step, HostStep) for step in plan.steps):
-        program.release()
 
 
 def optimized(program: Program, options: TargetOptions) -> Program:

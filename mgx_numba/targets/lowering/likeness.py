@@ -54,7 +54,8 @@ class _Made:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The steps of an instruction, to be had again for one that is alike."""
+    """The steps of an instruction, to be had again for one that is alike: ``values`` are its results, ``new`` the bytes
+    of the buffers that the rule has allocated."""
 
     steps: Sequence[tuple[Launch, str, Mapping[str, _Located | _Made]]]
     values: Sequence[_Located]
@@ -98,10 +99,8 @@ def recipe(
 ) -> Recipe | None:
     """How to have the steps again that a rule has appended for an instruction; None if some of it is not told by
     operands and lent memory. ``derived`` are views by identity."""
-    numbers: dict[int, int] = {}
-    for buffer in _buffers(low, ins):
-        numbers.setdefault(id(buffer), len(numbers))
-    known, new = len(numbers), []
+    numbers = {id(buffer): k for k, buffer in enumerate(_buffers(low, ins))}
+    new: list[int] = []
 
     def placed(view: View) -> _Located | None:
         number = numbers.get(id(view.buffer))
@@ -126,7 +125,7 @@ def recipe(
         found.append((step.launch, step.label, places))
     value: Any = low.values[ins]
     values = [placed(view) for view in (value if ins.shape.sub_shapes else [value])]
-    if known != len(_buffers(low, ins)) or None in values:
+    if None in values:
         return None
     return Recipe(found, [place for place in values if place is not None], new)
 

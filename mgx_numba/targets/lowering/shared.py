@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from ...graph.program import Program
 from ...graph.replay import Replay
+from ...runtime.plan import HostStep, Plan
 from .shared_weights import SharedWeights
 from .solutions import Solutions
 
-__all__ = ["Shared"]
+__all__ = ["Shared", "release"]
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,9 @@ class Shared:
     def of(cls, program: Program, passes: Callable[[Program], None]) -> Shared:
         """For the plans of a program, whose literals live as long as this; ``passes`` rewrites one in place."""
         return cls(SharedWeights(program), Replay(passes, program))
+
+
+def release(optimized: Program, plan: Plan) -> None:
+    """Free a program that a plan was made of, unless the plan has host steps, which run its operators."""
+    if not any(isinstance(step, HostStep) for step in plan.steps):
+        optimized.release()
