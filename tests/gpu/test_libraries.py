@@ -575,7 +575,25 @@ def test_explain_names_library_and_algorithm(tuned: Both) -> None:
     net = network()
     net.compile(mgx.get_target("gpu"), exhaustive_tune=True)
     told = str(net.explain("dot")[0])
+    assert "a library's call" in told
     assert "cublaslt[version=130100,number=61" in told and "cublaslt_float16_relu_algorithm61" in told, told
+
+
+def test_programs_with_dynamic_inputs_call_no_library(tuned: Both) -> None:
+    """Though there are records of products of some of their lengths."""
+    fixed = network()
+    fixed.compile(mgx.get_target("gpu"), exhaustive_tune=True)
+    net = mgx.program()
+    m = net.get_main_module()
+    dims = [mgx.shape.dynamic_dimension(16, 20), mgx.shape.dynamic_dimension(64, 64)]
+    x = m.add_parameter("x", mgx.shape(type="half_type", dyn_dims=dims))
+    w = m.add_literal(np.ones((64, 24), np.float16))
+    m.add_return([m.add_instruction(mgx.op("relu"), [m.add_instruction(mgx.op("dot"), [x, w])])])
+    net.compile(mgx.get_target("gpu"))
+    for rows in (20, 17):
+        (got,) = net.run({"x": np.ones((rows, 64), np.float16)})
+        assert np.asarray(got).tolist() == [[64.0] * 24] * rows
+    assert not any("cublaslt" in k.name for k in net.kernels())
 
 
 def test_what_libraries_are_told_is_given_back(libraries: Both, called: Callable[..., None]) -> None:

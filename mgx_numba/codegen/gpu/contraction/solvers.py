@@ -25,7 +25,8 @@ from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
 __all__ = [
-    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "own_candidates", "refinements",
+    "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "own_candidates",
+    "refinements",
 ]  # fmt: skip
 
 MOST_REFINEMENTS = 12

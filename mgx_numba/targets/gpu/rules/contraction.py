@@ -15,7 +15,7 @@ from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.ring import pack_columns
-from ....codegen.gpu.contraction.solvers import own_candidates
+from ....codegen.gpu.contraction.solvers import LIBRARIES, own_candidates
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
@@ -120,8 +120,10 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
 
 def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
     """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
-    kernels may, unless that is much slower."""
+    kernels may, unless that is much slower. Plans that are many call no libraries, whose calls are of lengths."""
     chosen = contraction.chosen_solver(low, placed)
+    if low.shared is not None and chosen.solver in LIBRARIES:
+        chosen = own_candidates(placed)[0]
     first = _planned(low, placed, chosen)
     if low.usable(first.launches):
         return chosen, first
