@@ -231,8 +231,7 @@ class ConvolutionCall:
     def __init__(self, number: int, what: AskedConvolution, engine: ConvolutionEngine) -> None:
         """Raises `DeviceError` where the library is of another version, or has no such engine."""
         self._library = library = cudnn()
-        if library.version != engine.version:
-            raise DeviceError(f"cuDNN is version {library.version}, the engine is of {engine.version}")
+        library.check_version(engine.version)
         with library.lock:
             self._graph = graph = _ConvolutionGraph(library, number, what)
             own = Descriptor(library, Kind.ENGINE).set(Attribute.ENGINE_GRAPH, Value.DESCRIPTOR, graph.graph)
