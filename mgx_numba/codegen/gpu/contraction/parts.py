@@ -26,8 +26,7 @@ def add_parts(placed: PlacedRequest, first: Launch, splits: int) -> Solution:
     """
     text, epilogue = _AddingText(placed, splits), placed.request.epilogue
     operands = text.operands
-    size = ITEMSIZE[text.accumulator]
-    scratch = size * splits * operands.planes * operands.rows * operands.columns
+    scratch = ITEMSIZE[text.accumulator] * splits * operands.planes * operands.rows * operands.columns
     lines, values = text.lines(), text.arguments.values
     name = f"add_parts{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
     kernel = gpu_kernel(name, lines, FINISH_THREADS, len(values))

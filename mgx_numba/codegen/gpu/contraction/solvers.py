@@ -12,21 +12,27 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
+from ..architecture import WARP
+from ..driver.device import known_architecture
 from . import nbits, nbits_cores, tiled
-from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .cost import BANDWIDTH, CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
-from .fma import FmaText, fma_refusal, fma_solution
+from .fma import FmaText, fma_refusal
 from .library_solvers import LIBRARIES
+from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest
-from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
-from .tensor import TensorText, refusal, tensor_solution
-from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
-from .wgmma_tiles import SPLITS, WarpgroupTile
+from .right_columns import OrderedColumns, ordered_columns
+from .ring import LEAST_SLICES, RingText, RingTile, ring_form, ring_solution, slices_of
+from .tensor import TensorText, tensor_refusal
+from .wgmma import wgmma_solution, wgmma_tiles
+from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
+from .wgmma_parts import parts_solution, parts_tiles
+from .wgmma_tiles import LAUNCH, SPLITS, WarpgroupTile
 
 __all__ = [
-    "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "own_candidates",
-    "refinements",
+    "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
+    "in_vectors", "own_candidates", "refinements",
 ]  # fmt: skip
 
 MOST_REFINEMENTS = 12
@@ -175,26 +181,70 @@ class Warpgroups:
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
-        return not_below_memory(placed, next(found) / CLOCK)
+        before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
+        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + before
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
 
 
+class WarpgroupParts:
+    """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
+
+    name = "warpgroup_parts"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return parts_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return parts_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+def _warpgroup_seconds(
+    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
+) -> float:
+    """Those of the first of some tiles, or of the one that a tiling names."""
+    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
+    return not_below_memory(placed, next(found) / CLOCK)
+
+
+def _ordering(columns: OrderedColumns) -> float:
+    """Seconds of the launch that brings a right operand into order."""
+    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
+
+
 class _OfRing:
     """What solvers whose operands come to a ring have in common."""
 
+    name: str
     columns = True
-    text: type[RingText]
+
+    def text(self) -> type[RingText]:
+        """What writes the text."""
+        raise NotImplementedError
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return ring_solution(self.text()(placed, *self.tile(placed, tiling)), self.name)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """See `GpuSolver.tilings`."""
         slices = slices_of(placed)
         return [
             Tiling(tile.rows, tile.columns, splits)
-            for tile in self.text.tiles
+            for tile in self.text().tiles
             for splits in SPLITS
             if splits == 1 or slices >= splits * LEAST_SLICES
         ]
@@ -202,48 +252,60 @@ class _OfRing:
     def tile(self, placed: PlacedRequest, tiling: Tiling | None) -> tuple[RingTile, int]:
         """The tile and the parts of sums that a tiling names, or that are chosen."""
         if tiling is None:
-            return self.text.chosen(placed)
-        return next(t for t in self.text.tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
+            return self.text().chosen(placed)
+        return next(t for t in self.text().tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
 
     def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
         """A block's, of so many multiplications a cycle."""
         itemsize = ITEMSIZE[placed.problem.types.a]
-        return BlockWork(tile.rows, tile.columns, WORDS * 4 // itemsize, MOST_STAGES, itemsize, products)
+        form = ring_form()
+        return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
 
 
 class TensorCores(_OfRing):
-    """Tensor cores of warps (`tensor`)."""
+    """Tensor cores of warps (`tensor`), or matrix cores of waves (`matrix`)."""
 
     name = "tensor"
-    text = TensorText
     products = 770.0
     """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of
     8 bits half as long."""
 
+    def text(self) -> type[RingText]:
+        """That of the architecture's instructions."""
+        arch = known_architecture()
+        if arch is None or arch.nvidia:
+            return TensorText
+        return Wave32Text if arch.wave == WARP else Wave64Text
+
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
-        return refusal(placed)
+        return tensor_refusal(placed) if self.text() is TensorText else matrix_refusal(placed)
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
+        return tiles_seconds(placed, self.work(placed, tile, self._rate(placed)), splits)
+
+    def _rate(self, placed: PlacedRequest) -> float:
+        """Products a cycle of a multiprocessor."""
+        if self.text() is not TensorText:
+            return declared_tiles(placed)[0].rate
         times = ITEMSIZE[placed.problem.types.a] / 2
         if placed.problem.types.a == "float32" and placed.precision == "high":
             times *= 3
-        return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
-
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
-        return tensor_solution(placed, *self.tile(placed, tiling))
+        return self.products / times
 
 
 class MultiplyAdds(_OfRing):
     """Ordinary arithmetic from a ring (`fma`)."""
 
     name = "fma"
-    text = FmaText
     products = 90.0
     """Of the 128 that a multiprocessor of an H200 could do."""
+
+    def text(self) -> type[RingText]:
+        """See `_OfRing.text`."""
+        return FmaText
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -253,10 +315,6 @@ class MultiplyAdds(_OfRing):
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
-
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
-        return fma_solution(placed, *self.tile(placed, tiling))
 
 
 class Tiles:
@@ -292,6 +350,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     FewBitsOnCores(),
     FewRows(),
     Warpgroups(),
+    WarpgroupParts(),
     TensorCores(),
     MultiplyAdds(),
     Tiles(),
@@ -315,6 +374,11 @@ def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
     return solver.refusal(placed)
+
+
+def in_vectors(placed: PlacedRequest) -> bool:
+    """Whether a solver whose operands come in vectors computes a contraction."""
+    return any(not solver.refusal(placed) for solver in SOLVERS if isinstance(solver, _OfRing))
 
 
 def candidates(placed: PlacedRequest) -> list[Candidate]:
