@@ -170,7 +170,7 @@ def _round_bfloat16(b: VectorBuilder, x: ir.Value) -> ir.Value:
 def _overflowing(b: VectorBuilder, x: ir.Value, saturated: ir.Value, f: _Small) -> ir.Value:
     """float32 as a format of 8 bits, of which the saturated codes are there."""
     inside = b.fcmp("<" if f.largest % 2 else "<=", b.fabs(x), f.end)
-    sign = b.and_(b.lshr(b.bits(x), 24), 0x80)
+    sign = b.and_(b.lshr(b.bits(x), 24), 0x80)  # from the last of 32 bits to the last of 8
     beyond = b.select(b.is_nan(x), b.constant(sign.type, f.nan), f.overflow)
     return b.select(inside, saturated, b.ir.trunc(b.or_(sign, beyond), saturated.type))
 

@@ -1,4 +1,5 @@
-"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_80 and above).
+"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_75 and above, sm_80 for
+bfloat16).
 
 A warp multiplies 16 columns, of whose codes it makes words of 16-bit floats, by up to eight rows: sums in float32 are
 multiplied by the scale of each block. The warps of a block take turns along the sum, and add what they have in its
@@ -10,12 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import DeviceError
 from ...launch import Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import BlockFormat, GemmProblem
 from ..architecture import WARP
-from ..driver.device import selected_architecture
+from ..driver.device import known_architecture
 from ..lang.codes import EXPONENTS
 from ..products import product_of
 from .nbits import blocks_solution
@@ -46,11 +46,8 @@ def chunked(problem: GemmProblem) -> bool:
     form, product = problem.blocks, product_of(problem.types)
     if form is None or product is None or product.size != 2 or form.bits != 4 or form.size < CHUNK // PARTS:
         return False
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        return False
-    return arch.nvidia and arch.capability >= product.capability and problem.k % max(CHUNK, form.size) == 0
+    arch = known_architecture()
+    return arch is not None and arch.capability >= product.capability and problem.k % max(CHUNK, form.size) == 0
 
 
 def pack_chunks(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
@@ -158,7 +155,7 @@ class _ChunksText(ContractionText):
         return buffer.lines
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the chunks that came, after each the loads of one that is multiplied after the others:
+        """Emit the products of the chunks that came, after each the loads of one that is multiplied after all others:
         of this tile, or of the one that follows it."""
         buffer.line("here = turn")
         buffer.line(f"turn = turn + {WARPS * self.ahead}")

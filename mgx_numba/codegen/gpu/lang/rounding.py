@@ -1,4 +1,5 @@
-"""Float32 rounded to 8 bits, as a quantisation ends: to integers without the conversions, which are slow on GPUs.
+"""Float32 rounded to 8 bits, as a quantisation ends: to integers without the conversions, which are slow on GPUs; and
+pairs of numbers rounded to bfloat16 by one instruction (sm_80 and above).
 
 A number that is small beside 1.5 * 2**23 and added to it leaves its nearest integer in the last bits, ties to even.
 Single numbers are converted.
@@ -18,12 +19,15 @@ from ...lang.builder import VectorBuilder, element_type
 from ...lang.convert import convert
 from ...lang.float8_pairs import has_pairs, to_pairs
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
+from .threads import inline, target
 
 __all__ = [
-    "rounded_int8", "rounded_product_int8", "rounded_product_uint8", "rounded_uint8", "saturated_float8_e4m3fn",
-    "saturated_float8_e5m2",
+    "round_bfloat16", "rounded_int8", "rounded_product_int8", "rounded_product_uint8", "rounded_uint8",
+    "saturated_float8_e4m3fn", "saturated_float8_e5m2",
 ]  # fmt: skip
 
+_LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which on there is a conversion to bfloat16."""
 _MAGIC = 1.5 * 2**23
 """Its bits end in zeros."""
 
@@ -97,6 +101,26 @@ def _saturated(dtype: str) -> Any:
     return make_intrinsic(name, define, 1)
 
 
+def _round_bfloat16(x: types.Type) -> Any:
+    dtype, lanes = describe("round_bfloat16", x)
+    if dtype != "float32" or not lanes or lanes % 2:
+        raise TypingError(f"round_bfloat16: expected pairs of float32, got {x}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        if target().capability < _LEAST_CAPABILITY:
+            raise TypingError(f"round_bfloat16: {target().name} has no such instruction")
+        word = ir.IntType(32)
+        words = ir.Constant(ir.VectorType(word, lanes // 2), ir.Undefined)
+        for k in range(lanes // 2):
+            pair = [builder.extract_element(values[0], word(2 * k + one)) for one in (1, 0)]  # the upper half first
+            rounded = inline(builder, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", word, pair, False)
+            words = builder.insert_element(words, rounded, word(k))
+        return builder.bitcast(words, ir.VectorType(element_type("bfloat16"), lanes))
+
+    return value_type("bfloat16", lanes)(x), lower
+
+
+round_bfloat16 = make_intrinsic("round_bfloat16", _round_bfloat16, 1)
 rounded_int8, rounded_uint8 = _rounded("int8"), _rounded("uint8")
 rounded_product_int8, rounded_product_uint8 = _rounded_product("int8"), _rounded_product("uint8")
 saturated_float8_e4m3fn, saturated_float8_e5m2 = _saturated("float8_e4m3fn"), _saturated("float8_e5m2")

@@ -35,7 +35,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
     return attention_refusal(problem, precision)
 
 
-@lowering("attention", "fused_attention", accepts=accepts_attention)
+@lowering("attention", "fused_attention", accepts=accepts_attention, repeats=True)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches over views in place; operands that do not lie in whole vectors are copied."""
     core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
