@@ -91,15 +91,38 @@ def _inverse(scale: Instruction) -> np.ndarray | None:
 
 @rule("dequantizelinear", op("dequantizelinear"))
 def dequantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(x - zero_point) * scale``, the difference in integers where it is exact."""
+    """``convert(x - zero_point) * scale``, the difference in integers where it is exact; with ``fast_math`` of sums of
+    products ``convert(x) * scale - convert(zero_point) * scale``, a constant that a bias takes in (`bias_of_sums`)."""
     x, scale, *zero = m.ins.inputs
     target = scale.shape.type
+    if zero and m.options.fast_math and x.name in SUMS and all(map(is_constant, (scale, *zero))):
+        step = b.convert(scale, target.compute)
+        product = b.op("mul", b.convert(x, target.compute), step)
+        return b.convert(b.op("sub", product, b.op("mul", b.convert(zero[0], target.compute), step)), target)
     exact = Type.int32_type if x.shape.type in EXACT_IN_INT32 else target.compute
     value: Instruction = b.convert(x, exact)
     if zero:
         value = b.op("sub", value, b.convert(zero[0], exact))
     product = b.op("mul", b.convert(value, target.compute), b.convert(scale, target.compute))
     return b.convert(product, target)
+
+
+@rule("bias_of_sums", op("add"))
+def bias_of_sums(m: Match, b: RewriteBuilder) -> object:
+    """``convert(x - c) + bias -> convert(x + (bias - c))`` for what `dequantize` makes of sums with a zero point."""
+    constants = [k for k, i in enumerate(m.ins.inputs) if is_constant(i)]
+    if len(constants) != 1 or not m.options.fast_math:
+        return None
+    bias, value = m.ins.inputs[constants[0]], m.ins.inputs[1 - constants[0]]
+    while value.name == "convert" and value.shape.type.is_floating and len(value.users) == 1:
+        value = value.inputs[0]
+    if value.name != "sub" or len(value.users) > 1 or not is_constant(value.inputs[1]):
+        return None
+    product, less = value.inputs
+    if product.name != "mul" or product.inputs[0].name != "convert" or product.inputs[0].inputs[0].name not in SUMS:
+        return None
+    more = b.op("sub", b.convert(bias, less.shape.type), less)
+    return b.convert(b.op("add", product, more), m.ins.shape.type)
 
 
 @rule("unpack_constant", op("unpack_int4 unpack_fp4", constant("x")))
@@ -113,4 +136,4 @@ class RewriteQuantization(RulePass):
     """``quantizelinear`` and ``dequantizelinear`` in primitive operations; constants of 4 bits unpacked."""
 
     name = "rewrite_quantization"
-    rules = (quantize, dequantize, unpack)
+    rules = (quantize, dequantize, bias_of_sums, unpack)
