@@ -64,4 +64,5 @@ def test_units_of_a_gpu() -> None:
     assert named("c = mfma_32x32x2_float32(c, a, b)") == "float32 on tensor cores"
     assert named("c = wmma_16x16x16_uint8_int8(c, a, b)") == "uint8_int8 on tensor cores"
     assert named("sums = wgmma_int8(sums, own, theirs, 0)") == "int8 on tensor cores"
+    assert named("sums = wgmma_bfloat16_held(sums, words, b, 0)") == "bfloat16 on tensor cores"
     assert named("sums = wgmma_zero(64)") == named("c = fma(a, b, c)") == ""

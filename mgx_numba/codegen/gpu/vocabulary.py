@@ -95,13 +95,15 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_<product>_first(COLUMNS, a, b, TURNED)
                                          the same of sums of nothing
     wgmma_<product>_held(sums, words, b, TURNED)
-                                         the same of 16 bits, where a are 16 lanes of int32 that each thread holds, as
-                                         sums of 64 columns lie
+                                         the same of 16 bits, where a are lanes of int32 that each thread holds, as
+                                         sums lie: 16 of all positions of b, or 4, 8 or 12 of the first quarters
     wgmma_keep(words)                    after the wait for such a product: until here the words stay in their registers
     wgmma_fence()                        before the first product that adds to sums, or whose words are new
     wgmma_commit()                       what was multiplied since is a group
     wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
     sums_part(sums, PART)                this thread's four of a piece of eight columns
+    add_sums(sums, more)                 each sum and another one; in float32
+    finite_sums(sums)                    int32: 1 if all sums of this thread are finite, else 0
     scale_sums(sums, x, y)               a thread's sums of its first row times x, those of its second one times y
     sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
                                          piece PART of 4 LANES columns; for thread q of four from column q LANES on,
@@ -109,11 +111,14 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     sums_in_turns(sums, ROW, PART, LANES)
                                          the same of columns that lie in turns (`contraction.placed.in_turns`): the
                                          thread's own sums, from column q LANES on
+    give_registers(COUNT)                from here on a thread of the warpgroup has this many registers, fewer than
+    take_registers(COUNT)                before; or more, which others have given
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
+    gelu_erf_bytes                       within 3e-5, for results that are rounded to 8 bits
 
 Elements of 8 bits
     max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
@@ -121,6 +126,10 @@ Elements of 8 bits
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
+    rounded_product_<int8, uint8>(x, y, ZERO)
+                                         the same of x * y + ZERO, which is rounded once
+    saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, of what is too large the largest one
+    round_bfloat16(x)                    cast_bfloat16 of pairs of float32 lanes by an instruction (sm_80 and above)
 
 Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y

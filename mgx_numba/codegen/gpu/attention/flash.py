@@ -75,7 +75,8 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
 
 
 def attention_solution(problem: AttentionProblem, precision: str, origin: str = "", pairs: bool = False) -> Solution:
-    """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``.
+    """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``,
+    and those of the epilogue.
 
     ``pairs``: the result begins at a multiple of two elements.
     """
@@ -87,7 +88,8 @@ def attention_solution(problem: AttentionProblem, precision: str, origin: str = 
         text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values
     masked = "" if problem.mask is None else f"_{problem.mask.dtype}_mask"
-    name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}_kernel"
+    work = "" if text.splits > 1 or not problem.epilogue.name else f"_{problem.epilogue.name}"
+    name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}{work}_kernel"
     launch = Launch(
         kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.together),
         args=values,

@@ -59,6 +59,7 @@ class Device:
         self.current = self.driver.bound("cuCtxGetCurrent")
         self._lock = threading.Lock()
         self.functions: dict[str, int] = {}
+        self._allowed: dict[int, int] = {}
 
     def use(self) -> _InUse:
         """A ``with`` in which its context is the calling thread's; another library's is put back afterwards."""
@@ -119,10 +120,13 @@ class Device:
             return self.functions[symbol]
 
     def allow_shared(self, function: int, size: int) -> None:
-        """Let launches of a kernel have so many bytes of shared memory besides what its text declares."""
-        self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
+        """Let launches of a kernel have so many bytes of shared memory besides what its text declares, or fewer."""
+        if size > self._allowed.get(function, 0):
+            self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
+            self._allowed[function] = size
 
 
+@functools.lru_cache(maxsize=64)
 def architecture_of(number: int) -> Architecture:
     """What kernels for a device are compiled for; it need not be opened.
 

@@ -244,7 +244,8 @@ class BlockAsync:
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
         own = self._products[first]
-        return added_products(sums, a, right.reshape(columns, depth)), own.complete + len(own.committed) + 1
+        right = right.reshape(columns, depth)[:, : a.shape[1]]
+        return added_products(sums, a, right), own.complete + len(own.committed) + 1
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size

@@ -25,7 +25,16 @@ from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products, kept_by
 from .matrix_cores import MATRIX_NAMES, WAVES
 from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
-from .warpgroups import WARPGROUP_NAMES, scale_sums, sums_in_turns, sums_part, sums_row, wgmma_zero
+from .warpgroups import (
+    WARPGROUP_NAMES,
+    add_sums,
+    finite_sums,
+    scale_sums,
+    sums_in_turns,
+    sums_part,
+    sums_row,
+    wgmma_zero,
+)
 
 __all__ = ["COLLECTIVES", "interpret"]
 
@@ -232,9 +241,13 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "wgmma_keep": lambda words: None,
+        "add_sums": add_sums,
+        "finite_sums": finite_sums,
+        "give_registers": lambda count: None,
         "scale_sums": scale_sums,
         "sums_in_turns": sums_in_turns,
         "sums_part": sums_part,
+        "take_registers": lambda count: None,
     }
 
 
