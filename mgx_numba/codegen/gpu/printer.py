@@ -6,20 +6,10 @@ import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
-from ...errors import UnsupportedError
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
 
 __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
-# What the shared names compute by the C library, which no GPU has.
-_LIBRARY = {
-    Type.double_type: frozenset(
-        (
-            *"log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),
-            *"atanh pow gelu_erf softplus mish".split(),
-        )
-    ),
-}
 _EXACT = frozenset(("fmod", "mod"))
 """Names with a version of `lang.remainders`, in integers."""
 _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
@@ -96,8 +86,6 @@ class ThreadPrinter(VectorPrinter):
         return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
-        if name in _LIBRARY.get(operands[0].dtype.compute, ()):
-            raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
         if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):
             arguments = ", ".join(self.register(x) for x in operands)
             return VectorValue(self.buffer.emit(f"{name}_exact({arguments})"), result)
