@@ -1,0 +1,87 @@
+"""The kernels of a Winograd convolution over tiles that read whole matrices, in two parts of float32.
+
+As the others (`kernel`), but the transform of inputs writes both parts, and a call of the register tile takes all
+panels of a block. Inputs of a tile that are all so small that parts of them would be denormals are multiplied by a
+power of two, and its outputs divided by it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ....statements import indent
+from ...microkernels.tile_table import MATRIX_BLOCK
+from ...records import Record, RecordText
+from ..macro_kernel import next_height, run_tile
+from .kernel import CALL, WinogradWriter
+from .transform_table import INPUT_PLACE, PAIRED, SCALE, SMALL_BITS
+
+__all__ = ["PartsWriter"]
+
+
+class PartsWriter(WinogradWriter):
+    """Text and arguments of the kernels for one problem, over a tile of two parts."""
+
+    record: ClassVar[Record] = MATRIX_BLOCK
+
+    def _held(self) -> int:
+        return self.block.tiles
+
+    def _row(self, depth: int) -> int:
+        """An odd number of cache lines, so that the rows of a tile lie in different sets of the cache."""
+        step = self.tile.step
+        return (depth // step | 1) * step
+
+    def _input_words(self, words: int) -> int:
+        return 2 * words + self.block.tiles
+
+    def _declare(self, words: int) -> None:
+        depth = self.tile.depth(self.problem.group_in)
+        self.arguments.integers(low=words, factors=2 * words, row_words=self._row(depth))
+
+    def _transformed_input(self, channels: str) -> list[str]:
+        def call(scaled: int) -> str:
+            target = f"offset(u, t * row_words), u_plane, low, {channels}"
+            return f"winograd_input_parts(x, place, zero, {target}, {self.form.side}, {scaled}, {2 * PAIRED})"
+
+        bits = RecordText(INPUT_PLACE, "place").get("bits")
+        return [
+            call(0),
+            f"small = {bits} > 0 and {bits} < {SMALL_BITS}",
+            f"store_scalar(u, factors + t, {1 / SCALE!r} if small else 1.0)",
+            "if small:",
+            f"    {call(1)}",
+        ]
+
+    def _products(self) -> list[str]:
+        """Point by point, and at each one block of rows after the other over all panels."""
+        return [
+            "if narrow:",
+            "    wide -= 1",
+            f"for point in range({self.form.points}):",
+            *indent([
+                self.tile_block.put("w", "offset(w, point * v_plane + (group * panels + p0) * w_panel)"),
+                "row = 0",
+                "while row < count:",
+                *indent([
+                    "left = count - row",
+                    *next_height(self.tile, tall=False),
+                    *self.tile_block.fill(
+                        exist="imin(left, height)", x_row="row_words", x_low="low",
+                        x="offset(u, point * u_plane + row * row_words)",
+                        acc="offset(products, point * m_plane + row * sums_ld)",
+                    ),
+                    *run_tile(self.tile, self.arguments, self.tile_block),
+                    "row += height",
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _after_output(self) -> list[str]:
+        lanes = self.tile.lanes
+        return [
+            f"factor = load_scalar(scratch, {CALL.get('scratch')} + factors + t)",
+            "if factor < 1.0:",
+            f"    for c in range(0, {self.form.out**2} * sums_ld, {lanes}):",
+            f"        store(sums, c, mul(load(sums, c, {lanes}), factor))",
+        ]
