@@ -124,7 +124,7 @@ class WinogradWriter:
         a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
         stride_arguments(a, self.strides)
         text = kernel_text([*a.bind((*common, *a.names[before:])), *self._body()])
-        source = cpu_kernel(kernel_name(self.form.name, self.epilogue), text)
+        source = cpu_kernel(kernel_name(self.name, self.epilogue), text)
         moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
         moved += self.word_bytes * zeros
         results = problem.batch * problem.out_pixels * problem.out_channels
@@ -132,6 +132,11 @@ class WinogradWriter:
         seen = self.epilogue.moving
         launch = Launch(source, a.values, TaskRange(tasks, block.grain), problem.flops, moved, seen)
         return Solution((launch,), -(-tasks // block.grain) * claim * self.word_bytes)
+
+    @property
+    def name(self) -> str:
+        """What kernels are called."""
+        return self.form.name
 
     def _held(self) -> int:
         """Rows of a point for which there is memory: the register tile may take more than there are tiles."""
@@ -197,7 +202,7 @@ class WinogradWriter:
             *self.tile.in_state(self._products_with_own_filters() if self.block.depth else self._products()),
         ]  # fmt: skip
         kind = "_products_kernel" if self.form.stored else "_filter_products_kernel"
-        return cpu_kernel(self.form.name + kind, kernel_text(lines, CALL.name))
+        return cpu_kernel(self.name + kind, kernel_text(lines, CALL.name))
 
     def _block(self) -> list[str]:
         columns = self.tile.columns

@@ -24,6 +24,10 @@ class PartsWriter(WinogradWriter):
 
     record: ClassVar[Record] = MATRIX_BLOCK
 
+    @property
+    def name(self) -> str:
+        return self.form.name + "_tiles"
+
     def _held(self) -> int:
         return self.block.tiles
 
