@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ...arguments import Arguments
 from ...launch import Operand
@@ -54,36 +54,6 @@ class Rows:
             *indent([sums, *part, *self.body, f"store_tail(out, out_row + c, {self.result}, rest)"]),
             f"for c in range(0, columns - rest, {lanes}):",
             *indent([sums, *whole, *self.body, f"store(out, out_row + c, {self.result})"]),
-        ]
-
-    def column_text(self, row: Sequence[str], exists: bool, most: int) -> list[str]:
-        """Statements that finish and store the one column of ``left`` rows, ``most`` at the most, a vector of rows at a
-        time.
-
-        Those of ``row`` define what `text` wants of row ``i``; with ``exists`` also whether there is a result for it.
-        """
-        lanes, moving = self.lanes, [name for name, _ in self.moving()]
-        room = most + lanes
-        note = [f"store_scalar({name}_places, found, {name}_row)" for name in moving]
-        note += ["store_scalar(column, found, load_scalar(sums, sums_row))", "found += 1"]
-        body = [
-            f"rest = imin(found - c, {lanes})",
-            f"acc = load(column, c, {lanes})",
-            f"places = load(out_places, c, {lanes})",
-        ]
-        for k, operand in enumerate(self.epilogue.operands):
-            if operand.access == "per_n":
-                body.append(f"e{k} = load_splat(e{k}_at, n0, {lanes})")
-            elif operand.access != "scalar":
-                body.append(f"e{k} = gather_tail(e{k}_at, load(e{k}_places, c, {lanes}), rest, 0)")
-        return [
-            f"column = local_{self.dtype}({room})",
-            *(f"{name}_places = local_int64({room})" for name in moving),
-            "found = 0",
-            "for i in range(left):",
-            *indent([*row, *(["if exists:", *indent(note)] if exists else note), "sums_row += sums_ld"]),
-            f"for c in range(0, found, {lanes}):",
-            *indent([*body, *self.body, f"scatter_tail(out, places, {self.result}, rest)"]),
         ]
 
     def moving(self) -> list[tuple[str, str]]:

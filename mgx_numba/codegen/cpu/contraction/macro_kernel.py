@@ -43,7 +43,7 @@ class MacroKernel:
     column past the last may be read on the right. The statements of ``near``, if there are any, bring the right-hand
     side of a step to the memory of that name, from which the tile then reads it.
 
-    Of results of ``one_column`` a vector of the epilogue has several rows. With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile
+    With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile
     that reads whole matrices is run, the statements of ``instead``, if there are any, set ``special``: whether they
     have computed its sums.
 
@@ -70,7 +70,6 @@ class MacroKernel:
     near: list[str] = field(default_factory=list)
     some_exist: bool = False
     instead: list[str] = field(default_factory=list)
-    one_column: bool = False
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.epilogue, self.dtype, finished_lanes(self.tile, self.epilogue))
@@ -86,7 +85,6 @@ class MacroKernel:
         Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
         parts of a group.
         """
-        self.one_column = n == 1
         self.arguments.integers(
             m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
             m_blocks=blocking.row_blocks(m), p_blocks=-(-panels // blocking.panels), parts=blocking.parts,
@@ -229,13 +227,9 @@ class MacroKernel:
 
     def _parked_rows(self) -> list[str]:
         """One tile, whose sums lie in memory between the products and the epilogue."""
-        if self.one_column:
-            finish = self.rows.column_text(self.row, self.some_exist, max(self.tile.variants()))
-        else:
-            text = self.rows.text()
-            if self.some_exist:
-                text = ["if exists:", *indent(text)]
-            finish = ["for i in range(left):", *indent([*self.row, *text, "sums_row += sums_ld"])]
+        text = self.rows.text()
+        if self.some_exist:
+            text = ["if exists:", *indent(text)]
         return [
             "left = imin(left, height)",
             *self.table,
@@ -243,7 +237,8 @@ class MacroKernel:
             *([] if self.steady or self.tile.step > 1 else self._touch()),
             *self._run(),
             "if finish:",
-            *indent([*self.before_rows, *finish]),
+            *indent([*self.before_rows, "for i in range(left):"]),
+            *indent([*self.row, *text, "sums_row += sums_ld"], 2),
             "row += left",
         ]
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ....statements import indent
+from ...host import CACHE_LINE
+from ...machine import machine
 from ...microkernels.tile_table import MATRIX_BLOCK
 from ...records import Record, RecordText
 from ..macro_kernel import next_height, run_tile
-from .kernel import CALL, WinogradWriter
+from .kernel import CALL, WinogradWriter, filter_plane
 from .transform_table import INPUT_PLACE, PAIRED, SCALE, SMALL_BITS
 
 __all__ = ["PartsWriter"]
@@ -40,8 +42,11 @@ class PartsWriter(WinogradWriter):
         return 2 * words + self.block.tiles
 
     def _declare(self, words: int) -> None:
-        depth = self.tile.depth(self.problem.group_in)
-        self.arguments.integers(low=words, factors=2 * words, row_words=self._row(depth))
+        tile, depth = self.tile, self.tile.depth(self.problem.group_in)
+        lines = 0
+        if 4 * self.form.points * filter_plane(self.problem, tile) > machine().l2_bytes // 2:
+            lines = -(-tile.step_bytes // CACHE_LINE // -(-self.block.tiles // tile.rows))
+        self.arguments.integers(low=words, factors=2 * words, row_words=self._row(depth), far_share=lines)
 
     def _transformed_input(self, channels: str) -> list[str]:
         def call(scaled: int) -> str:
@@ -58,13 +63,18 @@ class PartsWriter(WinogradWriter):
         ]
 
     def _products(self) -> list[str]:
-        """Point by point, and at each one block of rows after the other over all panels."""
+        """Point by point, and at each one block of rows after the other over all panels. Where filters come from beyond
+        the L2 cache, each block asks for a share of the next point's."""
         return [
             "if narrow:",
             "    wide -= 1",
             f"for point in range({self.form.points}):",
             *indent([
-                self.tile_block.put("w", "offset(w, point * v_plane + (group * panels + p0) * w_panel)"),
+                "first_panel = point * v_plane + (group * panels + p0) * w_panel",
+                self.tile_block.put("w", "offset(w, first_panel)"),
+                "far = first_panel + v_plane",
+                f"far_lines = far_share if point + 1 < {self.form.points} else 0",
+                self.tile_block.put("far_lines", "far_lines"),
                 "row = 0",
                 "while row < count:",
                 *indent([
@@ -73,9 +83,10 @@ class PartsWriter(WinogradWriter):
                     *self.tile_block.fill(
                         exist="imin(left, height)", x_row="row_words", x_low="low",
                         x="offset(u, point * u_plane + row * row_words)",
-                        acc="offset(products, point * m_plane + row * sums_ld)",
+                        acc="offset(products, point * m_plane + row * sums_ld)", far="offset(w, far)",
                     ),
                     *run_tile(self.tile, self.arguments, self.tile_block),
+                    "far += far_lines * depth",
                     "row += height",
                 ]),
             ]),
