@@ -266,4 +266,11 @@ class SimplifyQdq(RulePass):
     what moves values between them."""
 
     name = "simplify_qdq"
-    rules = (centred_values, *QUANTIZED_RULES, quantized_dot, quantized_convolution, quantized_transposed_convolution, integer_dot)
+    rules = (
+        centred_values,
+        *QUANTIZED_RULES,
+        quantized_dot,
+        quantized_convolution,
+        quantized_transposed_convolution,
+        integer_dot,
+    )

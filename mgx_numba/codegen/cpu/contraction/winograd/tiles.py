@@ -30,7 +30,7 @@ from .blocks import Block, given_block, stacked_panels, tiles_of
 from .form import Form
 from .kernel import filter_plane
 from .solver import ConvWinograd
-from .tiles_kernel import PartsWriter
+from .tiles_kernel import PartsWriter, row_words
 from .transform_table import PAIRED
 
 __all__ = ["ConvWinogradTiles"]
@@ -137,9 +137,10 @@ def _best_block(
     panels, depth = panel_count(tile, problem.group_out), tile.depth(problem.group_in)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     words = tile.packing.parts * form.points * depth
+    held = tile.packing.parts * form.points * row_words(tile, depth)
     room = _NEAR_EIGHTHS * here.l2_bytes // 8
     counts = {n for n in _TILE_COUNTS if n < tiles} | {min(tiles, -(-tiles // share)) for share in range(1, 9)}
-    counts = {n for n in counts if n <= tile.rows or 4 * words * n <= room} or {min(tiles, tile.rows)}
+    counts = {n for n in counts if n <= tile.rows or 4 * held * n <= room} or {min(tiles, tile.rows)}
     splits = {-(-panels // split) for split in (1, 2, 3, 4, 6, 8, 16)}
     steps, vectors = depth // tile.step, -(-problem.group_out // tile.lanes)
     product = tile.cycles * tile.step * tile.step * tile.vectors  # of 16 rows by a step of a panel
@@ -156,7 +157,7 @@ def _best_block(
         products = form.points * (p_block * (heights * steps * product + calls * _PANEL) + calls * _CALL)
         size = 4 * words * p_block * tile.columns
         whole = 4 * words * panels * tile.columns
-        near = whole + 4 * words * count <= here.l2_bytes
+        near = whole + 4 * count * (held + form.points * p_block * tile.columns) <= here.l2_bytes
         reading = size / (_NEAR_RATE if near else _FAR_RATE)
         back = count * (
             min(p_block * tile.vectors, vectors) * (_OUTPUT_POINT * form.points + _OUTPUT_VECTOR * form.out**2)

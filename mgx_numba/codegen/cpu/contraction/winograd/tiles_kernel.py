@@ -12,13 +12,20 @@ from typing import ClassVar
 from ....statements import indent
 from ...host import CACHE_LINE
 from ...machine import machine
+from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import MATRIX_BLOCK
 from ...records import Record, RecordText
 from ..macro_kernel import next_height, run_tile
 from .kernel import CALL, WinogradWriter, filter_plane
 from .transform_table import INPUT_PLACE, PAIRED, SCALE, SMALL_BITS
 
-__all__ = ["PartsWriter"]
+__all__ = ["PartsWriter", "row_words"]
+
+
+def row_words(tile: RegisterTile, depth: int) -> int:
+    """Words from one transformed tile to the next at a point: an odd number of cache lines, so that the rows of a
+    register lie in different sets of the cache."""
+    return (depth // tile.step | 1) * tile.step
 
 
 class PartsWriter(WinogradWriter):
@@ -34,9 +41,7 @@ class PartsWriter(WinogradWriter):
         return self.block.tiles
 
     def _row(self, depth: int) -> int:
-        """An odd number of cache lines, so that the rows of a tile lie in different sets of the cache."""
-        step = self.tile.step
-        return (depth // step | 1) * step
+        return row_words(self.tile, depth)
 
     def _input_words(self, words: int) -> int:
         return 2 * words + self.block.tiles
