@@ -30,7 +30,7 @@ __all__ = ["ConvTransposedTiles"]
 
 
 class ConvTransposedTiles(Solver[ConvProblem]):
-    """A transposed convolution whose kernel is as large as its stride: of float32 in parts, by bfloat16, of integers."""
+    """A transposed convolution whose kernel is as large as its stride: of float32 in parts, bfloat16 or integers."""
 
     name = "conv_transposed_tiles"
     looks_at_values = True

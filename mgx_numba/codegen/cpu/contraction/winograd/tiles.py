@@ -39,7 +39,10 @@ _SMALLEST_FILTER = 2.0**-40
 """The largest transformed filter of a column must not be below: with inputs above 2**-63 products are far above the
 denormals."""
 _NEAR_EIGHTHS = 6
-"""Of the L2 cache, for the transformed tiles of a task."""
+"""Of the L2 cache, for the transformed tiles of a task and their products where filters pass by. Those that are at most
+`_KEPT_EIGHTHS` of it stay there: 196 tiles of 128 channels took 0.19 ms in blocks of 32, and 0.29 to 0.41 in blocks of
+96, which together with filters are more than the cache."""
+_KEPT_EIGHTHS = 5
 _TILE_COUNTS = (32, 64, 96, 128, 192)
 """Tiles of a task that are tried besides equal shares: multiples of the register tile's rows."""
 
@@ -52,8 +55,11 @@ _CALL = 100.0
 """Of a call of the register tile."""
 _PANEL = 250.0
 """Of a panel for a block of rows: four registers of sums are stored, and the next wait for their first operands."""
-_NEAR_RATE, _FAR_RATE = 24.0, 8.0
+_NEAR_RATE, _FAR_RATE = 24.0, 6.0
 """Bytes of filters a cycle from the L2 cache and from beyond it (12 to 29 GB/s a thread, Emerald Rapids)."""
+_FEW_TILES, _COLD_RATE = 64, 3.0
+"""Fewer tiles meet filters that no task has read before: of 256 channels 49 took 0.54 ms (directly 0.48), 256 tiles 1.0
+to 1.2 ms (directly 1.6; two threads of an Emerald Rapids)."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +146,16 @@ def _best_block(
     held = tile.packing.parts * form.points * row_words(tile, depth)
     room = _NEAR_EIGHTHS * here.l2_bytes // 8
     counts = {n for n in _TILE_COUNTS if n < tiles} | {min(tiles, -(-tiles // share)) for share in range(1, 9)}
-    counts = {n for n in counts if n <= tile.rows or 4 * held * n <= room} or {min(tiles, tile.rows)}
     splits = {-(-panels // split) for split in (1, 2, 3, 4, 6, 8, 16)}
     steps, vectors = depth // tile.step, -(-problem.group_out // tile.lanes)
     product = tile.cycles * tile.step * tile.step * tile.vectors  # of 16 rows by a step of a panel
+    filters = 4 * words * tile.columns
+    far_rate = _COLD_RATE if tiles < _FEW_TILES else _FAR_RATE
     best, best_cycles = Block(1, 1, 1, 0), math.inf
     for count, p_block in itertools.product(sorted(counts), sorted(splits)):
-        if p_block > stacked_panels(tile, form) or 4 * form.points * count * p_block * tile.columns > room:
+        size = 4 * count * (held + form.points * p_block * tile.columns)
+        free = here.l2_bytes - filters * panels if 8 * filters * panels <= _KEPT_EIGHTHS * here.l2_bytes else room
+        if p_block > stacked_panels(tile, form) or (size > min(free, room) and (count > tile.rows or p_block > 1)):
             continue
         blocks, p_blocks = problem.groups * -(-tiles // count), -(-panels // p_block)
         claim = -(-blocks * p_blocks // threads)
@@ -155,10 +164,7 @@ def _best_block(
         heights = -(-count // tile.step)
         calls = -(-count // tile.rows)
         products = form.points * (p_block * (heights * steps * product + calls * _PANEL) + calls * _CALL)
-        size = 4 * words * p_block * tile.columns
-        whole = 4 * words * panels * tile.columns
-        near = whole + 4 * count * (held + form.points * p_block * tile.columns) <= here.l2_bytes
-        reading = size / (_NEAR_RATE if near else _FAR_RATE)
+        reading = filters * p_block / (_NEAR_RATE if filters * panels + size <= here.l2_bytes else far_rate)
         back = count * (
             min(p_block * tile.vectors, vectors) * (_OUTPUT_POINT * form.points + _OUTPUT_VECTOR * form.out**2)
             + _OUTPUT_PIXEL * form.out**2

@@ -48,9 +48,9 @@ class PartsWriter(WinogradWriter):
 
     def _declare(self, words: int) -> None:
         tile, depth = self.tile, self.tile.depth(self.problem.group_in)
-        lines = 0
-        if 4 * self.form.points * filter_plane(self.problem, tile) > machine().l2_bytes // 2:
-            lines = -(-tile.step_bytes // CACHE_LINE // -(-self.block.tiles // tile.rows))
+        blocks = -(-self.block.tiles // tile.rows)
+        far = blocks > 1 and 4 * self.form.points * filter_plane(self.problem, tile) > machine().l2_bytes // 2
+        lines = -(-tile.step_bytes // CACHE_LINE // blocks) if far else 0
         self.arguments.integers(low=words, factors=2 * words, row_words=self._row(depth), far_share=lines)
 
     def _transformed_input(self, channels: str) -> list[str]:
@@ -69,7 +69,7 @@ class PartsWriter(WinogradWriter):
 
     def _products(self) -> list[str]:
         """Point by point, and at each one block of rows after the other over all panels. Where filters come from beyond
-        the L2 cache, each block asks for a share of the next point's."""
+        the L2 cache, each of several blocks asks for a share of the next point's."""
         return [
             "if narrow:",
             "    wide -= 1",
