@@ -200,7 +200,7 @@ def _convolution(batch: int, side: int, channels: int, kernel: int, type: Type) 
 
 
 PEAKS = {
-    "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 494e12 / 3, "highest": 67e12,
+    "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 989e12 / 3, "highest": 67e12,
 }  # fmt: skip
 """Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
 GEMMS = ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768))

@@ -9,7 +9,7 @@ from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
+__all__ = ["TILES", "TileQuestion", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -28,6 +28,16 @@ for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth tim
 EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
 """Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills
 the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
+
+
+PRODUCER_REGISTERS, MOST_TAKEN = 40, 240
+"""Registers of the producer's threads where it gives others to warpgroups, and those that these take at most."""
+HALVING_REGISTERS = 72
+"""Registers besides sums of a thread that multiplies float32 in parts: 16 words that are multiplied, 16 of the next
+slice, 16 that these are made of, and places."""
+PART_SLICES = 32
+"""Slices of float32 in parts that tensor cores add up; longer sums are added to by ordinary additions. Each of the six
+instructions of a slice may cut off the last bit of a sum."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,27 @@ class WarpgroupTile:
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     @property
+    def part_threads(self) -> int:
+        """Threads of a block that multiplies parts of float32 (`wgmma_parts`): the producer is a warpgroup where there
+        are several others, so that it can give them registers."""
+        return self.threads if self.rows == 64 else self.consumers + WARPGROUP
+
+    @property
+    def part_registers(self) -> int:
+        """Registers of a thread that multiplies in such a block."""
+        groups = self.part_threads // WARPGROUP
+        if self.part_threads == self.threads:
+            warps = -(-self.threads // WARP // PARTS) * self.blocks
+            return min(MOST_REGISTERS, PART_REGISTERS // (WARP * warps))
+        each = PART_REGISTERS // (WARP * groups * self.blocks) // 8 * 8
+        return min(MOST_TAKEN, (each * groups - PRODUCER_REGISTERS) // (groups - 1) // 8 * 8)
+
+    def fits_parts(self, slices: int) -> bool:
+        """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`."""
+        sums = self.columns // 2 * (2 if slices > PART_SLICES else 1)
+        return sums + HALVING_REGISTERS <= self.part_registers
+
+    @property
     def shared_bytes(self) -> int:
         """Memory of a block besides its barriers."""
         return self.stages * self.stage_bytes
@@ -124,6 +155,9 @@ PAIRED = 3010
 """The same of a cluster's blocks, whose columns come once for all of them."""
 ARRIVAL = 40
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
+GATHERED = 25
+"""The same of a convolution of float32 in parts: 60 tiles of 3 x 3 convolutions of ResNet-50 for 32 images took 0.85 to
+1.15 times as long as that says."""
 LATENCY = 2100
 """Until a slice is there that was asked for, which the stages of a ring share."""
 BEGINNING = 4200
@@ -138,6 +172,9 @@ ADDING = 3000.0
 """Bytes of parts that all of the device writes and reads a cycle."""
 
 
+PART_PRODUCTS = 1.5
+"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes: six instructions in the place of
+four."""
 READING = 1400
 """Until what an epilogue reads beside the sums is there, for vectors that a lane asks for together: on an H200 a
 convolution of 64 to 256 channels takes 24 us and with a residual 59, one of 128 to 512 channels 12 and 34."""
@@ -151,56 +188,64 @@ def multiprocessors() -> int:
         return LARGE_DEVICE
 
 
-def chosen_tile(
-    rows: int, columns: int, slices: int, planes: int, widths: int = 8, reads: bool = False
-) -> tuple[WarpgroupTile, int]:
-    """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
-    _, tile, splits = weighed_tiles(rows, columns, slices, planes, widths, reads, multiprocessors())[0]
-    return tile, splits
+@dataclass(frozen=True)
+class TileQuestion:
+    """What a tile is chosen for.
 
-
-@functools.lru_cache(maxsize=1024)
-def weighed_tiles(
-    rows: int, columns: int, slices: int, planes: int, widths: int, reads: bool, cores: int
-) -> tuple[tuple[float, WarpgroupTile, int], ...]:
-    """The tiles that a product can have, and parts of its sums, the fastest ones first: estimated cycles, tile, parts.
-
-    Args:
+    Attributes:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
-        cores: multiprocessors of the device.
+        parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
+        arrival: bytes a cycle that come to a multiprocessor.
     """
+
+    rows: int
+    columns: int
+    slices: int
+    planes: int
+    widths: int = 8
+    reads: bool = False
+    parts: bool = False
+    arrival: int = ARRIVAL
+
+
+def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
+    """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
+    _, tile, splits = weighed_tiles(question, multiprocessors())[0]
+    return tile, splits
+
+
+@functools.lru_cache(maxsize=1024)
+def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles that a product can have on a device of so many multiprocessors, and parts of its sums, the fastest ones
+    first: estimated cycles, tile, parts."""
     candidates = [
-        (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
+        (_cycles(tile, splits, question, cores), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if tile.columns % (question.widths * tile.cluster) == 0
+        and (splits == 1 or question.slices >= splits * LEAST_SLICES)
+        and (not question.parts or tile.fits_parts(-(-question.slices // splits)))
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
-def _cycles(
-    tile: WarpgroupTile,
-    splits: int,
-    rows: int,
-    columns: int,
-    slices: int,
-    planes: int,
-    cores: int,
-    reads: bool,
-) -> float:
+def _cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
     """Estimated time of a product."""
+    rows, columns, planes = question.rows, question.columns, question.planes
     clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns) * planes * splits
     blocks = clusters * tile.cluster
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
-    part = -(-slices // splits)
+    part = -(-question.slices // splits)
     multiplying = tile.rows * tile.columns * SLICE_BYTES / (MULTIPLIES if tile.cluster == 1 else PAIRED)
-    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
+    if question.parts:
+        multiplying *= PART_PRODUCTS
+    slice = max(sharing * max(multiplying, tile.brought_bytes / question.arrival), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
-    if reads and splits == 1:
+    if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     cycles = rounds * (part * slice + storing) + BEGINNING
     if tile.cluster > 1:
