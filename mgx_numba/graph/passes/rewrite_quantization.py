@@ -11,7 +11,7 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
 from .rewriter import RulePass
-from .rules.quantized import EIGHT_BITS
+from .rules.quantized import EIGHT_BITS, INT8
 
 __all__ = ["RewriteQuantization"]
 
