@@ -179,7 +179,7 @@ def test_what_halves_do_not_have_is_what_float32_gives(
         assert np.array_equal(found(got), found(wanted))
     finite = np.isfinite(wanted)
     with np.errstate(all="ignore"):
-        scale = np.nan_to_num(np.abs(a.astype(np.float64)) @ np.abs(values), nan=np.inf)
+        scale = np.nan_to_num(np.abs(a.astype(np.float64)) @ np.abs(values) + np.abs(inputs["r"]), nan=np.inf)
     assert (np.abs(got[finite] - exact[finite]) <= 2e-5 * scale[finite]).all()
 
 
