@@ -19,7 +19,7 @@ from ...printer import numpy_dtype
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
-__all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
+__all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -265,7 +265,7 @@ class BlockAsync:
         self._products.setdefault(first, _Products()).current.append(reading)
         found = p.allocation.data[_swizzled(start, offsets)].view(dtype)
         if dtype == np.float32:
-            found = (found.view(np.int32) & _TF32).view(np.float32)
+            found = kept_by_tf32(found)
         return found
 
     def commit(self, first: int) -> None:
@@ -290,6 +290,11 @@ def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.
     """``sums + left @ right.T`` in the dtype of the sums, in which integers wrap."""
     with np.errstate(all="ignore"):
         return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
+
+
+def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:
+    """The bits of float32 numbers that TF32 keeps."""
+    return (numbers.view(np.int32) & _TF32).view(np.float32)
 
 
 class Copies:
