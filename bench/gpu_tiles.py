@@ -1,8 +1,10 @@
 """Every tile of the warpgroup products on the shapes of networks, beside torch: what the choice of tiles rests on.
 
-    python -m bench.gpu_tiles [gemm] [conv] [--only TEXT] [--json FILE]
+    python -m bench.gpu_tiles [gemm] [conv] [--only TEXT] [--tiles TILES] [--json FILE]
 
 Each is checked against float32, and timed as 20 launches of a graph; torch's products and convolutions are timed alike.
+Tiles besides those of the package are written as 128x192s5b1c2a1: rows, columns, stages, blocks of a multiprocessor,
+and rows and columns of a cluster's tiles.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import re
 import sys
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
@@ -31,6 +34,8 @@ from mgx_numba.errors import MgxError
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
 F16 = ElementTypes("float16", "float16", "float16", "float16")
+MORE: list[WarpgroupTile] = []
+"""Tiles besides those of the package."""
 REPEATS = 20
 SCRATCH_BYTES = 256 << 20
 LOCAL_BYTES = 3
@@ -39,7 +44,8 @@ GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
     (3072, 3072, 768, False), (3072, 768, 3072, False), (197, 3072, 768, False), (197, 768, 3072, False),
-    (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False),
+    (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
+    (1568, 512, 4608, False), (6272, 256, 1024, False),
 )  # fmt: skip
 """Rows, columns, depth, and whether the right operand has its columns side by side."""
 CONVS = tuple(
@@ -88,23 +94,25 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     assert not wgmma_refusal(placed), wgmma_refusal(placed)
     rows, columns = size_of(problem)
     yield None, 0, wgmma_solution(placed)
-    for tile in TILES:
+    for tile in (*TILES, *MORE):
         for splits in (1, 2, 4, 8):
             if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
                 continue
-            if splits > 1 and tile.rows * tile.columns > 128 * 128:
+            if splits > 1 and tile.rows * tile.columns > 128 * 256:
                 continue
             try:
                 solution = wgmma_solution(placed, tile, splits)
             except MgxError:
                 continue
-            tiles = tile.cluster * -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns)
+            high, wide = tile.rows * tile.cluster, tile.columns * tile.across
+            tiles = tile.cluster * tile.across * -(-rows // high) * -(-columns // wide)
             if splits == 1 or (len(solution.launches) > 1 and tiles <= 132):
                 yield tile, splits, solution
 
 
-def compile_part(part: int, parts: int, given: list[GemmProblem | ConvProblem]) -> int:
+def compile_part(part: int, parts: int, given: list[GemmProblem | ConvProblem], more: list[WarpgroupTile]) -> int:
     """Compile this process's share of all kernels into the store."""
+    MORE[:] = more
     kernels = {k.symbol: k for p in given for _, _, solution in candidates(p) for k in solution.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
     cuda_engine().load(mine)
@@ -212,7 +220,7 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         label = "chosen"
         if tile:
             spilt = runner.local_bytes(solution)
-            pair = f" c{tile.cluster}" * (tile.cluster > 1)
+            pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
             label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
             label += f" spills {spilt}" * bool(spilt)
         if not error < 2e-3:
@@ -236,8 +244,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
     parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
+    parser.add_argument("--tiles", default="", help="comma-separated tiles besides those of the package")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
+    MORE[:] = [WarpgroupTile(*map(int, re.findall(r"\d+", text))) for text in given.tiles.split(",") if text]
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
@@ -247,7 +257,7 @@ def main() -> int:
     problems = {name: p for name, p in problems.items() if name.startswith(tuple(given.only.split(",")))}
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
-        asked = [pool.submit(compile_part, k, workers, list(problems.values())) for k in range(workers)]
+        asked = [pool.submit(compile_part, k, workers, list(problems.values()), MORE) for k in range(workers)]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)
     import torch
 

@@ -55,8 +55,8 @@ def test_units_of_a_gpu() -> None:
     def named(line: str) -> str:
         return gpu_units.unit_of([KernelSource("gpu", "k", f"def kernel(args):\n    {line}\n")])
 
-    assert named("sums = wgmma_float16(sums, own, theirs, 0)") == "float16 on tensor cores"
+    assert named("sums = wgmma_float16(sums, own, theirs, 0, 4)") == "float16 on tensor cores"
     assert named("c = mma_bfloat16(c, a, b)") == "bfloat16 on tensor cores"
     assert named("c = mma_float32(c, a, b)") == "TF32"
-    assert named("sums = wgmma_int8(sums, own, theirs, 0)") == "int8 on tensor cores"
+    assert named("sums = wgmma_int8(sums, own, theirs, 0, 4)") == "int8 on tensor cores"
     assert named("sums = wgmma_zero(64)") == named("c = fma(a, b, c)") == ""

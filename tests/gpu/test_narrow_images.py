@@ -95,6 +95,9 @@ def test_what_is_made_of_a_problem() -> None:
     assert (filled.channels, filled.before, filled.lens[-1]) == (8, (0, 3), 229)
     assert filled.problem.in_channels == 56 and filled.problem.kernel == (7, 1)
     assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 8, 224, 229)
+    ragged = filled_images(stem, ragged=True)
+    assert ragged is not None
+    assert (ragged.channels, ragged.problem.in_channels, ragged.lens[-1]) == (4, 28, 230)
     weights = np.random.default_rng(0).standard_normal((64, 3, 7, 7))
     packed = filled.weights(weights).reshape(64, 7, 8, 7)
     assert np.array_equal(packed[:, :, :3], weights.transpose(0, 3, 1, 2)) and not packed[:, :, 3:].any()

@@ -26,10 +26,14 @@ TYPES = ("float16", "bfloat16")
 """Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 SLICE = 64
 """Elements of 128 bytes: features that one call multiplies, and keys."""
+STEP_BYTES = 32
+"""Bytes of the features that one instruction multiplies."""
 ROWS = 64
 """Queries of a warpgroup."""
 LEAST_QUERIES = 33
 """Queries from which on half of a warpgroup's rows are some."""
+LEAST_BLOCKS = 132
+"""Blocks of four warpgroups from which on each multiprocessor of a large device has one."""
 MOST_FEATURES = 256
 """Columns of one instruction, and features of which a thread's sums fit its registers."""
 BOX_BYTES = SLICE * SLICE * 2
@@ -69,15 +73,18 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     """The tile that should be the fastest; of those that were measured on an H200.
 
     Blocks of one warpgroup share a multiprocessor, so that one makes weights while another multiplies: 8 x 12 heads of
-    384 queries and keys of 64 features take 16.3 us and 18.3 to 21 with two warpgroups. Where these read what is not
-    there, since features are no whole rows of 128 bytes, or where there are more features than their registers hold
-    sums of, each tile of keys is better brought for two: 2 x 8 heads of 4096 of 40 features take 188 us and 289, 4 x 16
-    of 2048 of 128 322 and 387.
+    384 queries and keys of 64 features take 16.2 us and 18.3 to 21 with two warpgroups. Where features are no whole
+    rows of 128 bytes, of which the copy engine brings one in some nine cycles, or where there are more features than
+    their registers hold sums of, each tile of keys is better brought for more: 2 x 8 heads of 4096 of 40 features take
+    302 us, 174 with two warpgroups and 163 with four, 4 x 16 of 2048 of 128 take 387 and 307 with two.
     """
     features = max(problem.depth, problem.width)
     if features > SLICE:
         return AttentionTile(2, 128 if features <= 2 * SLICE else 64, 2, 1)
-    return AttentionTile(1, 128, 2, 2) if features == SLICE else AttentionTile(2, 64, 3, 1)
+    if features == SLICE:
+        return AttentionTile(1, 128, 2, 2)
+    many = -(-problem.queries // (4 * ROWS)) * problem.heads * problem.batch >= LEAST_BLOCKS
+    return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
 
 
 class WarpgroupAttentionText(AttentionText):
@@ -90,7 +97,9 @@ class WarpgroupAttentionText(AttentionText):
         self.keys, self.threads, self.together = tile.keys, 128 * tile.warpgroups, tile.blocks
         self.rows = ROWS * tile.warpgroups
         self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
-        self.width = SLICE * self.across
+        self.width = -(-problem.width // 8) * 8
+        size = ITEMSIZE[problem.dtype]
+        self.steps = [-(-min(problem.depth - SLICE * k, SLICE) * size // STEP_BYTES) for k in range(self.deep)]
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
@@ -252,7 +261,7 @@ class WarpgroupAttentionText(AttentionText):
             q = f"offset(own_q, {piece * self.rows * SLICE})"
             k = f"offset(tile_k, next * {self.key_bytes // 2} + {piece * self.keys * SLICE})"
             what = f"wgmma_{dtype}(scores" if piece else f"wgmma_{dtype}_first({self.keys}"
-            buffer.line(f"scores = {what}, {q}, {k}, 0)")
+            buffer.line(f"scores = {what}, {q}, {k}, 0, {self.steps[piece]})")
         buffer.line("wgmma_commit()")
 
     def _read_scores(self, buffer: CodeBuffer, pending: int) -> None:

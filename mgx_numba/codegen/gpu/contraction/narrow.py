@@ -66,9 +66,12 @@ class FilledImages:
         return np.ascontiguousarray(together).reshape(outputs, -1, *taps[:-1], 1)
 
 
-def filled_images(problem: ConvProblem) -> FilledImages | None:
+def filled_images(problem: ConvProblem, ragged: bool = False) -> FilledImages | None:
     """The images that a convolution should be computed from; None if its channels are whole vectors, or would have to
-    be more than `MOST_FILLED` times as many."""
+    be more than `MOST_FILLED` times as many.
+
+    ``ragged``: those of the result may be no whole vectors, where the kernel reads no further.
+    """
     size = ITEMSIZE[problem.types.a]
     lanes = VECTOR_BYTES // size
     if problem.in_channels % lanes == 0 or problem.groups > 1 or problem.transposed or problem.prologue is not None:
@@ -79,7 +82,7 @@ def filled_images(problem: ConvProblem) -> FilledImages | None:
         found = [_in_squares(problem, lanes, rows) for rows in range(problem.stride[0], 2 * problem.kernel[0])]
     if not any(found):
         straight = problem.dilation[-1] == 1 and min(pads[len(problem.kernel) - 1 :: len(problem.kernel)]) >= 0
-        found = [_in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)]
+        found = [_in_rows(problem, lanes, 1 if ragged else lanes) if straight else _with_zeros(problem, lanes)]
     most = MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels
     fitting = (f for f in found if f is not None and f.channels * prod(f.block) <= most * prod(f.step))
     return min(fitting, key=_work, default=None)
@@ -101,11 +104,12 @@ def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
     return FilledImages(filled, lens, channels, (0,) * rank, (1,) * rank, (1,) * rank)
 
 
-def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
-    """Pixels under a row of the filter as one, without others: zero times an infinite one is no zero."""
+def _in_rows(problem: ConvProblem, lanes: int, whole: int) -> FilledImages:
+    """Pixels under a row of the filter as one, of a multiple of ``whole`` channels, without others: zero times an
+    infinite one is no zero."""
     taps, step, before = problem.kernel[-1], problem.stride[-1], problem.pads_begin[-1]
     channels = 1 << (problem.in_channels - 1).bit_length()
-    while channels * step % lanes or channels * taps % lanes:
+    while channels * step % lanes or channels * taps % whole:
         channels *= 2
     together = max(1, lanes // channels)
     outer, across = problem.in_lens[:-1], problem.out_lens[-1]

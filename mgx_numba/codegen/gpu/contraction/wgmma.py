@@ -29,6 +29,7 @@ from .operands import Extent, ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
+from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
@@ -51,6 +52,8 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
+STEP_BYTES = 32
+"""Bytes of the sum that one instruction multiplies."""
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
@@ -80,6 +83,8 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
     lanes = VECTOR_BYTES // product.size
     if isinstance(problem, GemmProblem):
         return _gemm_refusal(problem, lanes)
+    if problem.group_in % lanes and (problem.groups > 1 or not placed.constant):
+        return "the channels of a group are no whole vectors"  # constant weights are, see `ring.pack_columns`
     return _convolution_refusal(problem, lanes)
 
 
@@ -105,9 +110,9 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
     if full.kernel[0] > 1 or full.in_lens[0] > 1:
         return "a tensor map of images has two spatial dimensions"
     slice = SLICE_BYTES // VECTOR_BYTES * lanes
-    if full.group_in % lanes or any(s % lanes for s in full.x_strides):
-        return "the channels of a group are no whole vectors"
-    if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
+    if any(s % lanes for s in full.x_strides):
+        return "the input's pixels are no whole vectors apart"
+    if 2 * -(-full.group_in // lanes) * lanes < slice or (full.groups > 1 and full.group_in % slice):
         return "the channels of a group leave most of a slice empty"
     windows = _windows(full)
     reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
@@ -145,7 +150,7 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     chosen, values = text.tile, text.arguments.values
     name = f"{kind}_warpgroup_{problem.types.out}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=chosen.cluster),
+        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=text.sharing.blocks),
         args=values,
         geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
         flops=problem.flops,
@@ -191,11 +196,13 @@ class _WarpgroupText(ContractionText):
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
-        cluster = self.tile.cluster
-        down, across = self.down, _ = -(-rows // (self.tile.rows * cluster)), -(-columns // self.tile.columns)
+        sharing = self.sharing = Sharing.of(self.tile)
+        down = self.down = -(-rows // (self.tile.rows * sharing.down))
+        across = -(-columns // (self.tile.columns * sharing.side))
         tiles = down * across * planes
-        clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // cluster // self.splits))
-        self.blocks = clusters * cluster
+        clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // sharing.blocks // self.splits))
+        self.blocks = clusters * sharing.blocks
+        self.own_rows, self.own_columns = self.tile.rows // sharing.side, self.tile.columns // sharing.down
         self.arguments.integers(
             down=down, across=across, tiles=tiles, part=part, slices=slices, stride=clusters, planes=planes
         )
@@ -211,6 +218,8 @@ class _WarpgroupText(ContractionText):
         apart = 4 * self.width
         gathered = placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
         self.turns = self.width if gathered else 0
+        depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
+        self.steps = -(-min(depth * product.size, SLICE_BYTES) // STEP_BYTES)
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.slice
 
@@ -227,8 +236,8 @@ class _WarpgroupText(ContractionText):
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
-        across = self.slice if self.turned else self.tile.columns // self.tile.cluster
-        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.tile.rows, 1, 1)))
+        across = self.slice if self.turned else self.own_columns
+        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.own_rows, 1, 1)))
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (self.slice, across, 1, 1)))
 
     def _map_images(self, full: ConvProblem) -> None:
@@ -236,11 +245,12 @@ class _WarpgroupText(ContractionText):
         channels, (_, high, wide) = full.in_channels, full.in_lens
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
-        box = (self.slice, self.tile.rows, 1, 1)
+        box = (self.slice, self.own_rows, 1, 1)
         self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
-        taps, inputs, outputs = full.taps, full.group_in, full.group_out
+        lanes = VECTOR_BYTES // self.product.size
+        taps, inputs, outputs = full.taps, -(-full.group_in // lanes) * lanes, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        box = (self.slice, 1, self.tile.columns // self.tile.cluster, 1)
+        box = (self.slice, 1, self.own_columns, 1)
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
@@ -281,19 +291,18 @@ class _WarpgroupText(ContractionText):
             "end = imin(slices, begin + part)",
             "slot = 0",
             "phase = 0",
-            f"tile = idiv32(block_index(0), {tile.cluster})",
-            f"rank = {'cluster_rank()' if tile.cluster > 1 else 0}",
         ):
             buffer.line(line)
+        self.sharing.begin(buffer)
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.cluster * tile.rows // 64})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {self.sharing.readers * tile.rows // 64})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
-        together = "cluster_barrier()" if tile.cluster > 1 else "barrier()"
+        together = "cluster_barrier()" if self.sharing.blocks > 1 else "barrier()"
         buffer.line(together)
         with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
             self._begin_ring(buffer)
@@ -313,7 +322,7 @@ class _WarpgroupText(ContractionText):
                 self._place(buffer)
                 self._tile(buffer)
                 buffer.line("tile = tile + stride")
-        if tile.cluster > 1:  # no block ends before all that comes from another one is there
+        if self.sharing.blocks > 1:  # no block ends before all that comes from another one is there
             buffer.line(together)
         return buffer.lines
 
@@ -325,7 +334,7 @@ class _WarpgroupText(ContractionText):
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
-        rows = self.tile.rows * self.tile.cluster
+        rows = self.tile.rows * self.sharing.down
         if self.down > NEIGHBOURS:
             buffer.line(f"band = idiv32(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
@@ -335,9 +344,11 @@ class _WarpgroupText(ContractionText):
         else:
             buffer.line("aside = idiv32(number, down)" if self.down > 1 else "aside = number")
             buffer.line(f"first_row = (number - aside * down) * {rows}")
-        if self.tile.cluster > 1:
-            buffer.line(f"first_row = first_row + rank * {self.tile.rows}")
-        buffer.line(f"first_column = aside * {self.tile.columns}")
+        if self.sharing.down > 1:
+            buffer.line(f"first_row = first_row + rank_down * {self.tile.rows}")
+        buffer.line(f"first_column = aside * {self.tile.columns * self.sharing.side}")
+        if self.sharing.side > 1:
+            buffer.line(f"first_column = first_column + rank_side * {self.tile.columns}")
         self.operands.begin(buffer)
 
     def _advance(self, buffer: CodeBuffer) -> None:
@@ -377,40 +388,29 @@ class _WarpgroupText(ContractionText):
         """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
-        own = self.tile.columns // self.tile.cluster
-        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + rank * {own * self.slice})")
-        buffer.line(f"own_column = first_column + rank * {own}")
+        own = self.own_columns
+        begin = self.sharing.part(own * self.slice, "w")
+        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + {begin})")
+        buffer.line(f"own_column = first_column + {self.sharing.part(own, 'w')}")
         if not isinstance(self._problem, GemmProblem):
-            self._bring(buffer, "to_w", "place4(channel, tap, own_column, plane)")
+            self.sharing.bring(buffer, "w", "to_w", "place4(channel, tap, own_column, plane)")
             return
         along, place = f"k * {self.slice}", self._batch_places(1)
         if not self.turned:
-            self._bring(buffer, "to_w", f"place4({along}, own_column, {place})")
+            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
         for j in range(own // self.slice):
             to = f"offset(to_w, {j * self.slice * self.slice})"
-            self._bring(buffer, to, f"place4(own_column + {j * self.slice}, {along}, {place})")
-
-    def _bring(self, buffer: CodeBuffer, to: str, place: str) -> None:
-        """Emit the request for a box of the right operand, which all blocks of a cluster get."""
-        if self.tile.cluster > 1:
-            buffer.line(f"tensor_load_to_all({to}, map_w, arrived, {place}, {self.tile.cluster})")
-        else:
-            buffer.line(f"tensor_load({to}, map_w, arrived, {place})")
-
-    def _release(self, buffer: CodeBuffer) -> None:
-        """Emit the arrival that leaves stage ``last`` to the producers of all blocks of the cluster."""
-        buffer.line("mbarrier_arrive(offset(empty, last))")
-        for k in range(1, self.tile.cluster):
-            buffer.line(f"mbarrier_arrive_at(offset(empty, last), imod(rank + {k}, {self.tile.cluster}))")
+            self.sharing.bring(buffer, "w", to, f"place4(own_column + {j * self.slice}, {along}, {place})")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
         gemm = isinstance(self._problem, GemmProblem)
+        buffer.line(f"own_row = first_row + {self.sharing.part(self.own_rows, 'x')}")
         if not gemm:
             for line in (
-                "image = idiv32(first_row, image_pixels)",
-                "pixel = first_row - image * image_pixels",
+                "image = idiv32(own_row, image_pixels)",
+                "pixel = own_row - image * image_pixels",
                 "line = idiv32(pixel, row_pixels)",
                 "start_y = line * step_y - pad_y",
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
@@ -427,13 +427,14 @@ class _WarpgroupText(ContractionText):
             with buffer.block("else:"):
                 self._ask_right(buffer, "slot")
             buffer.line("arrived = offset(full, slot)")
-            buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements})")
+            begin = self.sharing.part(self.own_rows * self.slice, "x")
+            buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements} + {begin})")
             if gemm:
-                at = f"place4(k * {self.slice}, first_row, {self._batch_places(0)})"
-                buffer.line(f"tensor_load(to_x, map_x, arrived, {at})")
+                at = f"place4(k * {self.slice}, own_row, {self._batch_places(0)})"
+                self.sharing.bring(buffer, "x", "to_x", at)
             else:
                 at = "place4(plane * group_channels + channel, start_x, start_y, image)"
-                buffer.line(f"tensor_load_window(to_x, map_x, arrived, {at}, tap_x * apart_x, tap_y * apart_y)")
+                self.sharing.bring(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
                 buffer.line(f"channel = channel + {self.slice}")
                 with buffer.block("if channel >= group_channels:"):
                     for line in ("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1"):
@@ -462,16 +463,16 @@ class _WarpgroupText(ContractionText):
             buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)})")
+            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)}, {self.steps})")
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
-                self._release(buffer)
+                self.sharing.release(buffer)
             buffer.line("last = slot")
             self._advance(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
-            self._release(buffer)
+            self.sharing.release(buffer)
 
     def _tile(self, buffer: CodeBuffer) -> None:
         """Emit what warpgroups do for a tile: sums, and their way out, pieces of two rows of each thread at a time."""

@@ -38,7 +38,8 @@ class WarpgroupTile:
         rows, columns: of the result; 64 rows for each warpgroup, a multiple of 8 columns for each block of a cluster.
         stages: of its ring.
         blocks: those that share a multiprocessor.
-        cluster: blocks whose tiles lie below one another; each brings a part of the columns to all of them.
+        cluster: blocks of a cluster whose tiles lie below one another; each brings a part of the columns to all.
+        across: those whose tiles lie beside one another; each brings a part of the rows, a multiple of 8, to all.
     """
 
     rows: int
@@ -46,6 +47,7 @@ class WarpgroupTile:
     stages: int
     blocks: int
     cluster: int = 1
+    across: int = 1
 
     @property
     def consumers(self) -> int:
@@ -65,7 +67,7 @@ class WarpgroupTile:
     @property
     def brought_bytes(self) -> int:
         """Those of a stage that each block asks for."""
-        return (self.rows + self.columns // self.cluster) * SLICE_BYTES
+        return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
     @property
     def spare_registers(self) -> int:
@@ -98,9 +100,11 @@ TILES = (
     WarpgroupTile(192, 128, 5, 1),
     WarpgroupTile(192, 64, 7, 1),
     WarpgroupTile(128, 128, 7, 1),
+    WarpgroupTile(128, 128, 7, 1, 1, 2),
     WarpgroupTile(64, 256, 5, 1),
     WarpgroupTile(128, 64, 9, 1),
     WarpgroupTile(64, 128, 9, 1),
+    WarpgroupTile(64, 128, 9, 1, 1, 2),
     WarpgroupTile(64, 64, 14, 1),
     WarpgroupTile(64, 32, 18, 1),
     WarpgroupTile(128, 128, 3, 2),
@@ -192,18 +196,18 @@ def _cycles(
     reads: bool,
 ) -> float:
     """Estimated time of a product."""
-    clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns) * planes * splits
-    blocks = clusters * tile.cluster
+    clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // (tile.columns * tile.across)) * planes * splits
+    blocks = clusters * tile.cluster * tile.across
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (MULTIPLIES if tile.cluster == 1 else PAIRED)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if tile.cluster * tile.across > 1 else MULTIPLIES)
     slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     cycles = rounds * (part * slice + storing) + BEGINNING
-    if tile.cluster > 1:
+    if tile.cluster * tile.across > 1:
         cycles += PAIRING
     if splits > 1:
         cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING

@@ -19,7 +19,7 @@ from ...printer import numpy_dtype
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
-__all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
+__all__ = ["ROW", "STEPS", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -27,6 +27,8 @@ MOST_BARRIERS = 64
 """Barriers of a cluster that clocks have entries for."""
 ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
+STEPS = 4
+"""Instructions of such a call."""
 _TF32 = np.int32(-(1 << 13))
 
 
@@ -233,18 +235,21 @@ class BlockAsync:
     # Products
 
     def multiply(
-        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int
+        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int, steps: int
     ) -> tuple[np.ndarray, int]:
         """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``, which
-        threads may hold; with the number of the group that the products are of."""
+        threads may hold, and the first ``steps`` parts of the sum; with the number of the group that the products are
+        of."""
         depth, columns = ROW // product.size, sums.shape[1]
         if isinstance(a, Place):
             a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
-        right = self._operand(b, first, np.arange(columns * ROW), numpy_dtype(product.b))
+        lines = -(-columns // depth) * depth if turned else columns  # of those that are turned boxes come whole
+        right = self._operand(b, first, np.arange(lines * ROW), numpy_dtype(product.b))
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
-        own = self._products[first]
-        return added_products(sums, a, right.reshape(columns, depth)), own.complete + len(own.committed) + 1
+        own, used = self._products[first], depth * steps // STEPS
+        right = right.reshape(lines, depth)[:columns, :used]
+        return added_products(sums, a[:, :used], right), own.complete + len(own.committed) + 1
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size
