@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
-from mgx_numba.codegen.gpu.contraction.wgmma import wgmma_refusal, wgmma_solution
-from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, WarpgroupTile
+from mgx_numba.codegen.gpu.contraction.wgmma import tile_question, wgmma_refusal, wgmma_solution, wgmma_tiles
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, WarpgroupTile, multiprocessors, tile_cycles
 from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
@@ -36,6 +36,8 @@ from mgx_numba.runtime.gpu.cuda import cuda_engine
 F16 = ElementTypes("float16", "float16", "float16", "float16")
 MORE: list[WarpgroupTile] = []
 """Tiles besides those of the package."""
+NEAR = 1.7
+"""Times the best estimate that the tiles are measured up to which the cost model has for slower."""
 REPEATS = 20
 SCRATCH_BYTES = 256 << 20
 LOCAL_BYTES = 3
@@ -43,9 +45,10 @@ LOCAL_BYTES = 3
 GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
-    (3072, 3072, 768, False), (3072, 768, 3072, False), (197, 3072, 768, False), (197, 768, 3072, False),
+    (3072, 3072, 768, False), (3072, 768, 3072, False), (3072, 768, 3072, True), (197, 3072, 768, False),
+    (197, 768, 3072, False),
     (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
-    (1568, 512, 4608, False), (6272, 256, 1024, False),
+    (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
 )  # fmt: skip
 """Rows, columns, depth, and whether the right operand has its columns side by side."""
 CONVS = tuple(
@@ -94,11 +97,16 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     assert not wgmma_refusal(placed), wgmma_refusal(placed)
     rows, columns = size_of(problem)
     yield None, 0, wgmma_solution(placed)
+    m, n, slices, planes, _, reads = tile_question(placed)
+    longest = NEAR * wgmma_tiles(placed)[0][0]
     for tile in (*TILES, *MORE):
         for splits in (1, 2, 4, 8):
-            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
+            turned = isinstance(problem, GemmProblem) and problem.b_strides[1] == 1
+            if turned and tile.cluster > 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
+                continue
+            if tile_cycles(tile, splits, m, n, slices, planes, reads, multiprocessors()) > longest:
                 continue
             try:
                 solution = wgmma_solution(placed, tile, splits)

@@ -49,8 +49,9 @@ def on(request: pytest.FixtureRequest) -> Engine:
         (WarpgroupTile(64, 128, 2, 1, 2), 2),
         (WarpgroupTile(64, 64, 2, 1, 1, 2), 2),
         (WarpgroupTile(64, 128, 2, 1, 2, 2), 4),
+        (WarpgroupTile(64, 96, 3, 1), 2),
     ],
-    ids=["", "rounds", "high", "pairs", "beside", "fours"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours", "uneven"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
@@ -218,7 +219,8 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
     (kernel,) = compiled(program, interpreter()).kernels()
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     for wanted in (
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+        "wgmma.mma_async.sync.aligned.m64n",
+        "k16.f32.f16.f16",
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier",
         "mbarrier.try_wait.parity",
         "st.global.v4",

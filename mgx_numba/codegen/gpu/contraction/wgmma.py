@@ -41,7 +41,7 @@ from .wgmma_tiles import (
     weighed_tiles,
 )
 
-__all__ = ["wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
+__all__ = ["tile_question", "wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
@@ -152,7 +152,7 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     launch = Launch(
         kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=text.sharing.blocks),
         args=values,
-        geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
+        geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.stages * text.stage_bytes),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
@@ -162,11 +162,11 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     """The tiles of a contraction that is not refused, see `weighed_tiles`."""
-    return weighed_tiles(*_tile_question(placed), multiprocessors())
+    return weighed_tiles(*tile_question(placed), multiprocessors())
 
 
-def _tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, int, bool]:
-    """What `chosen_tile` is asked."""
+def tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, int, bool]:
+    """What `chosen_tile` is asked of a contraction that is not refused."""
     problem = placed.request.problem
     extent = Extent.of(problem)
     slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
@@ -191,9 +191,12 @@ class _WarpgroupText(ContractionText):
         self.product = product
         self.slice = SLICE_BYTES // product.size
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
-        rows, columns, slices, planes, widths, self.reads = question = _tile_question(placed)
+        rows, columns, slices, planes, widths, self.reads = question = tile_question(placed)
         self.turned = widths != 8
-        self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
+        tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
+        wide = -(-tile.columns // widths) * widths  # of turned columns whole boxes are brought
+        self.stage_bytes = (tile.rows + wide) * SLICE_BYTES
+        self.tile = replace(tile, stages=min(tile.stages, tile.shared_bytes // self.stage_bytes))
         part = -(-slices // splits)
         self.splits = -(-slices // part)
         sharing = self.sharing = Sharing.of(self.tile)
@@ -221,7 +224,7 @@ class _WarpgroupText(ContractionText):
         depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
         self.steps = -(-min(depth * product.size, SLICE_BYTES) // STEP_BYTES)
         self.left_elements = self.tile.rows * self.slice
-        self.right_elements = self.tile.columns * self.slice
+        self.right_elements = wide * self.slice
 
     def _map_matrices(self, problem: GemmProblem) -> None:
         """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
@@ -387,7 +390,7 @@ class _WarpgroupText(ContractionText):
     def _ask_right(self, buffer: CodeBuffer, stage: str) -> None:
         """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
         buffer.line(f"arrived = offset(full, {stage})")
-        buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
+        buffer.line(f"mbarrier_expect(arrived, {self.stage_bytes})")
         own = self.own_columns
         begin = self.sharing.part(own * self.slice, "w")
         buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + {begin})")
@@ -399,7 +402,7 @@ class _WarpgroupText(ContractionText):
         if not self.turned:
             self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
-        for j in range(own // self.slice):
+        for j in range(-(-own // self.slice)):
             to = f"offset(to_w, {j * self.slice * self.slice})"
             self.sharing.bring(buffer, "w", to, f"place4(own_column + {j * self.slice}, {along}, {place})")
 

@@ -9,7 +9,7 @@ from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
+__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "tile_cycles", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -172,30 +172,24 @@ def weighed_tiles(
     Args:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
-        widths: a tile's columns are a multiple of it.
+        widths: columns that a block brings are a multiple of it.
         reads: whether the epilogue reads something for each sum.
         cores: multiprocessors of the device.
     """
     candidates = [
-        (_cycles(tile, splits, rows, columns, slices, planes, cores, reads), tile, splits)
+        (tile_cycles(tile, splits, rows, columns, slices, planes, reads, cores), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if (tile.cluster == 1 or tile.columns % (widths * tile.cluster) == 0)
+        and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
-def _cycles(
-    tile: WarpgroupTile,
-    splits: int,
-    rows: int,
-    columns: int,
-    slices: int,
-    planes: int,
-    cores: int,
-    reads: bool,
+def tile_cycles(
+    tile: WarpgroupTile, splits: int, rows: int, columns: int, slices: int, planes: int, reads: bool, cores: int
 ) -> float:
-    """Estimated time of a product."""
+    """Estimated cycles of a multiprocessor that a product takes; arguments as of `weighed_tiles`."""
     clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // (tile.columns * tile.across)) * planes * splits
     blocks = clusters * tile.cluster * tile.across
     rounds = -(-blocks // (cores * tile.blocks))
