@@ -272,9 +272,11 @@ def main() -> int:
     torch.backends.cudnn.benchmark = True
     torch.cuda.init()
     runner = Runner()
-    figures = [compare(torch, runner, name, problem) for name, problem in problems.items()]
-    if given.json:
-        Path(given.json).write_text(json.dumps(figures))
+    figures = []
+    for name, problem in problems.items():
+        figures.append(compare(torch, runner, name, problem))
+        if given.json:  # also what there is so far, in case that time runs out
+            Path(given.json).write_text(json.dumps(figures))
     return 0
 
 
