@@ -101,8 +101,7 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     longest = NEAR * wgmma_tiles(placed)[0][0]
     for tile in (*TILES, *MORE):
         for splits in (1, 2, 4, 8):
-            turned = isinstance(problem, GemmProblem) and problem.b_strides[1] == 1
-            if turned and tile.cluster > 1 and tile.columns % (64 * tile.cluster):
+            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
                 continue

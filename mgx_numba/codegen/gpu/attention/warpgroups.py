@@ -26,8 +26,8 @@ TYPES = ("float16", "bfloat16")
 """Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 SLICE = 64
 """Elements of 128 bytes: features that one call multiplies, and keys."""
-STEP_BYTES = 32
-"""Bytes of the features that one instruction multiplies."""
+STEP = 16
+"""Features that one instruction multiplies."""
 ROWS = 64
 """Queries of a warpgroup."""
 LEAST_QUERIES = 33
@@ -87,6 +87,11 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
 
 
+def _pieces(features: int) -> list[int]:
+    """Features of each box: as few as there are, since rows that reach beyond a tensor come slowly."""
+    return [min(SLICE, features - first) for first in range(0, features, SLICE)]
+
+
 class WarpgroupAttentionText(AttentionText):
     """The text of one problem."""
 
@@ -98,8 +103,7 @@ class WarpgroupAttentionText(AttentionText):
         self.rows = ROWS * tile.warpgroups
         self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
         self.width = -(-problem.width // 8) * 8
-        size = ITEMSIZE[problem.dtype]
-        self.steps = [-(-min(problem.depth - SLICE * k, SLICE) * size // STEP_BYTES) for k in range(self.deep)]
+        self.steps = [-(-own // STEP) for own in _pieces(problem.depth)]
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
@@ -108,6 +112,8 @@ class WarpgroupAttentionText(AttentionText):
         if problem.causal:
             self.arguments.integer("last_block", down - 1)
         self._plane: dict[str, str] = {}
+        multiplied = [own if own % STEP == 0 else SLICE for own in _pieces(problem.depth)]
+        self._boxes: dict[str, list[int]] = {"q": multiplied, "k": multiplied, "v": _pieces(problem.width)}
         self._map("q", problem.depth, problem.queries, problem.heads, problem.q_strides, self.rows)
         self._map("k", problem.depth, problem.keys, problem.kv_heads, problem.k_strides, tile.keys)
         self._map("v", problem.width, problem.keys, problem.kv_heads, problem.v_strides, SLICE)
@@ -119,8 +125,9 @@ class WarpgroupAttentionText(AttentionText):
         axes = [(features, 1), (positions, strides[2]), (heads, strides[1]), (self.problem.batch, strides[0])]
         moving = [axes[0], *((n, s) if n > 1 and s else (1, lanes) for n, s in axes[1:])]
         lens, steps = (tuple(own) for own in zip(*moving))
-        layout = TensorLayout(self.problem.dtype, lens, steps, (SLICE, box, 1, 1))
-        self.arguments.tensor_map(f"map_{name}", name, layout)
+        for own in sorted({*self._boxes[name]}):
+            layout = TensorLayout(self.problem.dtype, lens, steps, (own, box, 1, 1))
+            self.arguments.tensor_map(f"map_{name}{own}", name, layout)
         head = "head" if name == "q" else "shared_head"
         self._plane[name] = f"{head if lens[2] > 1 else 0}, {'batch' if lens[3] > 1 else 0}"
 
@@ -175,10 +182,11 @@ class WarpgroupAttentionText(AttentionText):
     def _first(self, buffer: CodeBuffer) -> None:
         """Emit the requests for all that there is room for, and the weights of the first tile."""
         with buffer.block("if asks:"):
-            buffer.line(f"mbarrier_expect(come_q, {self.query_bytes})")
-            for piece in range(self.deep):
+            buffer.line(f"mbarrier_expect(come_q, {self._brought('q', self.rows)})")
+            for piece, own in enumerate(self._boxes["q"]):
                 to = f"offset(tile_q, {piece * self.rows * SLICE})"
-                buffer.line(f"tensor_load({to}, map_q, come_q, place4({piece * SLICE}, block_row, {self._plane['q']}))")
+                place = f"place4({piece * SLICE}, block_row, {self._plane['q']})"
+                buffer.line(f"tensor_load({to}, map_q{own}, come_q, {place})")
             for stage in range(self.tile.stages):
                 with buffer.block(f"if begin + {stage * self.keys} < end:"):
                     self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
@@ -232,12 +240,16 @@ class WarpgroupAttentionText(AttentionText):
         """Emit the requests for the tile of keys or of values from ``key`` on."""
         size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
         box = self.keys if name == "k" else SLICE
-        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {size})")
+        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._brought(name, self.keys)})")
         for below in range(0, self.keys, box):
-            for piece in range(pieces):
+            for piece, own in enumerate(self._boxes[name]):
                 to = f"offset(tile_{name}, {slot} * {size // 2} + {(below * pieces + piece * box) * SLICE})"
                 place = f"place4({piece * SLICE}, {key} + {below}, {self._plane[name]})"
-                buffer.line(f"tensor_load({to}, map_{name}, offset(come_{name}, {slot}), {place})")
+                buffer.line(f"tensor_load({to}, map_{name}{own}, offset(come_{name}, {slot}), {place})")
+
+    def _brought(self, name: str, positions: int) -> int:
+        """Bytes of an operand's boxes of so many positions."""
+        return sum(self._boxes[name]) * positions * ITEMSIZE[self.problem.dtype]
 
     def _ask_again(self, buffer: CodeBuffer) -> None:
         """Emit the requests for what takes the place of the keys of the tile before the one whose scores are being

@@ -105,15 +105,11 @@ def ring_refusal(placed: PlacedRequest, capability: tuple[int, int] = LEAST_CAPA
 
 def pack_columns(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
     """Weights of `ConvProblem.weight_lens` as (groups, output channels of a group, taps, input channels); a view of
-    them where their memory allows it. Channels are filled up with zeros to whole vectors, which only `wgmma`
-    does not refuse, of constant weights."""
+    them where their memory allows it."""
     groups, taps, inputs, outputs = problem.groups, problem.taps, problem.group_in, problem.group_out
     if problem.transposed:
-        packed = weights.reshape(groups, inputs, outputs, taps).transpose(0, 2, 3, 1)
-    else:
-        packed = weights.reshape(groups, outputs, inputs, taps).transpose(0, 1, 3, 2)
-    missing = -inputs % (VECTOR_BYTES // ITEMSIZE[problem.types.b])
-    return np.pad(packed, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else packed
+        return weights.reshape(groups, inputs, outputs, taps).transpose(0, 2, 3, 1)
+    return weights.reshape(groups, outputs, inputs, taps).transpose(0, 1, 3, 2)
 
 
 def ring_solution(text: RingText, how: str) -> Solution:

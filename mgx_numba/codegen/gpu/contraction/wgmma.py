@@ -35,6 +35,7 @@ from .wgmma_tiles import (
     AHEAD_REGISTERS,
     EARLY_REGISTERS,
     SLICE_BYTES,
+    STEP_BYTES,
     WarpgroupTile,
     chosen_tile,
     multiprocessors,
@@ -52,8 +53,6 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
-STEP_BYTES = 32
-"""Bytes of the sum that one instruction multiplies."""
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
@@ -83,8 +82,6 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
     lanes = VECTOR_BYTES // product.size
     if isinstance(problem, GemmProblem):
         return _gemm_refusal(problem, lanes)
-    if problem.group_in % lanes and (problem.groups > 1 or not placed.constant):
-        return "the channels of a group are no whole vectors"  # constant weights are, see `ring.pack_columns`
     return _convolution_refusal(problem, lanes)
 
 
@@ -110,9 +107,9 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
     if full.kernel[0] > 1 or full.in_lens[0] > 1:
         return "a tensor map of images has two spatial dimensions"
     slice = SLICE_BYTES // VECTOR_BYTES * lanes
-    if any(s % lanes for s in full.x_strides):
-        return "the input's pixels are no whole vectors apart"
-    if 2 * -(-full.group_in // lanes) * lanes < slice or (full.groups > 1 and full.group_in % slice):
+    if full.group_in % lanes or any(s % lanes for s in full.x_strides):
+        return "the channels of a group are no whole vectors"
+    if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
         return "the channels of a group leave most of a slice empty"
     windows = _windows(full)
     reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
@@ -152,7 +149,7 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     launch = Launch(
         kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=text.sharing.blocks),
         args=values,
-        geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.stages * text.stage_bytes),
+        geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
@@ -193,10 +190,14 @@ class _WarpgroupText(ContractionText):
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
         rows, columns, slices, planes, widths, self.reads = question = tile_question(placed)
         self.turned = widths != 8
-        tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
-        wide = -(-tile.columns // widths) * widths  # of turned columns whole boxes are brought
-        self.stage_bytes = (tile.rows + wide) * SLICE_BYTES
-        self.tile = replace(tile, stages=min(tile.stages, tile.shared_bytes // self.stage_bytes))
+        self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
+        depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
+        own = min(depth * product.size, SLICE_BYTES)
+        self.steps = -(-own // STEP_BYTES)
+        whole = own % STEP_BYTES == 0  # else zeros are brought behind it, too
+        self.used = own // product.size if whole else self.slice
+        rows_bytes, columns_bytes = self.used * product.size, (SLICE_BYTES if self.turned else self.used * product.size)
+        self.stage_bytes = self.tile.rows * rows_bytes + self.tile.columns * columns_bytes
         part = -(-slices // splits)
         self.splits = -(-slices // part)
         sharing = self.sharing = Sharing.of(self.tile)
@@ -221,10 +222,8 @@ class _WarpgroupText(ContractionText):
         apart = 4 * self.width
         gathered = placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
         self.turns = self.width if gathered else 0
-        depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
-        self.steps = -(-min(depth * product.size, SLICE_BYTES) // STEP_BYTES)
         self.left_elements = self.tile.rows * self.slice
-        self.right_elements = wide * self.slice
+        self.right_elements = self.tile.columns * self.slice
 
     def _map_matrices(self, problem: GemmProblem) -> None:
         """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
@@ -240,20 +239,20 @@ class _WarpgroupText(ContractionText):
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
         across = self.slice if self.turned else self.own_columns
-        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.own_rows, 1, 1)))
-        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (self.slice, across, 1, 1)))
+        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.used, self.own_rows, 1, 1)))
+        long = self.slice if self.turned else self.used
+        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (long, across, 1, 1)))
 
     def _map_images(self, full: ConvProblem) -> None:
         """Declare the operands of a convolution."""
         channels, (_, high, wide) = full.in_channels, full.in_lens
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
-        box = (self.slice, self.own_rows, 1, 1)
+        box = (self.used, self.own_rows, 1, 1)
         self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
-        lanes = VECTOR_BYTES // self.product.size
-        taps, inputs, outputs = full.taps, -(-full.group_in // lanes) * lanes, full.group_out
+        taps, inputs, outputs = full.taps, full.group_in, full.group_out
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        box = (self.slice, 1, self.own_columns, 1)
+        box = (self.used, 1, self.own_columns, 1)
         self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
@@ -402,7 +401,7 @@ class _WarpgroupText(ContractionText):
         if not self.turned:
             self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
-        for j in range(-(-own // self.slice)):
+        for j in range(own // self.slice):
             to = f"offset(to_w, {j * self.slice * self.slice})"
             self.sharing.bring(buffer, "w", to, f"place4(own_column + {j * self.slice}, {along}, {place})")
 

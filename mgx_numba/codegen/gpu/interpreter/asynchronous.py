@@ -29,6 +29,8 @@ ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
 STEPS = 4
 """Instructions of such a call."""
+_STALE = 0xFF
+"""What bytes of a row become that a box leaves as they were: NaN in floats, so that nobody reads them unnoticed."""
 _TF32 = np.int32(-(1 << 13))
 
 
@@ -170,8 +172,8 @@ class BlockAsync:
         )  # fmt: skip
         if bool(layout.windows) != bool(taps):
             raise KernelFault("a tensor map of images is loaded by tensor_load_window, others by tensor_load")
-        data = box.reshape(-1, ROW)
-        start, stop = to.start, to.start + data.size
+        data = box.reshape(-1, layout.box[0] * numpy_dtype(layout.dtype).itemsize)
+        start, stop = to.start, to.start + len(data) * ROW
         if start % (8 * ROW):
             raise KernelFault(f"a box begins at byte {start} of {to.allocation.name}, which is no multiple of 1024")
         if stop > to.allocation.data.size:
@@ -179,7 +181,9 @@ class BlockAsync:
                 f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
             )
         self._check_write(to.allocation, start, stop, thread)
-        to.allocation.data[_swizzled(start, np.arange(data.size))] = data.reshape(-1)
+        rows = np.arange(start, stop).reshape(-1, ROW)
+        to.allocation.data[start:stop] = _STALE
+        to.allocation.data[_swizzled(rows[:, : data.shape[1]])] = data
         if to.allocation.written is not None:
             to.allocation.written[start:stop] = True
         self._landings = [x for x in self._landings if not _meets(x, to.allocation, start, stop)]
@@ -267,7 +271,7 @@ class BlockAsync:
         reading = _Reading(p.allocation, start, stop, first)
         self._readings.append(reading)
         self._products.setdefault(first, _Products()).current.append(reading)
-        found = p.allocation.data[_swizzled(start, offsets)].view(dtype)
+        found = p.allocation.data[_swizzled(start + offsets)].view(dtype)
         if dtype == np.float32:
             found = (found.view(np.int32) & _TF32).view(np.float32)
         return found
@@ -334,9 +338,8 @@ def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop:
     return known.allocation is allocation and known.start < stop and start < known.stop
 
 
-def _swizzled(start: int, offsets: np.ndarray) -> np.ndarray:
-    """Where bytes are whose place in rows of 128 bytes is this many after ``start``."""
-    places = start + offsets
+def _swizzled(places: np.ndarray) -> np.ndarray:
+    """Where bytes are whose places in rows of 128 bytes are these."""
     return places ^ (places // ROW % 8 * 16)
 
 

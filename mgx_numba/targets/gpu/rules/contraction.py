@@ -17,7 +17,6 @@ from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_t
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
-from ....codegen.gpu.contraction.wgmma import wgmma_refusal
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
@@ -79,7 +78,9 @@ def _check(body: ScalarBody) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
-    filled = _filled(low, problem) if isinstance(problem, ConvProblem) and weights is not None else None
+    filled = filled_images(problem) if isinstance(problem, ConvProblem) and weights is not None else None
+    if filled is not None and not _takes_vectors(low, filled.problem):
+        filled = None
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
@@ -175,23 +176,18 @@ def _with_blocks(
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
-def _filled(low: Lowering, problem: ConvProblem) -> FilledImages | None:
-    """Images from which kernels compute a convolution with constant weights whose operands come in vectors."""
-    for ragged in (True, False):
-        found = filled_images(problem, ragged)
-        if found is not None:
-            request = Request(found.problem, Epilogue(), (), 1, False)
-            placed = PlacedRequest(request, precision=low.options.precision, constant=True)
-            if not (wgmma_refusal(placed) and refusal(placed) and fma_refusal(placed)):
-                return found
-    return None
+def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
+    """Whether a convolution has kernels whose operands come in vectors."""
+    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
+    return not (refusal(placed) and fma_refusal(placed))
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
     """The images that a convolution reads in the place of its input."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, filled.step, filled.block, low.origin(ins))
+    how = filled.channels, filled.before, filled.step, filled.block
+    launch = filled_channels_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
