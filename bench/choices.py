@@ -1,12 +1,14 @@
 """How good the cost model's choices are: every contraction of the bench models, each in every way that tuning tries.
 
     python -m bench.choices [--models a,b] [--threads 2] [--json bench/data/choices.json]
-    python -m bench.choices --target gpu [--fp16] --models resnet50,bert
+    python -m bench.choices --target gpu [--fp16] [--libraries] --models resnet50,bert
     python -m bench.choices --read bench/data/choices.json [--ship mgx_numba/codegen/tuning/shipped]
 
 The regret of a set of problems is the time of the chosen candidates over that of the best ones, each problem counted as
 often as the models have it, less one. Candidates take turns, and the time of one is a median. The best of many noisy
 medians is too small, so chosen and best candidate are measured once more against each other, and these times count.
+With ``--libraries`` cuBLASLt and cuDNN are among the candidates, and the best ones say how often they win; nothing of
+that is to be shipped.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from bench.table import show
 from mgx_numba import quantize_fp16
 from mgx_numba.api.program import program as public_program
 from mgx_numba.codegen.backend import Backend, backend
+from mgx_numba.codegen.gpu.contraction.library_solvers import LIBRARIES
 from mgx_numba.codegen.tuning.files import best, read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Asked, Candidate, Request
@@ -89,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         family = backend(options.target).family()
         record = {"environment": describe(), "threads": options.threads, "family": family}
         record["problems"] = measure(
-            options.models or case_names(), options.threads, target=options.target, half=options.fp16
+            options.models or case_names(), options.threads, "full", options.target, options.fp16, options.libraries
         )
     if options.json:
         options.json.write_text(_text(record))
@@ -100,10 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(
-    models: Sequence[str], threads: int, scale: str = "full", target: str = "cpu", half: bool = False
+    models: Sequence[str],
+    threads: int,
+    scale: str = "full",
+    target: str = "cpu",
+    half: bool = False,
+    libraries: bool = False,
 ) -> list[dict[str, Any]]:
     """A record for each distinct contraction of the models, in float16 if they shall be ``half``: what was chosen, and
-    the seconds of every candidate."""
+    the seconds of every candidate, with or without those of libraries."""
     found: dict[Any, tuple[Asked, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for name in models:
@@ -127,7 +135,7 @@ def measure(
         if sys.stderr.isatty():
             print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
         try:
-            records.append(_measure(backend(target), request, counts))
+            records.append(_measure(backend(target), request, counts, libraries))
         except MgxError as error:
             print(f" not measured: {error}", file=sys.stderr)
     if sys.stderr.isatty():
@@ -167,13 +175,14 @@ def _bench(request: Any) -> CandidateBench:
     return DeviceBench(engine(), request)
 
 
-def _measure(own: Backend, request: Asked, counts: Counter[str]) -> dict[str, Any]:
+def _measure(own: Backend, request: Asked, counts: Counter[str], libraries: bool) -> dict[str, Any]:
     bench = _bench(request)
-    solvers = own.candidates(request)
+    solvers = [c for c in own.candidates(request) if c.solver not in LIBRARIES or (libraries and _able(bench, c))]
     chosen = solvers[0]
     times = _times(bench, solvers, _ROUNDS)
     winner = min(times, key=times.__getitem__)
     near = [c for s in dict.fromkeys([chosen, winner]) for c in own.refinements(request, s)]
+    near = [c for c in near if c.solver not in LIBRARIES or _able(bench, c)]
     times |= _times(bench, [*dict.fromkeys([chosen, winner, *near])], _ROUNDS)
     fastest = min(times, key=times.__getitem__)
     final = _times(bench, [chosen, fastest], _FINAL_ROUNDS)
@@ -192,12 +201,20 @@ def _measure(own: Backend, request: Asked, counts: Counter[str]) -> dict[str, An
         "best_seconds": final[fastest],
         "seconds": {str(c): seconds for c, seconds in sorted(times.items(), key=lambda item: item[1])},
     }
-    if final[chosen] > _CLEAR * final[fastest]:
+    if final[chosen] > _CLEAR * final[fastest] and fastest.solver not in LIBRARIES:
         date = time.strftime(_DATE, time.gmtime())
         name, configuration = fastest.solver.name, fastest.configuration
         record = TuningRecord(key, own.fingerprint(), name, configuration, final[fastest], date=date)
         found["best_record"] = record.to_json()
     return found
+
+
+def _able(bench: CandidateBench, candidate: Candidate) -> bool:
+    """Whether a library's candidate runs, and computes what kernels do."""
+    try:
+        return bench.sample(candidate) > 0
+    except MgxError:
+        return False
 
 
 def _text(record: dict[str, Any]) -> str:
@@ -256,6 +273,8 @@ def _show(record: dict[str, Any]) -> None:
         [name, str(len(v)), f"{math.exp(median(v)):.2f}", f"{_spread(v):.2f}"] for name, v in sorted(ratios.items())
     ]
     show("Measured over estimated time", ["solver", "problems", "median", "spread"], rows)
+    wins = Counter(p["best"].partition("[")[0] for p in problems)
+    show("Best", ["solver", "problems"], [[name, str(count)] for name, count in wins.most_common()])
 
 
 def _spread(logarithms: list[float]) -> float:
@@ -283,6 +302,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=lambda text: text.split(","), help="cases, such as bert,light_resnet50@8")
     parser.add_argument("--target", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--fp16", action="store_true", help="the models in float16")
+    parser.add_argument("--libraries", action="store_true", help="cuBLASLt and cuDNN among the candidates")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--json", type=Path, help="write everything that was measured")
     parser.add_argument("--read", type=Path, help="show what was measured before")

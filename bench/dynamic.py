@@ -4,7 +4,8 @@
 plans and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall
 clock, so a quiet machine is needed for those; threads tell the CPU seconds of a row, too. Nothing is asserted.
 The part lengths tells how many kernels runs compiled, and how many they took that ``compile`` had not: of another
-program's, from the cache folder. ``--target gpu`` has this part alone, by wall clock.
+program's, from the cache folder; ``--models`` chooses among its networks. ``--target gpu`` has this part alone, by wall
+clock.
 """
 
 from __future__ import annotations
@@ -83,13 +84,15 @@ class _Counted:
 _compiled_kernels = _Counted()
 
 
-def new_lengths(rounds: int, target: str = "cpu") -> None:
+def new_lengths(rounds: int, target: str = "cpu", models: Sequence[str] = ()) -> None:
     """A first run at new lengths less the quickest of others, in milliseconds: of the calling thread's CPU time, on
-    devices by the clock."""
+    devices by the clock. ``models`` are the cases whose names have one of these words, by default all."""
     batch.compile_objects = _compiled_kernels  # type: ignore[assignment]
     print("new lengths: ms beyond the run, by the share of lengths that stay below")
     clock, clock_of_all = (time.thread_time, time.process_time) if target == "cpu" else (time.perf_counter,) * 2
     for name, case in cases().items():
+        if models and not any(word in name for word in models):
+            continue
         begun = clock_of_all()
         net = compiled(case, target=target)
         seconds, kernels = clock_of_all() - begun, len(net.kernels())
@@ -239,7 +242,7 @@ def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> floa
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parts: dict[str, Callable[[int], None]] = {
-        "lengths": lambda rounds: new_lengths(4 * rounds),
+        "lengths": lambda rounds: new_lengths(4 * rounds, options.target, options.models),
         "range": lambda rounds: ranges(),
         "speed": speed,
         "threads": lambda rounds: threads(rounds / 10),
@@ -248,12 +251,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.dynamic", description=__doc__)
     parser.add_argument("--parts", default=",".join(parts), help=f"of {', '.join(parts)}")
     parser.add_argument("--target", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--models", nargs="*", default=[], help="words of the names of the networks of lengths")
     parser.add_argument("--rounds", type=int, default=10, help="how long to measure; default 10")
     options = parser.parse_args(arguments)
-    if options.target == "gpu":
-        new_lengths(4 * options.rounds, "gpu")
-        return
-    chosen = options.parts.split(",")
+    chosen = ["lengths"] if options.target == "gpu" else options.parts.split(",")
     unknown = sorted(set(chosen) - parts.keys())
     if unknown:
         parser.error(f"unknown parts {', '.join(unknown)}: expected some of {', '.join(parts)}")

@@ -1,9 +1,11 @@
 """Everything that wants a GPU, in one command: tests, some under compute-sanitizer, rates of memory-bound kernels
 and products, models, and how long these take from nothing to a result.
 
-    python -m bench.gpu_check [sanitize] [tests] [memory] [products] [models] [start] [--models a,b] [--fp16]
-                              [--kinds a,b] [--json FILE]
+    python -m bench.gpu_check [sanitize] [tests] [memory] [products] [models] [start] [--models a,b] [--kinds a,b]
+                              [--precisions a,b] [--json FILE]
 
+Kinds of models: ``exact``, float32 without ``fast_math``; ``float32``, with it; ``fp16``; ``bf16``. The exit status is
+not 0 if a test fails or a model's results are further from those of ``cpu`` than `FARTHEST`.
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
 """
 
@@ -29,6 +31,7 @@ from bench.cases import prepare
 from bench.gpu_start import start
 from bench.gpu_tiles import torch_seconds
 from bench.models import MODELS
+from mgx_numba.api.program import program as Compiling
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
@@ -44,7 +47,14 @@ PARTS = ("sanitize", "tests", "memory", "products", "models", "start")
 F32, F16 = Type.float_type, Type.half_type
 COPIED = 1 << 30
 LATENCY_RUNS = 30
+FARTHEST = {"exact": 1e-4, "float32": 1e-3, "fp16": 1e-2, "bf16": 1e-2}
+"""By kind, the largest difference from float32 of ``cpu`` without ``fast_math``, of the largest result: what rounding
+of its products' operands leads to after some fifty layers."""
 DEFAULTS = TargetOptions()
+SIXTEEN_BITS: dict[str, Callable[[Compiling], Compiling]] = {
+    "fp16": mgx_numba.quantize_fp16,
+    "bf16": mgx_numba.quantize_bf16,
+}
 
 
 def copy_rate() -> float:
@@ -200,10 +210,10 @@ def _convolution(
 
 
 PEAKS = {
-    "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 494e12 / 3, "highest": 67e12,
+    "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 989e12 / 3, "highest": 67e12,
 }  # fmt: skip
 """Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
-KINDS = ("fp16", "medium", "high", "highest")
+PRECISIONS = ("fp16", "medium", "high", "highest")
 GEMMS = ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768))
 CONVS = tuple(
     (batch, *conv)
@@ -216,7 +226,7 @@ CONVS = tuple(
 """Batch, side, channels, output channels, kernel and stride."""
 
 
-def products(kinds: Sequence[str] = KINDS) -> list[dict[str, Any]]:
+def products(kinds: Sequence[str] = PRECISIONS) -> list[dict[str, Any]]:
     """Rates of products and convolutions, beside torch's where it is installed: of float32 in each precision. Results
     of convolutions have their channels last, as inputs do, or are brought ``to NCHW`` on both sides."""
     found = []
@@ -292,40 +302,47 @@ def _torch_convolution(
     return torch_seconds(torch, run)
 
 
-def models(names: list[str], half: bool) -> list[dict[str, Any]]:
-    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu`` in float32; with
-    ``half`` they are in float16."""
+def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
+    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu`` in float32."""
     found = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
-            program = mgx_numba.parse_onnx(str(case.checked))
-            wanted = [np.asarray(r) for r in mgx_numba.parse_onnx(str(case.checked)).compile("cpu").run(case.feeds)]
-        if half:
-            mgx_numba.quantize_fp16(program)
-        start = time.perf_counter()
-        program.compile("gpu")
-        compiling = time.perf_counter() - start
-        results = [np.asarray(r) for r in program.run(case.feeds)]
-        error = max(float(np.abs(r - w).max() / max(np.abs(w).max(), 1e-30)) for r, w in zip(results, wanted))
-        times = []
-        for _ in range(LATENCY_RUNS):
-            start = time.perf_counter()
-            program.run(case.feeds)
-            times.append(time.perf_counter() - start)
-        seen: list[tuple[float, str]] = []
-        assert program._compiled is not None
-        program._compiled.observe(case.feeds, partial(_note, seen))
-        hosted = sorted({label for _, label in seen if label.startswith("ref::")})
-        device = sum(seconds for seconds, label in seen if not label.startswith("ref::"))
-        row = {"name": name, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device, "error": error}
-        found.append({**row, "compile_s": compiling, "hosted": hosted})
-        print(
-            f"{name:24} {row['ms']:8.2f} ms, kernels {row['kernels_ms']:8.2f} ms, error {error:.1e}, compiled in"
-            f" {compiling:.1f} s, {len(seen)} steps, on the host: {', '.join(hosted) or 'nothing'}",
-            flush=True,
-        )
+            text = case.checked.read_bytes()
+        exact = mgx_numba.parse_onnx_buffer(text).compile("cpu", fast_math=False)
+        wanted = [np.asarray(r) for r in exact.run(case.feeds)]
+        found += [_model(name, kind, mgx_numba.parse_onnx_buffer(text), case.feeds, wanted) for kind in kinds]
     return found
+
+
+def _model(
+    name: str, kind: str, program: Compiling, feeds: dict[str, np.ndarray], wanted: list[np.ndarray]
+) -> dict[str, Any]:
+    if kind in SIXTEEN_BITS:
+        SIXTEEN_BITS[kind](program)
+    start = time.perf_counter()
+    program.compile("gpu", fast_math=kind != "exact")
+    compiling = time.perf_counter() - start
+    results = [np.asarray(r) for r in program.run(feeds)]
+    error = max(float(np.abs(r - w).max() / max(np.abs(w).max(), 1e-30)) for r, w in zip(results, wanted, strict=True))
+    times = []
+    for _ in range(LATENCY_RUNS):
+        start = time.perf_counter()
+        program.run(feeds)
+        times.append(time.perf_counter() - start)
+    seen: list[tuple[float, str]] = []
+    assert program._compiled is not None
+    program._compiled.observe(feeds, partial(_note, seen))
+    hosted = sorted({label for _, label in seen if label.startswith("ref::")})
+    device = sum(seconds for seconds, label in seen if not label.startswith("ref::"))
+    row = {"name": name, "kind": kind, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device, "error": error}
+    far = "" if error <= FARTHEST[kind] else f" (at most {FARTHEST[kind]:.0e} is right)"
+    print(
+        f"{name:24} {kind:8} {row['ms']:8.2f} ms, kernels {row['kernels_ms']:8.2f} ms, error {error:.1e}{far}, compiled"
+        f" in {compiling:.1f} s, {len(seen)} steps, on the host: {', '.join(hosted) or 'nothing'}",
+        flush=True,
+    )
+    return {**row, "right": not far, "compile_s": compiling, "hosted": hosted}
 
 
 def _note(seen: list[tuple[float, str]], step: Observation) -> None:
@@ -366,8 +383,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")
-    parser.add_argument("--fp16", action="store_true", help="models in float16")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated kinds of products")
+    parser.add_argument("--kinds", default="float32", help=f"of models, comma-separated: {', '.join(FARTHEST)}")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="of products, comma-separated")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     parts = given.parts or PARTS
@@ -379,11 +396,12 @@ def main() -> int:
     if "memory" in parts:
         figures["memory"] = memory()
     if "products" in parts:
-        figures["products"] = products(given.kinds.split(","))
+        figures["products"] = products(given.precisions.split(","))
     if "models" in parts:
-        figures["models"] = models(given.models.split(","), given.fp16)
+        figures["models"] = models(given.models.split(","), given.kinds.split(","))
+        status |= not all(row["right"] for row in figures["models"])
     if "start" in parts:
-        figures["start"] = start(given.models.split(","), half=given.fp16)
+        figures["start"] = start(given.models.split(","), half="fp16" in given.kinds.split(","))
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=1))
     return status

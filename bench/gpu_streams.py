@@ -142,27 +142,46 @@ def threads(kernels: int) -> dict[str, float]:
 
 
 def devices() -> dict[str, float]:
-    """How many times the runs of one device two do, a program and a thread on each."""
+    """How many times the runs of one device two do: a program and a thread on each, by calls that wait and by such as
+    do not, and one thread that asks both."""
     lens, runs = (8192, 4096), 200
-    models = [program(10, lens, k) for k in range(2)]
-    feeds = [{"x": mgx_numba.to_gpu(np.ones(lens, np.float32), device_id=k)} for k in range(2)]
+    models, feeds, streams = [program(10, lens, k) for k in range(2)], [], [stream(cuda_engine(k)) for k in range(2)]
+    for k in range(2):
+        x, memory = (mgx_numba.to_gpu(np.ones(lens, np.float32), device_id=k) for _ in range(2))
+        feeds.append({"x": x, "main:#output_0": memory})
 
-    def work(number: int) -> None:
+    def waiting(numbers: tuple[int, ...]) -> None:
         for _ in range(runs):
-            models[number].run(feeds[number])
+            for k in numbers:
+                models[k].run(feeds[k])
 
-    def seconds(numbers: tuple[int, ...]) -> float:
+    def ahead(numbers: tuple[int, ...]) -> None:
+        for _ in range(runs):
+            for k in numbers:
+                models[k].run_async(feeds[k], streams[k], "cudaStream_t")
+        for k in numbers:
+            cuda_engine(k).synchronize()
+
+    def seconds(work: Callable[[tuple[int, ...]], None], *parts: tuple[int, ...]) -> float:
         started = time.perf_counter()
-        each = [threading.Thread(target=work, args=(k,)) for k in numbers]
+        each = [threading.Thread(target=work, args=(part,)) for part in parts]
         for thread in each:
             thread.start()
         for thread in each:
             thread.join()
         return time.perf_counter() - started
 
-    seconds((0, 1))
-    one, both = min(seconds((0,)) for _ in range(3)), min(seconds((0, 1)) for _ in range(3))
-    return {"ms of a run": 1e3 * one / runs, "throughput of two": 2 * one / both}
+    figures = {}
+    for name, work, parts in (
+        ("run, a thread each", waiting, ((0,), (1,))),
+        ("run_async, a thread each", ahead, ((0,), (1,))),
+        ("run_async, one thread", ahead, ((0, 1),)),
+    ):
+        seconds(work, *parts)
+        one, other, both = (min(seconds(work, *p) for _ in range(4)) for p in (((0,),), ((1,),), parts))
+        figures[f"{name}: ms alone"] = 1e3 * one / runs
+        figures[f"{name}: throughput of two"] = (one + other) / both
+    return figures
 
 
 def memory(runs: int) -> dict[str, int]:

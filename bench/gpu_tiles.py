@@ -1,10 +1,11 @@
 """Every tile of the warpgroup products on the shapes of networks, beside torch: what the choice of tiles rests on.
 
-    python -m bench.gpu_tiles [gemm] [conv] [--only TEXT] [--tiles TILES] [--json FILE]
+    python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
 
-Each is checked against float32, and timed as 20 launches of a graph; torch's products and convolutions are timed alike.
-Tiles besides those of the package are written as 128x192s5b1c2a1: rows, columns, stages, blocks of a multiprocessor,
-and rows and columns of a cluster's tiles.
+Of float16, or with ``--kind high`` of float32 in parts. Each is checked against more precise ones, and timed as 20
+launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
+package are written as 128x192s5b1c2a1: rows, columns, stages, blocks of a multiprocessor, and rows and columns of a
+cluster's tiles.
 """
 
 from __future__ import annotations
@@ -21,9 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
-from mgx_numba.codegen.gpu.contraction.wgmma import tile_question, wgmma_refusal, wgmma_solution, wgmma_tiles
-from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, WarpgroupTile, multiprocessors, tile_cycles
+from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest, in_turns
+from mgx_numba.codegen.gpu.contraction.right_columns import POSITIONS, in_halves
+from mgx_numba.codegen.gpu.contraction.wgmma import tile_question, wgmma_solution
+from mgx_numba.codegen.gpu.contraction.wgmma_operands import parts_refusal, wgmma_refusal
+from mgx_numba.codegen.gpu.contraction.wgmma_parts import parts_solution
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import (
+    TILES,
+    WarpgroupTile,
+    multiprocessors,
+    tile_cycles,
+    weighed_tiles,
+)
 from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
@@ -33,11 +43,12 @@ from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.errors import MgxError
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
-F16 = ElementTypes("float16", "float16", "float16", "float16")
 MORE: list[WarpgroupTile] = []
 """Tiles besides those of the package."""
 NEAR = 1.7
 """Times the best estimate that the tiles are measured up to which the cost model has for slower."""
+KINDS = {"fp16": ("float16", 2e-3), "high": ("float32", 1e-5)}
+"""Element type of all operands, and error that is allowed, of results as a whole."""
 REPEATS = 20
 SCRATCH_BYTES = 256 << 20
 LOCAL_BYTES = 3
@@ -63,13 +74,20 @@ CONVS = tuple(
 """Batch, side, channels, output channels, kernel, stride: those of ResNet-50."""
 
 
-def gemm_problem(rows: int, columns: int, depth: int, turned: bool) -> GemmProblem:
-    """A product of float16."""
-    return GemmProblem(rows, columns, depth, types=F16, b_strides=(columns, 1) if turned else (1, depth))
+def types_of(kind: str) -> ElementTypes:
+    """Those of a kind of `KINDS`."""
+    return ElementTypes(*[KINDS[kind][0]] * 4)
 
 
-def conv_problem(batch: int, side: int, channels: int, out: int, kernel: int, stride: int) -> ConvProblem:
-    """A convolution of float16."""
+def gemm_problem(rows: int, columns: int, depth: int, turned: bool, kind: str = "fp16") -> GemmProblem:
+    """A product."""
+    return GemmProblem(rows, columns, depth, types=types_of(kind), b_strides=(columns, 1) if turned else (1, depth))
+
+
+def conv_problem(
+    batch: int, side: int, channels: int, out: int, kernel: int, stride: int, kind: str = "fp16"
+) -> ConvProblem:
+    """A convolution."""
     pads = (kernel // 2,) * 2
     return ConvProblem(
         batch,
@@ -80,7 +98,7 @@ def conv_problem(batch: int, side: int, channels: int, out: int, kernel: int, st
         (stride, stride),
         pads_begin=pads,
         pads_end=pads,
-        types=F16,
+        types=types_of(kind),
     )
 
 
@@ -93,22 +111,29 @@ def size_of(problem: GemmProblem | ConvProblem) -> tuple[int, int]:
 
 def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTile | None, int, Solution]]:
     """The tiles and splits of a problem, the first of which is the one that is chosen."""
-    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
-    assert not wgmma_refusal(placed), wgmma_refusal(placed)
+    parts = problem.types.a == "float32"
+    request = Request(problem, Epilogue(), (), 1, False)
+    placed = PlacedRequest(request, precision="high", constant=parts, any_order=parts)
+    refused = parts_refusal(placed) if parts else wgmma_refusal(placed)
+    assert not refused, refused
+    planned = parts_solution if parts else wgmma_solution
     rows, columns = size_of(problem)
-    yield None, 0, wgmma_solution(placed)
-    m, n, slices, planes, _, reads = tile_question(placed)
-    longest = NEAR * wgmma_tiles(placed)[0][0]
+    depth = problem.k if isinstance(problem, GemmProblem) else problem.taps * problem.group_in
+    yield None, 0, planned(placed)
+    question, cores = tile_question(placed, parts), multiprocessors()
+    longest = NEAR * weighed_tiles(question, cores)[0][0]
     for tile in (*TILES, *MORE):
         for splits in (1, 2, 4, 8):
             if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
                 continue
-            if tile_cycles(tile, splits, m, n, slices, planes, reads, multiprocessors()) > longest:
+            if tile_cycles(tile, splits, question, cores) > longest:
+                continue
+            if parts and not tile.fits_parts(-(-depth // (POSITIONS * splits))):
                 continue
             try:
-                solution = wgmma_solution(placed, tile, splits)
+                solution = planned(placed, tile, splits)
             except MgxError:
                 continue
             high, wide = tile.rows * tile.cluster, tile.columns * tile.across
@@ -151,7 +176,8 @@ class Runner:
             mapped = []
             for k, arg in enumerate(launch.args):
                 if isinstance(arg, TensorMap):
-                    mapped.append((k, self.engine.tensor_map(arg.layout, places[arg.operand.name])))
+                    place = {**places, "scratch": self.scratch}[arg.operand.name] + arg.operand.offset
+                    mapped.append((k, self.engine.tensor_map(arg.layout, place)))
                 elif isinstance(arg, Operand):
                     words[k] = {**places, "scratch": self.scratch}[arg.name] + arg.offset
                 else:
@@ -199,13 +225,16 @@ def torch_seconds(torch: Any, run: Any) -> float:
 
 def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem) -> dict[str, Any]:
     """Check and time all candidates of a problem."""
-    rand = lambda *lens: (torch.randn(*lens, device="cuda") / lens[-1] ** 0.25).half()  # noqa: E731
+    name_of, allowed = next(kind for kind in KINDS.values() if kind[0] == problem.types.a)
+    dtype, wide = getattr(torch, name_of), torch.float32 if name_of == "float16" else torch.float64
+    rand = lambda *lens: (torch.randn(*lens, device="cuda") / lens[-1] ** 0.25).to(dtype)  # noqa: E731
     if isinstance(problem, GemmProblem):
         turned = problem.b_strides[1] == 1
         x, w = rand(problem.m, problem.k), rand(problem.n, problem.k)
         w = w.t().contiguous() if turned else w
         right = w if turned else w.t()
-        wanted, library = x.float() @ right.float(), torch_seconds(torch, lambda: x @ right)
+        wanted, library = x.to(wide) @ right.to(wide), torch_seconds(torch, lambda: x @ right)
+        columns = w.cpu().numpy()
     else:
         full = problem
         x, w = (
@@ -215,22 +244,28 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         nchw, w4 = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
         conv = lambda a, b: torch.nn.functional.conv2d(a, b, padding=full.pads_begin, stride=full.stride)  # noqa: E731
         library = torch_seconds(torch, lambda: conv(nchw, w4))
-        wanted = conv(nchw.float(), w4.float()).permute(0, 2, 3, 1).reshape(-1, full.out_channels)
-    out = torch.empty(wanted.shape, device="cuda", dtype=torch.float16)
-    places = {"x": x.data_ptr(), "w": w.data_ptr(), "out": out.data_ptr()}
+        wanted = conv(nchw.to(wide), w4.to(wide)).permute(0, 2, 3, 1).reshape(-1, full.out_channels)
+        columns = w.reshape(full.out_channels, -1, full.in_channels).cpu().numpy()
+    out = torch.empty(wanted.shape, device="cuda", dtype=dtype)
+    ordered = {(0, False): w}
     found = []
     for tile, splits, solution in candidates(problem):
         out.fill_(float("nan"))
+        how = solution.turns, solution.halves
+        if how not in ordered:
+            turned_columns = in_turns(columns, 0, solution.turns) if solution.turns else columns
+            ordered[how] = torch.from_numpy(in_halves(turned_columns).view(np.int16)).cuda()
         torch.cuda.synchronize()
+        places = {"x": x.data_ptr(), "w": ordered[how].data_ptr(), "out": out.data_ptr()}
         seconds = runner.seconds(solution, places)
-        error = float((out.float() - wanted).norm() / wanted.norm())
+        error = float((out.to(wide) - wanted).norm() / wanted.norm())
         label = "chosen"
         if tile:
             spilt = runner.local_bytes(solution)
             pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
             label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
             label += f" spills {spilt}" * bool(spilt)
-        if not error < 2e-3:
+        if not error < allowed:
             print(f"    WRONG {name} {label}: {error}", flush=True)
             continue
         found.append((seconds, label))
@@ -250,6 +285,7 @@ def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
+    parser.add_argument("--kind", choices=KINDS, default="fp16", help="element types")
     parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
     parser.add_argument("--tiles", default="", help="comma-separated tiles besides those of the package")
     parser.add_argument("--json", help="file for the figures")
@@ -258,9 +294,10 @@ def main() -> int:
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
-        problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g) for g in GEMMS}
+        gemms = [g for g in GEMMS if given.kind == "fp16" or not g[3]]  # parts of constants lie in one order
+        problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g, given.kind) for g in gemms}
     if "conv" in parts:
-        problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c) for c in CONVS}
+        problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c, given.kind) for c in CONVS}
     problems = {name: p for name, p in problems.items() if name.startswith(tuple(given.only.split(",")))}
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:

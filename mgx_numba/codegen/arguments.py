@@ -64,11 +64,12 @@ class Arguments:
         self._declare("fault", Mark.FAULT, f"{read}(args, {{}})")
         self._declare("step_number", Mark.STEP, "args[{}]")
 
-    def tensor_map(self, name: str, operand: str, layout: TensorLayout) -> str:
-        """What describes an operand to a GPU's copy engine; its name."""
+    def tensor_map(self, name: str, operand: Operand | str, layout: TensorLayout) -> str:
+        """What describes an operand, or the one so called, to a GPU's copy engine; its name."""
+        place = operand if isinstance(operand, Operand) else Operand(operand)
         while len(self._words) % MAP_ALIGNMENT:
             self._declare(f"_{len(self._words)}", 0)
-        self._declare(name, TensorMap(Operand(operand), layout), "tensor_map(args, {})")
+        self._declare(name, TensorMap(place, layout), "tensor_map(args, {})")
         for _ in range(TensorMap.WORDS - 1):
             self._declare(f"_{len(self._words)}", 0)
         return name

@@ -41,6 +41,7 @@ def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[s
             "object": Blob(objects[symbol]),
         }
         for symbol, source in distinct.items()
+        if symbol in objects
     ]
     return {"identity": dict(own.identity()), "kernels": kernels}
 

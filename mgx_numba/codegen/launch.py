@@ -168,11 +168,13 @@ class Solution:
         scratch: bytes that they share, 64-byte aligned.
         turns: 0, or how many columns of a contraction's right operand turns give to each of four threads
             (`gpu.contraction.placed.in_turns`): it is wanted in that order.
+        halves: whether the right operand is wanted as `gpu.contraction.right_columns.in_halves` makes it.
     """
 
     launches: tuple[Launch, ...]
     scratch: int = 0
     turns: int = 0
+    halves: bool = False
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:

@@ -104,7 +104,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         _idle("MLIR_TUNING_CFG", f"{_MLIR} The driver's `tune --export` writes the problems as JSON."),
         _idle("MLIR_ENABLE_SPLITK", "Whether sums are made in parts is a solver's choice."),
         _idle("TUNE_CK", _CK),
-        _idle("SET_GEMM_PROVIDER", "There is one provider of products, this package."),
+        _idle("SET_GEMM_PROVIDER", "Kernels are this package's; tuning measures cuBLASLt and cuDNN beside them."),
     ),
     "What is written down": (
         Variable("GPU_DUMP_SRC", "Prints the Python source of each kernel, on any target."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -316,6 +316,10 @@ class Module:
                 found[module] = None
                 pending.append(module._bodies())
         return list(found)
+
+    def running(self) -> Iterable[Instruction]:
+        """The instructions that run modules, in any order."""
+        return self._running
 
     def _bodies(self) -> Iterator[Module]:
         return (module for ins in self for module in ins.module_args) if self._running else iter(())

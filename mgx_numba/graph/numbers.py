@@ -3,7 +3,8 @@ lengths, and what does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -18,7 +19,34 @@ from .module import Module
 from .program import Program
 from .rewrite_log import Refusal
 
-__all__ = ["Numbers", "Template", "attribute_numbers", "copy_with", "numbers_of", "plain"]
+__all__ = [
+    "Form", "Numbered", "Numbers", "Pattern", "Template", "attribute_numbers", "copy_with", "numbers_of", "plain",
+]  # fmt: skip
+
+
+class Form:
+    """What of a program is no integer and no literal's value: operators, how they are connected, types, ranks. It is
+    hashed once, and compared with itself at once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: tuple[Hashable, ...]) -> None:
+        self._parts = parts
+        self._hash = hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Form) or self._hash != other._hash:
+            return False
+        if self._parts is not other._parts:
+            if self._parts != other._parts:
+                return False
+            self._parts = other._parts  # found at once next time
+        return True
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True)
@@ -26,13 +54,13 @@ class Numbers:
     """All of a program.
 
     Attributes:
-        form: operators, how they are connected, types, ranks: all that is no integer and no literal's value.
+        form: all that is no integer and no literal's value.
         values: lengths, strides and attributes, in the order of instructions.
         literals: the constants, in that order.
         ends: how many of the values are those of an instruction and all before it.
     """
 
-    form: Hashable
+    form: Form
     values: list[int]
     literals: list[Argument]
     ends: list[int]
@@ -68,49 +96,214 @@ def numbers_of(program: Program) -> Numbers:
             own = _of_operator(ins.op, values), _of_shape(ins.shape, values)
             form.append((own, inputs, bodies, ins.normalized, ins.target_id))
             ends.append(len(values))
-    return Numbers(tuple(form), values, literals, ends)
+    return Numbers(Form(tuple(form)), values, literals, ends)
 
 
-def copy_with(
-    program: Program, own: Numbers, values: Sequence[int], literals: Sequence[Argument], plain: bool = True
-) -> Program:
+def copy_with(program: Program, own: Numbers, values: Sequence[int], literals: Sequence[Argument]) -> Program:
     """A copy with other integers and literals, which are in the order of ``own``, what `numbers_of` gave for the
-    program; those of literals' shapes are among the integers. Without ``plain`` the integers of either may be such
-    as note what they are compared with, and the copy has all that are given.
+    program; those of literals' shapes are among the integers. The integers of either may be such as note what they are
+    compared with. Operators that are equal, and note nothing, are one in the copy.
 
     Raises:
         ShapeError: integers and literals are no program's.
     """
-    copy = Program()
-    copy.open_dims = {name: dict(axes) for name, axes in program.open_dims.items()}
-    modules = program.reachable_modules()
-    twins: dict[int, Module] = {id(program.main): copy.main}
-    for module in modules[1:]:
-        twins[id(module)] = copy.create_module(module.name)
-    settings = _Settings()
+    copy, twins = _empty_copy(program, program.reachable_modules())
     begin, ends, constants = 0, iter(own.ends), iter(literals)
     values = list(values)
+    known: dict[tuple[Hashable, tuple[int, ...]], Operator] = {}
     mapped: dict[Instruction, Instruction] = {}
-    for module in modules:
-        target = twins[id(module)]
+    for module, target in twins.items():
         for ins in module:
             inputs = [mapped[i] for i in ins.inputs]
             end = next(ends)
-            following = values[begin:end]
-            kept = plain and following == own.values[begin:end]
+            following = iter(values[begin:end])
             begin = end
             if isinstance(ins.op, Return):
                 target._link(Results(inputs), None)
                 continue
+            op, shape = _one(_operator_with(ins.op, following), known), _shape_with(ins.shape, following)
             literal = None if ins.literal is None else next(constants)
-            op, shape = (ins.op, ins.shape) if kept else settings.of(ins, following, plain)
-            if literal is not ins.literal and (literal is None or literal.shape != shape):
-                raise ShapeError(f"a literal {shape} was given {'no value' if literal is None else literal.shape}")
-            twin = Instruction(op, inputs, shape, [twins[id(m)] for m in ins.module_args], literal)
+            if literal is not ins.literal and literal is not None:  # comparing what notes it would ask
+                _check_fitting(literal, shape)
+            twin = Instruction(op, inputs, shape, [twins[m] for m in ins.module_args], literal)
             twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
             mapped[ins] = target._link(twin, None)
-        target._parameters = module._parameters
     return copy
+
+
+def _empty_copy(program: Program, modules: Sequence[Module]) -> tuple[Program, dict[Module, Module]]:
+    """A program with the facts and the modules of another, without instructions; its module for each of these."""
+    copy = Program()
+    copy.open_dims = {name: dict(axes) for name, axes in program.open_dims.items()}
+    twins: dict[Module, Module] = {program.main: copy.main}
+    for module in modules:
+        if module is not program.main:
+            twins[module] = copy.create_module(module.name)
+        twins[module]._parameters = module._parameters
+    return copy, twins
+
+
+def _one(op: Operator, known: dict[tuple[Hashable, tuple[int, ...]], Operator]) -> Operator:
+    """The operator itself, or an equal one that is known, zeros of different signs being different."""
+    values: list[int] = []
+    form = _of_operator(op, values)
+    if any(type(value) is not int for value in values):
+        return op
+    return known.setdefault((form, tuple(values)), op)
+
+
+def _check_fitting(literal: Argument, shape: Shape) -> None:
+    """Raises `ShapeError` for a literal of another shape."""
+    if literal.shape != shape:
+        raise ShapeError(f"a literal {shape} was given {literal.shape}")
+
+
+class Pattern:
+    """A program that is copied again and again with other integers, each one of a list of values.
+
+    What many instructions have in common, an operator and a shape that follow from the same values, is made once for a
+    copy. The program stays as it is.
+    """
+
+    def __init__(self, program: Program, places: Sequence[int] | None = None) -> None:
+        """``places`` has, for each integer of `numbers_of`, which of the values it is; by default they are these
+        integers themselves.
+
+        Raises:
+            TypeError: an attribute cannot be compared.
+        """
+        own = numbers_of(program)
+        self._program, self._own = program, own
+        self._places = range(len(own.values)) if places is None else places
+        self._modules = program.reachable_modules()
+        self._settings: list[_Setting] = []
+        self._rows: list[list[_Row]] = []
+        settings: dict[Hashable, int] = {}
+        order: dict[Instruction, int] = {}
+        self._literals: list[int] = []
+        begin, ends = 0, iter(own.ends)
+        for module in self._modules:
+            rows: list[_Row] = []
+            for ins in module:
+                inputs = [order[i] for i in ins.inputs]
+                order[ins] = len(order)
+                end = next(ends)
+                setting = literal = -1
+                if not isinstance(ins.op, Return):
+                    new = _Setting(ins.op, ins.shape, tuple(self._places[begin:end]), own.values[begin:end])
+                    setting = settings.setdefault(new.key, len(settings))
+                    if setting == len(self._settings):
+                        self._settings.append(new)
+                if ins.literal is not None:
+                    literal = len(self._literals)
+                    self._literals.append(setting)
+                begin = end
+                rows.append(_Row(ins, setting, literal, inputs))
+            self._rows.append(rows)
+
+    def numbers(self, values: Sequence[int], literals: list[Argument]) -> Numbers:
+        """Those of the copy with these values and literals."""
+        return Numbers(self._own.form, [values[place] for place in self._places], literals, self._own.ends)
+
+    def takes(self, values: Sequence[int], literals: Sequence[Argument], places: Iterable[int]) -> bool:
+        """Whether literals, those at some places of all, have the shapes that follow from values."""
+        return all(literals[k].shape == self._settings[self._literals[k]].of(values, {})[1] for k in places)
+
+    def copy(self, values: Sequence[int], literals: Sequence[Argument]) -> Program:
+        """The copy with these values; the shapes of literals follow from them.
+
+        Raises:
+            ShapeError: integers and literals are no program's.
+        """
+        copy, twins = _empty_copy(self._program, self._modules)
+        shapes: dict[tuple[Type, tuple[int, ...]], Shape] = {}
+        settings = [setting.of(values, shapes) for setting in self._settings]
+        made: list[Instruction] = []
+        for rows, target in zip(self._rows, twins.values()):
+            for row in rows:
+                inputs = [made[k] for k in row.inputs]
+                if row.setting < 0:
+                    made.append(target._link(Results(inputs), None))
+                    continue
+                ins = row.ins
+                op, shape = settings[row.setting]
+                literal = None if row.literal < 0 else literals[row.literal]
+                if literal is not None and literal.shape is not shape:
+                    _check_fitting(literal, shape)
+                twin = Instruction(op, inputs, shape, [twins[m] for m in ins.module_args], literal)
+                twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+                made.append(target._link(twin, None))
+        return copy
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An instruction of a pattern: the numbers of its `_Setting` and its literal, -1 if it has none, and its inputs by
+    their places in the order of all."""
+
+    ins: Instruction
+    setting: int
+    literal: int
+    inputs: list[int]
+
+
+class _Setting:
+    """An operator and a shape whose integers are some of a list of values."""
+
+    def __init__(self, op: Operator, shape: Shape, places: tuple[int, ...], own: list[int]) -> None:
+        """``own`` are the integers that they have now."""
+        self._op, self._shape, self._places, self._values = op, shape, places, own
+        rank = len(shape.lens)
+        self._plain = bool(rank) and not shape.sub_shapes and not shape.dyn_dims
+        self._attributes = len(places) - 2 * rank
+        self.key = (id(op), shape.type if self._plain else id(shape), rank, places)
+
+    def of(self, values: Sequence[int], shapes: dict[tuple[Type, tuple[int, ...]], Shape]) -> tuple[Operator, Shape]:
+        """Both for other values; equal ``shapes`` are made once."""
+        own = [values[place] for place in self._places]
+        if own == self._values:
+            return self._op, self._shape
+        if not self._plain:
+            numbers = iter(own)
+            return _operator_with(self._op, numbers), _shape_with(self._shape, numbers)
+        count, rank = self._attributes, len(self._shape.lens)
+        same = own[:count] == self._values[:count]
+        op = self._op if same else _operator_with(self._op, iter(own))
+        key = self._shape.type, tuple(own[count:])
+        known = shapes.get(key)
+        if known is None:
+            known = shapes[key] = Shape(key[0], key[1][:rank], key[1][rank:])
+        return op, known
+
+
+class Numbered:
+    """A program that need not be there: its numbers tell what it is, and it is put together when somebody asks."""
+
+    def __init__(self, numbers: Callable[[], Numbers], program: Callable[[], Program]) -> None:
+        self._numbers, self._program = numbers, program
+
+    @classmethod
+    def of(cls, program: Program) -> Numbered:
+        """One that is there."""
+        return cls(lambda: numbers_of(program), lambda: program)
+
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """Its form, integers and literals.
+
+        Raises:
+            TypeError: an attribute cannot be compared.
+        """
+        return self._numbers()
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The program.
+
+        Raises:
+            ShapeError: the numbers are no program's.
+        """
+        return self._program()
 
 
 class Template:
@@ -151,46 +344,6 @@ def plain(refusal: Refusal) -> Refusal:
     _of_shape(refusal.shape, values)
     numbers = iter([int.__index__(value) for value in values])
     return replace(refusal, op=_operator_with(refusal.op, numbers), shape=_shape_with(refusal.shape, numbers))
-
-
-class _Settings:
-    """Operators and shapes with other integers, each made once: equal layers have equal ones."""
-
-    def __init__(self) -> None:
-        self._shapes: dict[tuple[Type, tuple[int, ...]], Shape] = {}
-        self._operators: dict[tuple[int, tuple[int, ...]], Operator] = {}
-        self._plain: dict[tuple[Hashable, tuple[int, ...]], Operator] = {}
-
-    def of(self, ins: Instruction, values: list[int], plain: bool) -> tuple[Operator, Shape]:
-        """An instruction's operator and shape with these integers; ``plain`` if they note nothing."""
-        shape = ins.shape
-        rank = len(shape.lens)
-        if not plain or not rank or shape.sub_shapes or shape.dyn_dims:
-            numbers = iter(values)
-            op = _operator_with(ins.op, numbers)
-            return op if plain else self._one(op), _shape_with(shape, numbers)
-        op = ins.op if len(values) == 2 * rank else self._operator(ins.op, tuple(values[: -2 * rank]))
-        key = shape.type, tuple(values[-2 * rank :])
-        known = self._shapes.get(key)
-        if known is None:
-            known = self._shapes[key] = Shape(shape.type, key[1][:rank], key[1][rank:])
-        return op, known
-
-    def _operator(self, op: Operator, values: tuple[int, ...]) -> Operator:
-        """An operator of the program that is copied with other integers; equal layers have one there, by `_one`."""
-        key = id(op), values
-        known = self._operators.get(key)
-        if known is None:
-            known = self._operators[key] = _operator_with(op, iter(values))
-        return known
-
-    def _one(self, op: Operator) -> Operator:
-        """The operator itself, or an equal one of before, zeros of different signs being different."""
-        values: list[int] = []
-        form = _of_operator(op, values)
-        if any(type(value) is not int for value in values):
-            return op
-        return self._plain.setdefault((form, tuple(values)), op)
 
 
 def _of_shape(shape: Shape, values: list[int]) -> Hashable:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..core.argument import Argument
 from ..errors import MgxError
 from .known_literals import KnownLiterals, contents, hollow
-from .numbers import Numbers, copy_with, numbers_of, plain
+from .numbers import Form, Numbered, Numbers, Pattern, copy_with, numbers_of, plain
 from .program import Program
 from .traced_int import Trace
 
@@ -82,14 +82,13 @@ class _Recorded:
         self._constants = [k for k, same in enumerate(constants) if same]
         self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
         numbers = numbers_of(result)
-        self._places = [trace.number(value) for value in numbers.values]
         places = {id(a): k for k, a in enumerate(literals.arguments)}
         self._literals: list[int | Argument] = [places.get(id(a), a) for a in numbers.literals]
         kept = {k for k in self._literals if isinstance(k, int)}
         self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
         shapes = [hollow(a) for a in numbers.literals]
-        self._result = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes, False)
-        self._numbers = numbers_of(self._result)
+        made = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes)
+        self._pattern = Pattern(made, [trace.number(value) for value in numbers.values])
         self._known = literals.without_values()
         self.log = result.log.converted(plain)
 
@@ -111,7 +110,7 @@ class _Recorded:
         own = literals.arguments
         arguments = [own[a] if isinstance(a, int) else a for a in self._literals]
         try:
-            return copy_with(self._result, self._numbers, [known[place] for place in self._places], arguments)
+            return self._pattern.copy(known, arguments)
         except MgxError:
             return None
 
@@ -138,16 +137,16 @@ class Replay:
         self._rewriting = rewriting
         instructions = [] if lasting is None else [ins for module in lasting.modules for ins in module]
         self._lasting = {id(ins.literal): ins.literal for ins in instructions if ins.literal is not None}
-        self._forms: OrderedDict[Hashable, _Form] = OrderedDict()
+        self._forms: OrderedDict[Form, _Form] = OrderedDict()
         self._lock = threading.Lock()
         self.replayed = 0
 
-    def run(self, program: Program) -> Program:
-        """What the rewriting makes of a program, which stays as it is."""
+    def run(self, numbered: Numbered) -> Program:
+        """What the rewriting makes of a program, which stays as it is, and is not asked for if its numbers do."""
         try:
-            given = numbers_of(program)
+            given = numbered.numbers
         except TypeError:
-            return self._rewritten(program)
+            return self._rewritten(numbered.program)
         literals = KnownLiterals(given.literals, self._lasting)
         with self._lock:
             form = self._forms.setdefault(given.form, _Form())
@@ -166,7 +165,7 @@ class Replay:
                 return found
             if found is not None:
                 waiting.append((one, found))
-        return self._learned(program, given, literals, form, waiting)
+        return self._learned(numbered.program, given, literals, form, waiting)
 
     def _rewritten(self, program: Program) -> Program:
         copy = program.clone()
@@ -231,7 +230,7 @@ class Replay:
             groups.append(group)
             numbers.append(number)
         try:
-            traced = copy_with(program, given, numbers, given.literals, plain=False)
+            traced = copy_with(program, given, numbers, given.literals)
             self._rewriting(traced)
             recorded = _Recorded(given, literals, groups, constants, traced, trace)
         except (MgxError, TypeError, ValueError):

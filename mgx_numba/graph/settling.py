@@ -10,18 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ..core.argument import Argument
 from ..core.shape import Shape
-from ..errors import MgxError
+from ..errors import MgxError, ShapeError
 from ..ops.base import Operator
-from .constants import CONSTANT_VIEWS, STORED, uniform
+from .constants import CONSTANT_VIEWS, STORED, constant_array, is_constant, uniform
 from .followed import FollowedSettling, is_traced
 from .instruction import Instruction, Parameter, Return
 from .known_literals import hollow
-from .numbers import Numbers, Template, copy_with, numbers_of
+from .numbers import Numbered, Numbers, Pattern, Template, copy_with, numbers_of
 from .program import Program
 from .specialize import FOLDED, specialize
 from .traced_int import Trace
@@ -37,6 +38,8 @@ MOST_FAILURES = 6
 """Sets of lengths in succession that no trace was made for, after which none is tried."""
 UNIFORM_FROM = 32
 """Elements from which a constant may become one value that is spread, which is another form: a whole vector or two."""
+MOST_TAKEN = 1 << 22
+"""Elements of a constant that are taken to see whether it has them: some milliseconds, where settling takes tens."""
 
 Lens = Mapping[str, Sequence[int]]
 
@@ -64,13 +67,13 @@ class _RecordedCopy:
         self._tape = _Tape(trace, traced)
         numbers = numbers_of(program)
         self._literals = [self._tape.literal(argument) for argument in numbers.literals]
+        self._made = [k for k, literal in enumerate(self._literals) if isinstance(literal, int)]
         self._scalars = [argument.shape.without_axes for argument in numbers.literals]
-        self._places = [trace.number(value) for value in numbers.values]
         shapes = [_without_values(argument) for argument in numbers.literals]
-        self._program = copy_with(program, numbers, [int.__index__(v) for v in numbers.values], shapes, False)
-        self._numbers = numbers_of(self._program)
+        plain = copy_with(program, numbers, [int.__index__(v) for v in numbers.values], shapes)
+        self._pattern = Pattern(plain, [trace.number(value) for value in numbers.values])
 
-    def program(self, symbols: Sequence[int]) -> Program | None:
+    def copy(self, symbols: Sequence[int]) -> Numbered | None:
         """The copy for these lengths; None if it is not the traced one with other numbers."""
         values = self._trace.evaluate(symbols)
         if values is None:
@@ -82,10 +85,9 @@ class _RecordedCopy:
             a if isinstance(a, Argument) else Argument.from_array(arrays[a].reshape(()) if scalar else arrays[a])
             for a, scalar in zip(self._literals, self._scalars, strict=True)
         ]
-        try:
-            return copy_with(self._program, self._numbers, [values[place] for place in self._places], literals)
-        except MgxError:
+        if not self._pattern.takes(values, literals, self._made):
             return None
+        return Numbered(partial(self._pattern.numbers, values, literals), partial(self._pattern.copy, values, literals))
 
 
 class _Tape:
@@ -219,20 +221,20 @@ class Settled:
         self._lock = threading.Lock()
         self.replayed = 0
 
-    def of(self, lens: Lens) -> Program:
+    def of(self, lens: Lens) -> Numbered:
         """The copy for these lengths of the dynamic inputs, by name.
 
         Raises:
             ShapeError: the lengths do not fit the operators.
-            MgxError: a deferred node does not fit its inputs.
+            MgxError: a deferred node does not fit its inputs, or constants have no such element.
         """
         symbols = tuple([lens[name][axis] for name, axis in self._moving if name in lens])
         if not self._traceable or len(symbols) < len(self._moving):
-            return self.made(lens)
+            return Numbered.of(self.made(lens))
         with self._lock:
             known = list(self._recorded)
         for one in known:
-            found = one.program(symbols)
+            found = one.copy(symbols)
             if found is not None:
                 with self._lock:
                     self.replayed += 1
@@ -241,12 +243,13 @@ class Settled:
         made = self.made(lens)
         if self._failures < MOST_FAILURES:
             self._learn(made, lens, symbols)
-        return made
+        return Numbered.of(made)
 
     def made(self, lens: Lens) -> Program:
         """As `of`, without substitution."""
         settled = specialize(self._source, lens)
         self._rewriting(settled)
+        _check_constants(settled)
         return settled
 
     def _learn(self, made: Program, lens: Lens, symbols: tuple[int, ...]) -> None:
@@ -261,15 +264,15 @@ class Settled:
         except TypeError:  # an attribute that cannot be compared
             self._failures = MOST_FAILURES
             return
-        fitting = [(one, found) for one in waiting if (found := one.program(symbols)) is not None]
+        fitting = [(one, found) for one in waiting if (found := one.copy(symbols)) is not None]
         right = [one for one, found in fitting if _equal(found, wanted)]
         recorded: _RecordedCopy | None = None
         if not fitting and len(waiting) < MOST_WAITING:
             recorded = self._traced(lens)
-            found = None if recorded is None else recorded.program(symbols)
+            found = None if recorded is None else recorded.copy(symbols)
             if recorded is not None and (found is None or not _equal(found, wanted)):
                 recorded = None
-            earlier = None if recorded is None else recorded.program(first[1])
+            earlier = None if recorded is None else recorded.copy(first[1])
             if recorded is not None and earlier is not None:
                 right = [recorded] if _equal(earlier, numbers_of(self.made(first[0]))) else []
                 recorded = None
@@ -322,15 +325,27 @@ def _without_values(argument: Argument) -> Argument:
     return hollow(Argument(Shape(argument.shape.type, lens, strides), argument.array))
 
 
+def _check_constants(program: Program) -> None:
+    """Raises `ShapeError` where elements of constants are taken that they do not have, such as positions beyond the end
+    of a table: every run would, and what is learned of such lengths is of no use for others."""
+    for ins in program.main:
+        if ins.name.startswith("gather") and all(map(is_constant, ins.inputs)) and ins.shape.elements <= MOST_TAKEN:
+            try:
+                ins.op.compute(ins.shape, [array for i in ins.inputs if (array := constant_array(i)) is not None])
+            except MgxError as error:
+                where = f"node {', '.join(ins.debug_symbols)}: " if ins.debug_symbols else ""
+                raise ShapeError(f"{where}{error}") from error
+
+
 def _remove_unused(program: Program) -> None:
     for ins in reversed(list(program.main)):
         if not ins.users and not isinstance(ins.op, (Parameter, Return)):
             program.main.remove_instruction(ins)
 
 
-def _equal(found: Program, wanted: Numbers) -> bool:
+def _equal(found: Numbered, wanted: Numbers) -> bool:
     """Whether a program has these numbers, and literals of these values."""
-    own = numbers_of(found)
+    own = found.numbers
     if own.form != wanted.form or own.values != wanted.values:
         return False
     return all(a is b or _same(a, b) for a, b in zip(own.literals, wanted.literals, strict=True))

@@ -121,6 +121,14 @@ class FusedContraction(ModuleOperator):
 
 @register
 @dataclass(frozen=True)
+class FusedAttention(ModuleOperator):
+    """A submodule of ``attention`` and the pointwise operators that follow it."""
+
+    name: ClassVar[str] = "fused_attention"
+
+
+@register
+@dataclass(frozen=True)
 class Group(ModuleOperator):
     """A submodule kept together for a purpose that ``tag`` names, ``attention`` for instance."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ..graph.numbers import Numbered
 from ..graph.passes import run_passes
 from ..graph.passes.base import Options
 from ..graph.program import Program
@@ -17,7 +18,7 @@ __all__ = ["settling"]
 
 def settling(
     source: Program, options: TargetOptions, settings: Options
-) -> Callable[[Mapping[str, Sequence[int]]], Program]:
+) -> Callable[[Mapping[str, Sequence[int]]], Numbered]:
     """What gives the copy for lengths of the dynamic inputs, by name; most are had by substitution.
 
     Args:
@@ -30,4 +31,4 @@ def settling(
         run_passes(settled, SETTLED_PASSES, settings, disabled=options.disabled_passes)
 
     copies = Settled(source, rewrite)
-    return lambda lens: copies.made(lens) if is_watched() else copies.of(lens)
+    return lambda lens: Numbered.of(copies.made(lens)) if is_watched() else copies.of(lens)

@@ -54,14 +54,14 @@ def test_plans_for_new_lengths_are_those_made_the_full_way(name: str) -> None:
     settled_for = settling(source, OPTIONS, pass_options(OPTIONS))
     for lens in itertools.islice(sample_lengths(source), SAMPLES):
         try:
-            cpu_program._optimized(head(settled_for(lens)), OPTIONS, shared)
+            cpu_program._optimized(head(settled_for(lens).program), OPTIONS, shared)
         except MgxError:
             continue
     before = shared.passes.replayed
     rng = np.random.default_rng(7)
     for _ in range(LENGTHS):
         lens = {name: array.shape for name, array in case.draw(rng).items()}
-        settled = head(settled_for(lens))
+        settled = head(settled_for(lens).program)
         quick = cpu_program._optimized(settled, OPTIONS, shared)
         record = Record()
         made = record.plan(lower_and_release(quick, OPTIONS, settled, shared)[0])

@@ -174,3 +174,40 @@ def test_attention_without_a_kernel_is_written_out(precision: str, features: int
     )  # fmt: skip
     assert made.executable is not None
     assert not any("attention" in step.label for step in made.executable.plan.steps)
+
+
+@pytest.mark.parametrize("kind", [Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type])
+@pytest.mark.parametrize("lens", [(2, 3, 3, 20, 70, 16, 16), (1, 2, 1, 1, 900, 16, 32), (1, 2, 2, 70, 130, 64, 64)])
+@pytest.mark.parametrize("merged", [False, True])
+def test_quantised_results(
+    kind: Type, lens: tuple[int, ...], merged: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention's kernel writes them in 8 bits, with heads in the place that what comes next wants them in; by parts of
+    the keys, too."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    batch, heads, shared, queries, keys, depth, width = lens
+    program, rng = Program(), np.random.default_rng(sum(lens))
+    m: Module = program.main
+    shapes = [(batch, heads, queries, depth), (batch, shared, keys, depth), (batch, shared, keys, width)]
+    operands = [m.add_parameter(name, Shape(F16, own)) for name, own in zip("qkv", shapes)]
+    inputs = {name: rng.standard_normal(own).astype(np.float16) for name, own in zip("qkv", shapes)}
+    y = m.add_instruction("attention", operands, scale=0.3)
+    if merged:
+        y = m.add_instruction("transpose", [y], permutation=(0, 2, 1, 3))
+        y = m.add_instruction("reshape", [y], dims=(batch, queries, heads * width))
+    y = m.add_instruction("convert", [y], target_type=F32)
+    point = np.array([0 if kind.is_floating else 3], kind.numpy)
+    spread = [
+        m.add_instruction("multibroadcast", [m.add_literal(v)], out_lens=y.shape.lens)
+        for v in (np.array([0.0213], np.float32), point)
+    ]
+    m.add_return([m.add_instruction("quantizelinear", [y, *spread], out_type=kind)])
+    made = compiled(program, on, fast_math=True)
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert all("attention" in label for label in labels), labels
+    got, wanted = (np.asarray(r[0]).astype(np.float32) for r in (made.run(inputs), reference(program, inputs).results))
+    if kind.is_floating:
+        assert (np.abs(got - wanted) <= 2.0**-3 * np.abs(wanted) + 0.02).all()
+    else:
+        assert np.abs(got - wanted).max() <= 1 and (got != wanted).mean() < 0.1

@@ -10,6 +10,7 @@ from numba import njit
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.contraction import nbits_cores
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
 from mgx_numba.codegen.gpu.contraction.nbits_cores import pack_chunks
 from mgx_numba.codegen.gpu.lang.codes import EXPONENTS, codes_float16
@@ -21,6 +22,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference
 from .operators import hosted
@@ -103,6 +105,20 @@ def test_products(
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
     assert error <= ALLOWED[type], error
+
+
+@pytest.mark.parametrize(("rows", "points"), [(1, False), (8, True)])
+def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer multiprocessors than tiles, and a last tile that is no whole one."""
+    monkeypatch.setattr(nbits_cores, "multiprocessors", lambda: 1)
+    program, inputs = product(F16, (rows,), 1152, 16 * 7 + 5, 4, 32, points)
+    made = compiled(program, on, fast_math=True)
+    assert made.executable is not None
+    (step,) = (s for s in made.executable.plan.steps if isinstance(s, Step))
+    assert step.geometry.blocks == (nbits_cores.BLOCKS, 1, 1)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
+    assert error <= ALLOWED[F16], error
 
 
 @pytest.mark.parametrize("depth", [96, 128])

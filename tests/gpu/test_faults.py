@@ -73,6 +73,20 @@ def test_lost_devices_are_told_as_such() -> None:
         driver.call("cuStreamSynchronize", None)
 
 
+def test_a_call_that_is_repeated_has_the_memory_of_the_one_before() -> None:
+    """However many blocks of its size wait: other addresses would have to be put into its recording."""
+    with interpreted():
+        on = engine()
+        waiting = [on.kept.take(1000, "some") for _ in range(3)]
+        addresses = [block.address for block in waiting]
+        while waiting:
+            waiting.pop()
+        found = [on.kept.take(1000, "a result").address for _ in range(4)]
+        assert found == addresses[:1] * 4
+        blocks = [on.kept.take(1000, "results") for _ in range(4)]
+        assert {block.address for block in blocks} > set(addresses)
+
+
 def test_memory_that_is_kept_is_given_back_before_there_is_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     with interpreted():
         on = engine()

@@ -109,6 +109,29 @@ def test_products(
     agree(program, inputs, kind, on, exact=not a.is_floating)
 
 
+@pytest.mark.parametrize(
+    ("name", "a", "b"),
+    [
+        ("sm_75", U8, I8),
+        ("sm_75", I8, U8),
+        ("gfx90a", I8, I8),
+        ("gfx942", I8, I8),
+        ("gfx1100", U8, I8),
+        ("gfx1100", I8, U8),
+        ("gfx1201", U8, U8),
+        ("gfx1201", E4M3, E4M3),
+        ("gfx1201", E5M2, E5M2),
+    ],
+)
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 24, 144), (5, 7, 528)])
+def test_products_through_registers(
+    name: str, a: Type, b: Type, rows: int, columns: int, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program, inputs = product(a, b, (), rows, columns, depth)
+    agree(program, inputs, "tensor", interpreter(), exact=not a.is_floating)
+
+
 @pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
 def test_what_lies_in_no_whole_vectors(name: str, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", name)
@@ -202,11 +225,13 @@ def test_few_channels_are_filled_up(channels: int, kernel: int, on: Engine, monk
         (E4M3, "sm_90a", "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"),
         (U8, "sm_80", "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"),
         (E5M2, "sm_120a", "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32"),
-        (U8, "sm_75", ""),
-        (U8, "gfx90a", ""),
-        (I8, "gfx942", ""),
-        (U8, "gfx1100", ""),
-        (I8, "gfx1201", ""),
+        (U8, "sm_75", "mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32"),
+        (U8, "gfx90a", "v_mad"),
+        (I8, "gfx90a", "v_mfma_i32_16x16x16i8"),
+        (I8, "gfx942", "v_mfma_i32_16x16x32_i8"),
+        (U8, "gfx1100", "v_wmma_i32_16x16x16_iu8"),
+        (I8, "gfx1201", "v_wmma_i32_16x16x16_iu8"),
+        (E4M3, "gfx1201", "v_wmma_f32_16x16x16_fp8_fp8"),
     ],
 )
 def test_the_instructions_of_each_architecture(
@@ -216,8 +241,10 @@ def test_the_instructions_of_each_architecture(
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (WarpgroupTile(64, 64, 2, 1), 1))
     program, _ = product(a, a if a.is_floating else I8, (), 64, 64, 128)
     (kernel,) = compiled(program, interpreter()).kernels()
+    text = assembly(kernel, ARCHITECTURES[name])
+    assert instruction in text
     if ARCHITECTURES[name].nvidia:
-        text = assembly(kernel, ARCHITECTURES[name])
-        assert instruction in text and ".local" not in text
+        assert ".local" not in text
     else:
+        assert ".private_segment_fixed_size: 0\n" in text
         assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[name])

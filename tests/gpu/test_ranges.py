@@ -15,11 +15,14 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.gpu.ranges import LengthRanges
+from mgx_numba.targets.lowering.likeness import Recipe
+from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
@@ -54,6 +57,35 @@ def test_new_lengths_need_no_kernel_and_no_step_of_the_host_for_want_of_one(
         plan = net._for(case.draw(rng))
         assert set(net.kernels()) == known
         assert not any("is not compiled" in reason for reason in plan.host_reasons().values())
+
+
+@pytest.mark.parametrize("name", ["encoder", "shuffle_net", "decoder"])
+def test_steps_of_instructions_that_are_alike_are_those_that_their_rules_append(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    case = encoder(3) if name == "encoder" else MODELS[name]()
+    net, rng, followed = dynamic(case, interpreter()), np.random.default_rng(11), 0
+
+    def counted(recipe: Recipe, low: Lowering, ins: Instruction) -> None:
+        nonlocal followed
+        followed += 1
+        follow(recipe, low, ins)
+
+    follow = Recipe.follow
+    for _ in range(4):
+        ranges, lens = net._ranges, {key: array.shape for key, array in case.draw(rng).items()}
+        assert ranges is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(Recipe, "follow", counted)
+            plan = ranges.planned(lens)[1]
+            patched.setattr(Lowering, "_lower_again", lambda low, ins, rule: rule.lower(low, ins))
+            wanted = ranges.planned(lens)[1]
+        assert plan.steps == wanted.steps
+        assert (plan.arena_bytes, plan.uses, plan.outputs) == (wanted.arena_bytes, wanted.uses, wanted.outputs)
+        for a, b in zip(plan.constants, wanted.constants, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert (followed > 0) == (name == "encoder")
 
 
 @pytest.mark.parametrize("name", ["decoder", pytest.param("fully_convolutional", marks=pytest.mark.gpu)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -116,3 +117,91 @@ def kernel(args):
     (stored,) = re.findall(r"st\.global\.b8\s+\[[^]]*\], (%\w+);", made)
     (source,) = re.findall(rf"(\S+)\s+{stored}, ", made)[-1:]
     assert ".s32." in source or not source.endswith(".f32"), source
+
+
+@pytest.mark.parametrize("type", [Type.int8_type, Type.uint8_type])
+@pytest.mark.parametrize("activation", ["", "gelu_erf"])
+def test_products_are_rounded_once(type: Type, activation: str, on: Engine) -> None:
+    """With fast math: within what a division by the step and GELU are off by, of a step; NaN and what saturates too."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([numbers()[:-3], rng.uniform(-6, 6, 1000).astype(np.float32), numbers()[-3:]])
+    program, point = Program(), 31 if type is Type.uint8_type else -5
+    m = program.main
+    value: Any = m.add_parameter("x", Shape(Type.float_type, x.shape))
+    if activation:
+        value = m.add_instruction(activation, [value])
+    operands = [np.array([0.0371], np.float32), np.array([point], type.numpy)]
+    spread = [m.add_instruction("multibroadcast", [m.add_literal(o)], out_lens=x.shape) for o in operands]
+    m.add_return([m.add_instruction("quantizelinear", [value, *spread], out_type=type)])
+    made = compiled(program, on, fast_math=True)
+    assert any(
+        "rounded_product_" in k.text and ("gelu_erf_bytes" in k.text) == bool(activation) for k in made.kernels()
+    )
+    got, wanted = (np.asarray(v[0]).astype(int) for v in (made.run({"x": x}), reference(program, {"x": x}).results))
+    exact = np.nan_to_num(x.astype(np.float64), posinf=0, neginf=0)
+    if activation:
+        exact = exact * np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in exact])
+    beside = np.abs((exact / np.float64(operands[0][0])) % 1 - 0.5) < 3e-3  # of the middle of two steps
+    assert (np.abs(got - wanted) <= beside).all(), np.flatnonzero(np.abs(got - wanted) > beside)
+
+
+FLOATS8 = (Type.fp8e4m3fn_type, Type.fp8e5m2_type, Type.fp8e4m3fnuz_type)
+
+
+@pytest.mark.parametrize("count", [1, 7, 64])
+@pytest.mark.parametrize("type", FLOATS8)
+def test_floats_of_8_bits(type: Type, count: int, on: Engine) -> None:
+    """Every one as float32; and float32 as these: ties, neighbours of ties, what overflows, infinities and NaN."""
+    every = np.arange(256, dtype=np.uint8).view(type.numpy)
+    finite = np.unique(every.astype(np.float32)[np.isfinite(every.astype(np.float32))])
+    between = np.concatenate([(finite[1:] + finite[:-1]) / 2, finite[[0, -1]] * 1.03, finite[[0, -1]] * 1.3])
+    around = [np.nextafter(between, np.float32(way)) for way in (-np.inf, np.inf)]
+    x = np.concatenate([finite, between, *around, [np.nan, np.inf, -np.inf, -0.0, 1e-30, 1e30]]).astype(np.float32)
+    for given, to in ((np.resize(x, len(x) + count), type), (np.resize(every, 256 + count), Type.float_type)):
+        program = Program()
+        m = program.main
+        p = m.add_parameter("x", Shape(from_numpy(given.dtype), given.shape))
+        m.add_return([m.add_instruction("convert", [p], target_type=to)])
+        (got,), (wanted,) = compiled(program, on).run({"x": given}), reference(program, {"x": given}).results
+        got, wanted = (np.asarray(v).astype(np.float32) for v in (got, wanted))
+        np.testing.assert_array_equal(got, wanted)
+        finite_ones = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(got[finite_ones]), np.signbit(wanted[finite_ones]))
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("type", FLOATS8[:2])
+def test_quantised_floats_saturate(type: Type, fast_math: bool, on: Engine) -> None:
+    x = np.concatenate([numbers(), np.linspace(-600, 600, 997, dtype=np.float32), [7e4, -7e4]]).astype(np.float32)
+    program = Program()
+    m = program.main
+    p = m.add_parameter("x", Shape(Type.float_type, x.shape))
+    step = m.add_instruction("multibroadcast", [m.add_literal(np.array([1], np.float32))], out_lens=x.shape)
+    m.add_return([m.add_instruction("quantizelinear", [p, step], out_type=type)])
+    made = compiled(program, on, fast_math=fast_math)
+    assert any("saturated_" in kernel.text for kernel in made.kernels())
+    (got,), (wanted,) = made.run({"x": x}), reference(program, {"x": x}).results
+    np.testing.assert_array_equal(np.asarray(got).astype(np.float32), np.asarray(wanted).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_conversions_of_pairs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are instructions for two floats of 8 bits these are what converts them, else integer arithmetic."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    text = f"""THREADS = 32
+SLOTS = 3
+
+
+def kernel(args):
+    x = pointer_{dtype}(args, 0)
+    y = pointer_float32(args, 1)
+    out = pointer_{dtype}(args, 2)
+    k = thread_index(0) * 4
+    store(out, k, saturated_{dtype}(add(cast_float32(load(x, k, 4)), load(y, k, 4))))
+    store(out, k + 128, cast_{dtype}(load(y, k, 1)))
+    store_scalar(out, k, cast_{dtype}(cast_float32(load_scalar(x, k))))
+"""
+    source, kind = KernelSource(NAME, "pairs", text), dtype.removeprefix("float8_").removesuffix("fn") + "x2"
+    made = assembly(source, ARCHITECTURES["sm_90a"])
+    assert made.count(f"cvt.rn.satfinite.{kind}.f32") == 4 and made.count(f"cvt.rn.f16x2.{kind}") == 3
+    assert "e4m3x2" not in assembly(source, ARCHITECTURES["sm_80"])

@@ -7,6 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.lang import tensor_cores
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -128,9 +129,34 @@ def test_the_instructions_are_those_of_tensor_cores(monkeypatch: pytest.MonkeyPa
     for name in ("sm_80", "sm_90a", "sm_120a"):
         text = assembly(kernel, ARCHITECTURES[name])
         assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in text and ".local" not in text
+        assert "cp.async" in text
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_75")
     (kernel,) = compiled(program, interpreter()).kernels()
-    assert "mma" not in kernel.text
+    text = assembly(kernel, ARCHITECTURES["sm_75"])
+    assert "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32" in text
+    assert "cp.async" not in text and ".local" not in text
+
+
+def test_smaller_instructions_make_the_same_product() -> None:
+    """Those of compute capability 7.5, each thread's words as PTX ISA has them for m16n8k8 and m8n8k16."""
+    rng, lanes = np.random.default_rng(5), np.arange(32)
+    g, c = lanes // 4, lanes % 4
+    for steps, rows in ((tensor_cores.HALVES, 16), (tensor_cores.QUARTERS, 8)):
+        left, right = rng.integers(-9, 9, (16, 8)), rng.integers(-9, 9, (8, 8))  # a number for each word
+        a = [left[g + down, c + along] for along in (0, 4) for down in (0, 8)]
+        b = [right[g, c], right[g, c + 4]]
+        sums = [np.zeros(32, int) for _ in range(4)]
+        for words, (other,), own in steps:
+            part, columns = np.empty((rows, 4), int), np.empty((8, 4), int)
+            for k, word in enumerate(words):
+                part[g + 8 * k, c] = a[word]
+            columns[g, c] = b[other]
+            made = part @ columns.T
+            for k, number in enumerate(own):
+                sums[number] += made[g + 8 * (k // 2), 2 * c + k % 2]
+        whole = left @ right.T
+        for k, total in enumerate(sums):
+            np.testing.assert_array_equal(total, whole[g + 8 * (k // 2), 2 * c + k % 2])
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

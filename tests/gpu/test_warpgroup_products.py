@@ -9,7 +9,7 @@ import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
 from mgx_numba.codegen.gpu.contraction.placed import in_turns
-from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, WarpgroupTile
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
@@ -107,6 +107,8 @@ def product(
         (F16, (3,), 130, 8, 64, False, True),
         (BF16, (2,), 64, 64, 128, True, True),
         (F32, (), 40, 72, 100, False, False),
+        (F32, (2,), 40, 72, 100, True, False),
+        (F32, (3,), 33, 36, 68, True, True),
     ],
 )
 def test_products(
@@ -116,7 +118,8 @@ def test_products(
     program, inputs = product(type, batch, rows, columns, depth, turned, shared)
     made = agree(program, inputs, type, on)
     assert made.executable is not None
-    assert len(made.executable.plan.steps) == 1  # what follows is computed by the same kernel
+    steps = 1 + (type is F32 and turned)  # what follows is computed by the same kernel; no instruction turns float32
+    assert len(made.executable.plan.steps) == steps
 
 
 def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
@@ -228,7 +231,7 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
 
 
 def test_chosen_tiles_use_a_large_device() -> None:
-    choose = wgmma_tiles.chosen_tile
+    choose = lambda *lens: wgmma_tiles.chosen_tile(TileQuestion(*lens))  # noqa: E731
     tile, splits = choose(4096, 4096, 64, 1)
     assert tile.rows * tile.columns >= 128 * 128 and splits == 1
     tile, splits = choose(1, 768, 48, 1)
@@ -238,8 +241,8 @@ def test_chosen_tiles_use_a_large_device() -> None:
 
 def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
     """As the last convolution of ResNet-50's first blocks, of 64 to 256 channels, for 32 images."""
-    alone, _ = wgmma_tiles.chosen_tile(32 * 56 * 56, 256, 1, 1)
-    beside, _ = wgmma_tiles.chosen_tile(32 * 56 * 56, 256, 1, 1, reads=True)
+    alone, _ = wgmma_tiles.chosen_tile(TileQuestion(32 * 56 * 56, 256, 1, 1))
+    beside, _ = wgmma_tiles.chosen_tile(TileQuestion(32 * 56 * 56, 256, 1, 1, reads=True))
     assert alone.reads_at_once < beside.reads_at_once == wgmma_tiles.AHEAD
     for tile in wgmma_tiles.TILES:  # what fits: sums, the vectors and what else a thread holds
         assert tile.spare_registers > 0 and tile.reads_at_once in (1, 2, wgmma_tiles.AT_ONCE, wgmma_tiles.AHEAD)

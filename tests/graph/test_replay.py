@@ -11,7 +11,7 @@ import pytest
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
-from mgx_numba.graph.numbers import copy_with, numbers_of
+from mgx_numba.graph.numbers import Numbered, Pattern, copy_with, numbers_of
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.replay import Replay
@@ -55,11 +55,32 @@ def test_a_program_is_its_form_its_integers_and_its_literals() -> None:
         copy_with(layer(8), numbers_of(layer(8)), other.values, numbers_of(layer(9)).literals)
 
 
+def test_a_pattern_is_copied_with_values_that_its_integers_are_some_of() -> None:
+    program, other = layer(5), layer(7)
+    full(program)
+    full(other)
+    own, wanted = numbers_of(program), numbers_of(other)
+    pairs = list(zip(own.values, wanted.values))
+    known = list(dict.fromkeys(pairs))
+    pattern = Pattern(program, [known.index(pair) for pair in pairs])
+    for side, numbers, whole in ((0, own, program), (1, wanted, other)):
+        values, literals = [pair[side] for pair in known], numbers.literals
+        assert pattern.numbers(values, literals).values == numbers.values
+        assert pattern.takes(values, literals, range(len(literals)))
+        copy = pattern.copy(values, literals)
+        validate(copy)
+        assert copy == whole
+    assert not pattern.takes([pair[0] for pair in known], wanted.literals, range(len(wanted.literals)))
+    with pytest.raises(ShapeError, match="a literal .* was given"):
+        pattern.copy([pair[0] for pair in known], wanted.literals)
+    assert Pattern(program).copy(own.values, own.literals) == program
+
+
 def test_replayed_programs_are_those_that_rewriting_gives() -> None:
     replay = Replay(full)
     rng = np.random.default_rng(1)
     for count, rows in enumerate((5, 7, 9, 1, 12, 2, 30, 1, 200, 3)):
-        found, wanted = replay.run(layer(rows)), layer(rows)
+        found, wanted = replay.run(Numbered.of(layer(rows))), layer(rows)
         full(wanted)
         validate(found)
         assert found == wanted
@@ -73,12 +94,12 @@ def test_replayed_programs_are_those_that_rewriting_gives() -> None:
 def test_other_forms_and_other_constants_are_rewritten_by_themselves() -> None:
     replay = Replay(full)
     for rows in (5, 7, 9):
-        replay.run(layer(rows))
+        replay.run(Numbered.of(layer(rows)))
     before = replay.replayed
     for program in (layer(9, 5), layer(8, table=1), layer(0)):
         wanted = program.clone()
         full(wanted)
-        assert replay.run(program) == wanted
+        assert replay.run(Numbered.of(program)) == wanted
     assert replay.replayed == before
 
 
@@ -92,7 +113,7 @@ def test_a_rewriting_whose_numbers_are_not_traced_is_never_replayed() -> None:
 
     replay = Replay(lost)
     for rows in (5, 7, 9, 11, 5):
-        assert [s.lens for s in replay.run(layer(rows)).output_shapes()] == [(rows, 4)]
+        assert [s.lens for s in replay.run(Numbered.of(layer(rows))).output_shapes()] == [(rows, 4)]
     assert not replay.replayed
 
 
@@ -106,7 +127,7 @@ def test_a_constant_that_is_computed_with_is_not_replayed() -> None:
 
     replay = Replay(scaled)
     for rows in (5, 7, 9, 11):
-        found, wanted = replay.run(layer(rows)), layer(rows)
+        found, wanted = replay.run(Numbered.of(layer(rows))), layer(rows)
         scaled(wanted)
         x = np.ones((rows, 6), np.float32)
         np.testing.assert_array_equal(*(evaluate(p, {"x": x})[0] for p in (found, wanted)))
@@ -117,7 +138,7 @@ def test_values_of_large_constants_that_depend_on_lengths_are_not_kept() -> None
     tables = []
     for rows in (500, 700, 900, 1100, 1300, 500):
         program = layer(rows)
-        found = replay.run(program)
+        found = replay.run(Numbered.of(program))
         tables += [weakref.ref(i.literal.array) for i in program.main if i.literal and i.shape.lens == (rows, 4)]
         wanted = layer(rows)
         full(wanted)
@@ -136,6 +157,6 @@ def test_what_a_replayed_rewriting_refused_has_plain_numbers() -> None:
 
     replay = Replay(refusing)
     for rows in (5, 7, 9, 11):
-        log = replay.run(layer(rows)).log
+        log = replay.run(Numbered.of(layer(rows))).log
     assert replay.replayed and log.refusals("some rule")
     assert {type(n) for r in log.refusals() for n in (*r.shape.lens, *r.shape.strides)} == {int}

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
-from mgx_numba.errors import MgxError
+from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.folding import Followed, integers
 from mgx_numba.graph.passes import run_passes
@@ -109,7 +109,7 @@ def test_copies_are_those_that_settling_gives(name: str) -> None:
             with pytest.raises(type(error)):
                 copies.of({"x": lens})
             continue
-        found = copies.of({"x": lens})
+        found = copies.of({"x": lens}).program
         validate(found)
         assert found == wanted, lens
         if count % 4 == 0 and 0 not in lens and "looked" not in name:
@@ -129,7 +129,23 @@ def test_lengths_that_do_not_fit_are_refused_after_others_were_traced() -> None:
     assert copies.replayed
     with pytest.raises(MgxError, match="do not broadcast|differ"):
         copies.of({"x": (4, 3), "y": (5, 3)})
-    assert copies.of({"x": (4, 3), "y": (1, 3)}).output_shapes()[0].lens == (4, 3)
+    assert copies.of({"x": (4, 3), "y": (1, 3)}).program.output_shapes()[0].lens == (4, 3)
+
+
+def test_lengths_beyond_the_end_of_a_table_are_refused() -> None:
+    """Before a plan is made of them, and with the node that takes what is not there."""
+    g = Graph()
+    length = g.op("Squeeze", g.dim("x", 0), g.ints(0))
+    places = g.op("Range", g.const(np.int64(0)), length, g.const(np.int64(1)))
+    table = g.op("Gather", g.weights(8, 3), places)
+    copies = Settled(program_of(g, {"x": ["N", 3]}, [g.op("Add", "x", table)]), rewrite)
+    for n in (7, 9, 5, 8, 12, 6):
+        if n <= 8:
+            assert copies.of({"x": (n, 3)}).program.output_shapes()[0].lens == (n, 3)
+            continue
+        with pytest.raises(ShapeError, match="gather: index 8 is out of range for .* of length 8"):
+            copies.of({"x": (n, 3)})
+    assert copies.replayed
 
 
 def test_large_constants_are_left_to_settling() -> None:
@@ -141,7 +157,7 @@ def test_large_constants_are_left_to_settling() -> None:
     before = copies.replayed
     assert before
     lens = {"x": (400, 300)}
-    assert copies.of(lens) == copies.made(lens)
+    assert copies.of(lens).program == copies.made(lens)
     assert copies.replayed == before
 
 
@@ -152,7 +168,7 @@ def test_programs_with_bodies_are_settled_by_themselves() -> None:
     body = program.create_module("body")
     body.add_return([body.add_instruction("relu", [body.add_parameter("y", x.shape)])])
     program.main.add_return([program.main.add_instruction("identity", [x])])
-    assert copies.of({"x": (5, 2)}).output_shapes()[0].lens == (5, 2)
+    assert copies.of({"x": (5, 2)}).program.output_shapes()[0].lens == (5, 2)
 
 
 def test_an_element_that_follows_from_lengths_is_moved_and_not_read() -> None:

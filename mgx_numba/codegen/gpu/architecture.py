@@ -29,8 +29,8 @@ class Architecture:
     Attributes:
         name: as LLVM's target calls it.
         triple: LLVM's target triple.
-        features: LLVM's features; for NVIDIA the lowest version of PTX that has this target, and its products of 8
-            bits: LLVM aborts the process on a lower one, and a driver refuses one above its own.
+        features: LLVM's features; for NVIDIA the lowest version of PTX that has this target, and its products: LLVM
+            aborts the process on a lower one, and a driver refuses one above its own.
         capability: NVIDIA's compute capability, major and minor; (0, 0) for AMD.
         wave: lanes that execute together.
         shared_bytes: shared memory that a block can have.
@@ -52,6 +52,11 @@ class Architecture:
     def clusters(self) -> bool:
         """Whether blocks can reach each other's memory: PTX ISA, "Cluster of Cooperative Thread Arrays"."""
         return self.nvidia and self.capability >= (9, 0)
+
+    @property
+    def copies(self) -> bool:
+        """Whether memory comes to a block's memory beside threads' own work: PTX ISA, "cp.async"."""
+        return self.nvidia and self.capability >= (8, 0)
 
     @property
     def overlaps(self) -> bool:
@@ -76,7 +81,7 @@ def _amd(name: str, wave: int) -> Architecture:
 ARCHITECTURES: dict[str, Architecture] = {
     a.name: a
     for a in (
-        _nvidia("sm_75", 63, (7, 5), 64),
+        _nvidia("sm_75", 65, (7, 5), 64),
         _nvidia("sm_80", 70, (8, 0), 163),
         _nvidia("sm_86", 71, (8, 6), 99),
         _nvidia("sm_89", 84, (8, 9), 99),

@@ -100,10 +100,12 @@ class GpuBackend:
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> dict[str, bytes]:
-        """See `Backend.objects`: cubins where there is a device of the architecture, else PTX."""
+        """See `Backend.objects`: cubins where there is a device of the architecture, else PTX; calls of libraries have
+        none."""
         from ..workers.objects import objects_of
+        from .libraries.calls import described
 
-        return objects_of(sources, progress, store)
+        return objects_of([s for s in sources if described(s) is None], progress, store)
 
     def compile(self, source: KernelSource) -> bytes:
         """See `Backend.compile`: PTX, or an object of AMD's."""

@@ -15,6 +15,8 @@ _MEANING = (
     *SHARED_MEANING,
     "gpu/vocabulary.py",
     "gpu/architecture.py",
+    "gpu/products.py",
+    "gpu/matrix_tiles.py",
     "gpu/lang/*.py",
     "gpu/toolchain/*.py",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
@@ -27,7 +28,8 @@ _SHORT = frozenset(("gelu_erf",))
 """Those with a shorter one for results of 16 bits."""
 _SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
 _EIGHT_BITS = (Type.int8_type, Type.uint8_type)
-"""Types that `lang.rounding` rounds to."""
+_SATURATED = {t: float(ml_dtypes.finfo(t.numpy).max) for t in (Type.fp8e4m3fn_type, Type.fp8e5m2_type)}
+"""Types that `lang.rounding` rounds to; of floats with the largest number."""
 VECTOR_BYTES = 16
 """Bytes of the widest load and store of one thread."""
 
@@ -39,18 +41,43 @@ class ThreadPrinter(VectorPrinter):
         super().__init__(buffer, lanes, fast_math)
         self._rounded: dict[str, tuple[str, int]] = {}
         """Of names that hold whole numbers what was rounded, and what was added to that."""
+        self._floors: dict[str, tuple[str, float]] = {}
+        self._limited: dict[str, tuple[str, float]] = {}
+        """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
+        was limited, and that number."""
+        self._products: dict[str, tuple[str, str]] = {}
+        self._gelus: dict[str, str] = {}
+        """Of products, with fast math, what was multiplied, and of values of GELU the argument."""
+        self._uniform: set[str] = set()
+        """Names that hold the same number in every lane."""
+
+    def loaded(self, expression: str, dtype: str | Type) -> VectorValue:
+        """See `VectorPrinter.loaded`."""
+        made = super().loaded(expression, dtype)
+        if expression.startswith("load_splat("):
+            self._uniform.add(made.name)
+        return made
 
     def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, and with fast math
-        float32 is rounded to 16 bits only where it is stored."""
+        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, a limited one a
+        float8 as it is limited, and with fast math float32 is rounded to 16 bits only where it is stored."""
         if self.fast_math and dtype in _SIXTEEN_BITS and x.dtype.compute is Type.float_type:
             return VectorValue(self.register(x), dtype, constant=x.constant)
+        source, limit = self._limited.get(x.name, ("", 0.0))
+        if source and limit == _SATURATED.get(dtype):
+            return VectorValue(self.buffer.emit(f"saturated_{dtype_name(dtype)}({source})"), dtype, raw=True)
         source, zero = self._rounded.get(x.name, ("", 0))
         if not source or not self.lanes or dtype not in _EIGHT_BITS:
             return super().cast(x, dtype)
         ends = np.iinfo(dtype.numpy)
         if not ends.min <= zero <= ends.max:
             return super().cast(x, dtype)
+        if source in self._products and self.lanes > 1:
+            factor, other = self._products[source]
+            if factor in self._gelus:
+                factor = self.buffer.emit(f"gelu_erf_bytes({self._gelus[factor]})")
+            made = self.buffer.emit(f"rounded_product_{dtype_name(dtype)}({factor}, {other}, {zero})")
+            return VectorValue(made, dtype)
         return VectorValue(self.buffer.emit(f"rounded_{dtype_name(dtype)}({source}, {zero})"), dtype)
 
     def nearbyint(self, x: VectorValue) -> VectorValue:
@@ -76,11 +103,37 @@ class ThreadPrinter(VectorPrinter):
             return VectorValue(self.buffer.emit(f"{name}_exact({arguments})"), result)
         if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
             kind = "short" if name in _SHORT and result.size == 2 else "quick"
-            return VectorValue(self.buffer.emit(f"{name}_{kind}({self.register(operands[0])})"), result)
+            argument = self.register(operands[0])
+            made = VectorValue(self.buffer.emit(f"{name}_{kind}({argument})"), result)
+            if name in _SHORT:
+                self._gelus[made.name] = argument
+            return made
         if name == "max" and result in _EIGHT_BITS and self.lanes and self.lanes % 4 == 0:
             arguments = ", ".join(self.register(x) for x in operands)
             return VectorValue(self.buffer.emit(f"max_bytes({arguments})"), result)
-        return super()._call(name, result, *operands)
+        made = super()._call(name, result, *operands)
+        if result.compute is Type.float_type:
+            self._note(name, made, operands)
+        return made
+
+    def _note(self, name: str, made: VectorValue, operands: tuple[VectorValue, ...]) -> None:
+        """Remember how a float32 came to be, for `cast`."""
+        if name == "mul" and self.fast_math:
+            x, y = (self.register(v) for v in operands)
+            self._products[made.name] = (y, x) if y in self._gelus else (x, y)
+        elif name == "div" and self.fast_math and operands[1].name in self._uniform:
+            one = f"const_float32(1.0, {self.lanes})"
+            inverse = self.buffer.emit(f"div({one}, {self.register(operands[1])})")
+            self._products[made.name] = (self.register(operands[0]), inverse)
+        elif name in ("max", "min"):
+            limits = [v.constant for v in operands if v.constant is not None]
+            others = [v for v in operands if v.constant is None]
+            if len(limits) != 1 or len(others) != 1:
+                return
+            if name == "max":
+                self._floors[made.name] = self.register(others[0]), -float(limits[0])
+            elif self._floors.get(others[0].name, ("", None))[1] == float(limits[0]):
+                self._limited[made.name] = self._floors[others[0].name]
 
 
 def dtype_name(type: Type) -> str:

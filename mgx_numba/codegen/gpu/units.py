@@ -6,15 +6,26 @@ import re
 from collections.abc import Sequence
 
 from ..kernel import KernelSource
+from .libraries.calls import described
+from .matrix_tiles import TILES
 
 __all__ = ["TENSOR_CORES", "unit_of"]
 
 TENSOR_CORES = {"float16": "float16 on tensor cores", "bfloat16": "bfloat16 on tensor cores", "float32": "TF32"}
 """Units by the type of what they multiply."""
-_PRODUCT = re.compile(r"\b(?:wg)?mma_([a-z]+\d\w*)\(")
+_PRODUCT = re.compile(r"\b(?:(?:wg)?mma_([a-z]+\d\w*?)(?:_held|_first)?|((?:mfma|wmma)_\w+))\(")
 
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:
-    """The tensor cores' type; empty for kernels that multiply otherwise."""
+    """The tensor cores' type, AMD's matrix cores being called so, too; empty for kernels that multiply otherwise."""
+    call = next(filter(None, map(described, kernels)), None)
+    if call is not None:
+        return str(call["unit"])
     found = next((m for kernel in kernels if (m := _PRODUCT.search(kernel.text))), None)
-    return "" if found is None else TENSOR_CORES.get(found[1], f"{found[1]} on tensor cores")
+    if found is None:
+        return ""
+    if found[1]:
+        return TENSOR_CORES.get(found[1], f"{found[1]} on tensor cores")
+    tile = next(t for t in TILES if t.name == found[2])
+    rounds = tile.a != "float32" or tile.rounds
+    return TENSOR_CORES[tile.a] if rounds and tile.a in TENSOR_CORES else f"{tile.types} on tensor cores"

@@ -26,7 +26,8 @@ Memory of a block
     load_aligned(p, i, LANES)            as load and store, where the address of p[i] is a multiple of the vector's
     store_aligned(p, i, v)               bytes, or of 16 if it has more
 
-Tensor cores (sm_80 and above, sm_89 for float8; `lang.tensor_cores` says which lane holds what)
+Tensor cores (sm_75 and above, sm_80 for bfloat16 and float32, sm_89 for float8; `lang.tensor_cores` says which lane
+holds what)
     mma_<product>(c, a, b)               c + a b for 16 by 8 sums over 32 bytes of each row and column; c are 4 lanes of
                                          the sums' dtype, a and b 4 and 2 of int32; all 32 threads of a warp call it.
                                          Products: float16, bfloat16, float32 (of which TF32's bits count) and
@@ -44,6 +45,16 @@ Tensor cores (sm_80 and above, sm_89 for float8; `lang.tensor_cores` says which 
                                          that this lane points to (`lang.pipelines`)
     ldmatrix4_turned(p, i)               the same, each tile's 16-bit elements by columns
     warp_barrier()                       until all threads of the warp are here; what they wrote before is seen by it
+
+Matrix cores (AMD's; `codegen.gpu.matrix_tiles` says which lane holds what, and which architecture has them)
+    mfma_<n>x<n>x<depth>_<product>(c, a, b)
+                                         c + a b for n by n sums over so many positions; c are a lane's sums, a and b
+                                         what it holds of the operands; all 64 threads of a wave call it. Products:
+                                         float16, bfloat16, float32, float64 and int8_int8
+    wmma_16x16x16_<product>(c, a, b) wmma_16x16x16_<product>_both(c, a, b)
+                                         the same by all 32 threads of a wave. Products: float16, bfloat16, <a>_<b> of
+                                         int8 and uint8, and one of float8_e4m3fn and float8_e5m2 twice; ``_both``:
+                                         either half of the wave has all of the operands
 
 Copies beside other work (sm_80 and above; `lang.pipelines`)
     copy_async(p, i, q, j, inside)       16 bytes from q[j] to p[i] of the block's memory, zeros if not ``inside``
@@ -72,7 +83,6 @@ Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along a
     cluster_barrier()                    until all threads of all blocks of the cluster are here
     cluster_arrive() cluster_wait()      the same in two; of what was done before the first, others only see barriers
                                          that mbarrier_fence() has told of
-    cluster_pointer(p, rank)             the place in another block's memory that lies where p does in one's own
     cluster_send(p, i, x, rank, b)       x, of 4 or 8 bytes, to p[i] of another block's memory, with its bytes to the
                                          barrier b there
 
@@ -86,13 +96,15 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_<product>_first(COLUMNS, a, b, TURNED, STEPS)
                                          the same of sums of nothing
     wgmma_<product>_held(sums, words, b, TURNED)
-                                         the same of 16 bits, where a are 16 lanes of int32 that each thread holds, as
-                                         sums of 64 columns lie
+                                         the same of 16 bits, where a are lanes of int32 that each thread holds, as
+                                         sums lie: 16 of all positions of b, or 4, 8 or 12 of the first quarters
     wgmma_keep(words)                    after the wait for such a product: until here the words stay in their registers
     wgmma_fence()                        before the first product that adds to sums, or whose words are new
     wgmma_commit()                       what was multiplied since is a group
     wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
     sums_part(sums, PART)                this thread's four of a piece of eight columns
+    add_sums(sums, more)                 each sum and another one; in float32
+    finite_sums(sums)                    int32: 1 if all sums of this thread are finite, else 0
     scale_sums(sums, x, y)               a thread's sums of its first row times x, those of its second one times y
     sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
                                          piece PART of 4 LANES columns; for thread q of four from column q LANES on,
@@ -100,11 +112,14 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     sums_in_turns(sums, ROW, PART, LANES)
                                          the same of columns that lie in turns (`contraction.placed.in_turns`): the
                                          thread's own sums, from column q LANES on
+    give_registers(COUNT)                from here on a thread of the warpgroup has this many registers, fewer than
+    take_registers(COUNT)                before; or more, which others have given
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 5 units in the last place (`lang.quick`)
     gelu_erf_short                       within 4e-7, for results of 16 bits
+    gelu_erf_bytes                       within 3e-5, for results that are rounded to 8 bits
 
 Elements of 8 bits
     max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
@@ -112,6 +127,10 @@ Elements of 8 bits
 Quantising
     rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
     rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
+    rounded_product_<int8, uint8>(x, y, ZERO)
+                                         the same of x * y + ZERO, which is rounded once
+    saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, of what is too large the largest one
+    round_bfloat16(x)                    cast_bfloat16 of pairs of float32 lanes by an instruction (sm_80 and above)
 
 Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y
@@ -137,6 +156,7 @@ from .lang import (
     clusters,
     codes,
     faults,
+    matrix_cores,
     mbarriers,
     pipelines,
     quick,
@@ -152,6 +172,7 @@ from .lang.bytes import *
 from .lang.clusters import *
 from .lang.codes import *
 from .lang.faults import *
+from .lang.matrix_cores import *
 from .lang.mbarriers import *
 from .lang.periodic import *
 from .lang.pipelines import *
@@ -164,7 +185,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, codes, faults, mbarriers, memory, pipelines, quick, reduce, remainders,
-    rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, codes, faults, matrix_cores, mbarriers, memory, pipelines, quick, reduce,
+    remainders, rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -1,8 +1,8 @@
 """Conversion of elements between dtypes, as NumPy and ml_dtypes convert, with float to integer saturating.
 
-float16 uses the CPU's instructions where it has them. Every other storage float is converted with integer
-arithmetic: rounded to nearest, ties to even, overflowing to infinity or to NaN as the format has it (no
-saturation, as ml_dtypes ``astype``).
+float16 uses the processor's instructions where it has them, and so do the float8 of `float8_pairs`. Every other
+storage float is converted with integer arithmetic: rounded to nearest, ties to even, overflowing to infinity or to NaN
+as the format has it (no saturation, as ml_dtypes ``astype``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from .builder import VectorBuilder, element_type, is_signed
+from .float8_pairs import from_pairs, has_pairs, to_pairs
 from .target import has
 
 __all__ = ["convert", "truth"]
@@ -39,6 +40,13 @@ class _Small:
     @property
     def bits(self) -> int:
         return 1 + self.exponent + self.mantissa
+
+    @property
+    def end(self) -> float:
+        """The middle between the largest number and what would follow it: what is beyond overflows, and itself does if
+        the largest code is odd."""
+        unit = 2.0 ** ((self.largest >> self.mantissa) - self.bias - self.mantissa)
+        return ((1 << self.mantissa) + self.largest % (1 << self.mantissa) + 0.5) * unit
 
 
 _SMALL = {
@@ -135,7 +143,7 @@ def _load_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return b.from_bits(b.shl(b.ir.zext(x, b.like(x, _I32)), 16))
     if dtype == "float16" and _has_half():
         return b.ir.fpext(b.ir.bitcast(x, b.like(x, _HALF)), b.like(x, _FLOAT))
-    return _expand(b, x, _SMALL[dtype])
+    return from_pairs(b, x, dtype) if has_pairs(dtype) else _expand(b, x, _SMALL[dtype])
 
 
 def _store_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -143,6 +151,8 @@ def _store_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return _round_bfloat16(b, x)
     if dtype == "float16" and _has_half():
         return b.ir.bitcast(b.ir.fptrunc(x, b.like(x, _HALF)), b.like(x, ir.IntType(16)))
+    if has_pairs(dtype):
+        return _overflowing(b, x, to_pairs(b, x, dtype), _SMALL[dtype])
     return _round_small(b, x, _SMALL[dtype])
 
 
@@ -155,6 +165,14 @@ def _round_bfloat16(b: VectorBuilder, x: ir.Value) -> ir.Value:
     rounded = b.iadd(bits, b.iadd(b.and_(b.lshr(bits, 16), 1), 0x7FFF))
     quiet = b.or_(b.and_(bits, 0x80000000), 0x7FC00000)
     return b.ir.trunc(b.lshr(b.select(b.is_nan(x), quiet, rounded), 16), b.like(x, ir.IntType(16)))
+
+
+def _overflowing(b: VectorBuilder, x: ir.Value, saturated: ir.Value, f: _Small) -> ir.Value:
+    """float32 as a format of 8 bits, of which the saturated codes are there."""
+    inside = b.fcmp("<" if f.largest % 2 else "<=", b.fabs(x), f.end)
+    sign = b.and_(b.lshr(b.bits(x), 24), 0x80)  # from the last of 32 bits to the last of 8
+    beyond = b.select(b.is_nan(x), b.constant(sign.type, f.nan), f.overflow)
+    return b.select(inside, saturated, b.ir.trunc(b.or_(sign, beyond), saturated.type))
 
 
 def _expand(b: VectorBuilder, x: ir.Value, f: _Small) -> ir.Value:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...errors import ShapeError
 from .element_types import ITEMSIZE
+from .epilogue import Epilogue
 
 __all__ = ["AttentionProblem", "MaskLayout"]
 
@@ -35,7 +36,8 @@ class AttentionProblem:
     Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
     contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
     no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN
-    in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16.
+    in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16. Operands of
+    the ``epilogue``, which is computed of each result before it is stored, are one number each.
     """
 
     batch: int
@@ -56,6 +58,7 @@ class AttentionProblem:
     fast_math: bool = False
     nan_rows: bool = False
     bfloat16_products: bool = False
+    epilogue: Epilogue = field(default_factory=Epilogue)
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:
@@ -66,12 +69,19 @@ class AttentionProblem:
             raise ShapeError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
         if min(self.batch, self.queries, self.keys, self.depth, self.width) < 1:
             raise ShapeError("attention over an empty tensor; expected at least 1 in each dimension")
+        if any(operand.access != "scalar" for operand in self.epilogue.operands):
+            raise ShapeError("an operand of attention's epilogue differs between elements; expected one number")
         if self.width > 1 and self.out_strides[3] != 1:
             raise ShapeError(f"attention with features {self.out_strides[3]} elements apart in the result; expected 1")
 
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
+
+    @property
+    def out_dtype(self) -> str:
+        """Dtype of the result."""
+        return self.epilogue.out_dtype(self.dtype)
 
     @property
     def group(self) -> int:
@@ -96,8 +106,9 @@ class AttentionProblem:
     @property
     def bytes(self) -> int:
         """What has to be moved at least, each operand once."""
-        rows = self.heads * self.queries * (self.depth + self.width)
-        return self.itemsize * self.batch * (rows + self.kv_heads * self.keys * (self.depth + self.width))
+        rows = self.batch * self.heads * self.queries
+        read = rows * self.depth + self.batch * self.kv_heads * self.keys * (self.depth + self.width)
+        return self.itemsize * read + ITEMSIZE[self.out_dtype] * rows * self.width
 
     def with_grouped_rows(self) -> AttentionProblem:
         """The same problem with the query heads of a group as rows of one head, where there is one query a head.

@@ -10,7 +10,7 @@ from ..problems.epilogue import PrologueOperand
 from ..problems.gemm import GemmProblem
 from .request import Request
 
-__all__ = ["extents", "prologue_extent"]
+__all__ = ["extents", "prologue_extent", "result_axes"]
 
 
 def extents(request: Request) -> tuple[int, int, int, list[int]]:
@@ -23,14 +23,11 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
     if isinstance(problem, GemmProblem):
         x = _reach((*problem.batch, problem.m, problem.k), problem.a_strides)
         w = _reach((*problem.batch, problem.k, problem.n), problem.b_strides)
-        rows = (*problem.batch, problem.m)
-        out_strides, columns = problem.out_strides, problem.n
     else:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
         w = math.prod(problem.weight_lens)
-        rows = (problem.batch, problem.out_pixels)
-        out_strides, columns = problem.out_strides, problem.out_channels
-    out = _reach((*rows, columns), (*out_strides, 1))
+    (*rows, columns), out_strides = result_axes(problem)
+    out = _reach((*rows, columns), out_strides)
     extras = []
     for k, operand in enumerate(request.epilogue.operands):
         width = columns if operand.access in ("full", "per_n") else 1
@@ -42,6 +39,13 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         else:
             extras.append(math.prod(rows) * width)
     return x, w, out, extras
+
+
+def result_axes(problem: GemmProblem | ConvProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lengths and strides of a result's rows and columns, behind those of a batch's matrices or images."""
+    if isinstance(problem, GemmProblem):
+        return (*problem.batch, problem.m, problem.n), (*problem.out_strides, 1)
+    return (problem.batch, problem.out_pixels, problem.out_channels), (*problem.out_strides, 1)
 
 
 def prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:

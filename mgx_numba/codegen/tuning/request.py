@@ -31,7 +31,8 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solver of a back end and its blocking (a dataclass of integers), None for its own choice."""
+    """A solver of a back end and its blocking, None for its own choice: a dataclass of integers, or one with a
+    ``configuration`` of integers by name."""
 
     solver: Any
     blocking: Any = None
@@ -39,7 +40,10 @@ class Candidate:
     @property
     def configuration(self) -> dict[str, int]:
         """The blocking's parameters by name, empty for the solver's own choice."""
-        return {} if self.blocking is None else dataclasses.asdict(self.blocking)
+        if self.blocking is None:
+            return {}
+        own: dict[str, int] | None = getattr(self.blocking, "configuration", None)
+        return dataclasses.asdict(self.blocking) if own is None else own
 
     def __str__(self) -> str:
         return f"{self.solver.name}{format_configuration(self.configuration)}"

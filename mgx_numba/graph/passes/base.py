@@ -37,7 +37,9 @@ __all__ = [
     "run_passes",
 ]
 
-KERNEL_OPERATORS = frozenset({"pointwise", "fused_reduce", "split_fused_reduce", "fused_concat", "fused_contraction"})
+KERNEL_OPERATORS = frozenset(
+    "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
+)
 """Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
 
 
@@ -120,8 +122,8 @@ def kernel_modules(modules: Sequence[Module]) -> set[int]:
     if len(modules) == 1:
         return found
     for module in modules:
-        for ins in module:
-            if ins.module_args and ins.name in KERNEL_OPERATORS:
+        for ins in module.running():
+            if ins.name in KERNEL_OPERATORS:
                 for body in ins.module_args:
                     found.add(id(body))
                     found.update(map(id, body.submodules()))

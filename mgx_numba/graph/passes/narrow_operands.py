@@ -8,7 +8,7 @@ from ..constants import is_constant
 from ..instruction import Instruction
 from ..module import Module
 from .regions import Refuses
-from .rules.quantized import INT8
+from .rules.quantized import EIGHT_BITS
 
 __all__ = ["take_narrow_operands", "widening"]
 
@@ -22,11 +22,11 @@ def widening(value: Instruction, refuses: Refuses) -> list[Instruction]:
     chain: list[Instruction] = []
     while len(chain) < LONGEST and refuses(value) is None:
         computed = [i for i in value.inputs if not is_constant(i)]
-        if len(computed) != 1 or value.shape.type in INT8:
+        if len(computed) != 1 or value.shape.type in EIGHT_BITS:
             return []
         chain.append(value)
         value = computed[0]
-        if value.shape.type in INT8:
+        if value.shape.type in EIGHT_BITS:
             return chain[::-1]
     return []
 

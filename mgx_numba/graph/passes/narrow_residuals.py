@@ -18,7 +18,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .rules.quantized import STEPS, Parameters, pair_like, parameters
+from .rules.quantized import Parameters, largest_dequantized, pair_like, parameters
 
 __all__ = ["NarrowResiduals"]
 
@@ -71,6 +71,6 @@ def _rounded(b: RewriteBuilder, source: Instruction, known: Parameters, same: li
             b.module.replace_instruction(user, narrow)
             b.module.remove_instruction(user)
         return wide
-    if known[0] * STEPS > LARGEST_HALF:
+    if largest_dequantized(known) > LARGEST_HALF:
         return None
     return b.convert(b.convert(source, Type.half_type), source.shape.type)

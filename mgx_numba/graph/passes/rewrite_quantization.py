@@ -11,7 +11,7 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
 from .rewriter import RulePass
-from .rules.quantized import INT8
+from .rules.quantized import EIGHT_BITS
 
 __all__ = ["RewriteQuantization"]
 
@@ -29,8 +29,8 @@ EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Ty
 def quantize(m: Match, b: RewriteBuilder) -> object:
     """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates.
 
-    With ``fast_math`` what becomes of sums of integers is multiplied by the inverse of a constant scale, as ONNX
-    Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one.
+    With ``fast_math`` what becomes of sums of products in 8 bits is multiplied by the inverse of a constant scale, as
+    ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one.
     """
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
@@ -51,7 +51,7 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
 
 
 def _of_sums(value: Instruction) -> bool:
-    """Whether a value is made of sums of products of integers, and perhaps of other values in 8 bits, by additions,
+    """Whether a value is made of sums of products in 8 bits, and perhaps of other values in 8 bits, by additions,
     factors, limits and activations alone."""
     pending, found = [value], False
     for _ in range(MOST_OPERATIONS):
@@ -60,9 +60,9 @@ def _of_sums(value: Instruction) -> bool:
         ins = pending.pop()
         if ins.name in SUMS:
             found = True
-        elif ins.name in EPILOGUES and not (ins.shape.type in INT8 and len(ins.users) > 1):
+        elif ins.name in EPILOGUES and not (ins.shape.type in EIGHT_BITS and len(ins.users) > 1):
             pending += [i for i in ins.inputs if not is_constant(i)]
-        elif ins.shape.type not in INT8:
+        elif ins.shape.type not in EIGHT_BITS:
             return False
     return False
 

@@ -27,18 +27,17 @@ class Schedule(Pass):
         order: list[Instruction] = []
         done: set[Instruction] = set()
         for root in [*module.results(), *members]:
-            stack = [(root, False)]
+            stack = [root] if root in members else []
             while stack:
-                ins, ready = stack.pop()
-                if ins in done or ins not in members:
+                ins = stack[-1]
+                waiting = () if ins in done else [i for i in taken[ins] if i not in done]
+                if waiting:
+                    stack += sorted(waiting, key=lambda i: (need[i], -members[i])) if len(waiting) > 1 else waiting
                     continue
-                if ready:
+                stack.pop()
+                if ins not in done:
                     done.add(ins)
                     order.append(ins)
-                    continue
-                stack.append((ins, True))
-                inputs = [i for i in taken[ins] if i not in done]
-                stack.extend((i, False) for i in sorted(inputs, key=lambda i: (need[i], -members[i])))
         fixed = [i for i in order if i.literal is not None or isinstance(i.op, Parameter)]
         fixed.sort(key=members.__getitem__)
         moving = [i for i in order if i.literal is None and not isinstance(i.op, (Parameter, Return))]
@@ -53,11 +52,12 @@ def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instructi
     """Bytes that computing each value takes at the most, if inputs are computed in the best order; ``taken`` has the
     values of the module that each instruction takes."""
     need: dict[Instruction, int] = {}
+    own: dict[Instruction, int] = {}
     for ins, values in taken.items():
-        inputs = dict.fromkeys(values)
+        own[ins] = 0 if ins.literal is not None else ins.shape.bytes
         held = peak = 0
-        for i in sorted(inputs, key=lambda i: -need[i]):
+        for i in sorted(dict.fromkeys(values), key=lambda i: -need[i]) if len(values) > 1 else values:
             peak = max(peak, held + need[i])
-            held += 0 if i.literal is not None else i.shape.bytes
-        need[ins] = max(peak, held + (0 if ins.literal is not None else ins.shape.bytes))
+            held += own[i]
+        need[ins] = max(peak, held + own[ins])
     return need

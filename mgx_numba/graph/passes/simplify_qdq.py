@@ -20,13 +20,12 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
-from .rules.quantized import INT8, QUANTIZED_RULES, SHIFT, multiplies_signed
+from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed
 
 __all__ = ["SimplifyQdq"]
 
 INT32 = np.iinfo(np.int32)
 SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
-PRODUCTS_OF_FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e5m2_type})
 MOST_TAPS = 512
 """Of a channel by itself: sums of so many products are below 2**24, so that float32 has them."""
 FEWEST_CHANNELS = 4

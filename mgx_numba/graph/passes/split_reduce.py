@@ -6,7 +6,7 @@ values; what is left takes those as inputs, and may be divided again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -17,6 +17,7 @@ from ...ops.reduce_parts import ReduceParts
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
+from ..structure import structure
 from .base import Options, Pass
 from .capabilities import Capabilities, ReductionWalk
 from .reduction_pieces import (
@@ -55,17 +56,27 @@ class SplitReduce(Pass):
     name = "split_reduce"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        reasons: dict[Hashable, str] = {}
         for ins in list(module):
             rest: Instruction | None = ins
             while rest is not None and rest.name == "fused_reduce" and not _has_parts(rest):
-                rest = self._split(program, module, rest, options.capabilities)
+                rest = self._split(program, module, rest, options.capabilities, reasons)
 
     def _split(
-        self, program: Program, module: Module, ins: Instruction, capabilities: Capabilities | None
+        self,
+        program: Program,
+        module: Module,
+        ins: Instruction,
+        capabilities: Capabilities | None,
+        reasons: dict[Hashable, str],
     ) -> Instruction | None:
-        """Divide one cluster; returns what is left of it."""
-        found = _division(ins, capabilities)
+        """Divide one cluster; returns what is left of it. ``reasons`` are why those before are left whole, by what they
+        are."""
+        shapes = tuple([id(i.shape) for i in (ins, *ins.inputs)])
+        like = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins), any(map(_is_lent, ins.inputs))
+        found = reasons.get(like) or _division(ins, capabilities)
         if isinstance(found, str):
+            reasons[like] = found
             self.log.refuse(self.name, ins, found)
             return None
         assert capabilities is not None
@@ -81,6 +92,11 @@ def _has_parts(ins: Instruction) -> bool:
     return any(isinstance(i.op, ReduceParts) for body in bodies for i in body)
 
 
+def _is_tuple(ins: Instruction) -> bool:
+    """Whether somebody takes the results of a cluster together."""
+    return bool(ins.shape.sub_shapes) and any(user.name != "get_tuple_elem" for user in ins.users)
+
+
 def _axes(ins: Instruction) -> tuple[int, ...]:
     return ins.op.axes  # type: ignore[attr-defined,no-any-return]
 
@@ -90,7 +106,7 @@ def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Piec
     body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]
     if capabilities is None:
         return "what the target can do is not known"
-    if ins.shape.sub_shapes and any(user.name != "get_tuple_elem" for user in ins.users):
+    if _is_tuple(ins):
         return "its results are used as a tuple"
     if not reductions_of(body) or any(s.is_dynamic for s in shapes):
         return "it reduces nothing, or lengths that are known at run time only"

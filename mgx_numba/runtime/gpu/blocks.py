@@ -76,12 +76,14 @@ class KeptBlocks:
         return DeviceBlock(self._engine, self._engine.allocate(size, name), size)
 
     def _ready(self, size: int, own: int) -> int | None:
-        fitting = [address for address, (other, _) in self._waiting.items() if other == size]
+        """A block that waits, the last that was given back first: a call that is repeated so has the addresses of the
+        one before, which its recording knows."""
+        fitting = [address for address in reversed(self._waiting) if self._waiting[address][0] == size]
         ready = next((a for a in fitting if self._waiting[a][1] in (0, own)), None)
         if ready is None and fitting:
             self._engine.synchronize()
             self._waiting = OrderedDict((address, (other, 0)) for address, (other, _) in self._waiting.items())
-            ready = fitting[0]
+            ready = fitting[-1]
         if ready is not None:
             del self._waiting[ready]
             self._bytes -= size

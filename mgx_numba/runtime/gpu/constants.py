@@ -41,9 +41,12 @@ class DeviceConstants:
             DeviceError: there is not enough memory.
         """
         with self._lock:
+            found = [self._find(array) for array in arrays]
+            if None not in found:
+                return [placed for placed in found if placed is not None]
             for key in [key for key, (owner, _) in self._known.items() if owner() is None]:
                 del self._known[key]
-            new = [a for a in arrays if self._find(a) is None and not a.dtype.hasobject]
+            new = [a for a, placed in zip(arrays, found) if placed is None and not a.dtype.hasobject]
             packed = Packed([a.nbytes for a in new])
             block = owned(self._engine, packed.size, "the program's constants")
             with self._engine.use():
@@ -53,7 +56,10 @@ class DeviceConstants:
                     if array.nbytes:
                         queue.upload(block.address + start, array.reshape(-1).view(np.uint8))
                 queue.wait()
-            return [self._find(array) or PlacedConstant(block.address, block) for array in arrays]
+            return [
+                placed or self._find(array) or PlacedConstant(block.address, block)
+                for array, placed in zip(arrays, found)
+            ]
 
     def _find(self, array: np.ndarray) -> PlacedConstant | None:
         known = self._known.get(_key(array))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ...codegen.gpu.driver.device import Device, device
-from ...codegen.gpu.driver.graphs import CopyNode, Graph, GraphInMaking, KernelNode
+from ...codegen.gpu.driver.graphs import CallNode, CopyNode, Graph, GraphInMaking, KernelNode
 from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.identity import selected_architecture
+from ...codegen.gpu.libraries.calls import BoundCall, bound_call, described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
@@ -63,8 +64,11 @@ class CudaEngine:
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Handles of the kernels' functions on this device."""
-        return functions_of(self.device, kernels, progress, store)
+        """Handles of the kernels' functions on this device, and what makes the calls of libraries among them."""
+        own = [kernel for kernel in kernels if described(kernel) is None]
+        loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
+        with self.use():
+            return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -176,6 +180,12 @@ class CudaQueue:
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
+        if isinstance(function, BoundCall):
+            if self._graph is not None:
+                self._graph.call(CallNode(function, words))
+            else:
+                function.enqueue(words, self.stream.value or 0)
+            return
         blocks, threads = geometry.blocks, geometry.threads
         if max(blocks[1:]) > MOST_PLANES:
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")

@@ -20,9 +20,11 @@ import numpy as np
 
 from ...codegen.gpu.interpreter.memory import KernelFault, Memory
 from ...codegen.gpu.interpreter.run import interpret
+from ...codegen.gpu.libraries.calls import BoundCall, described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
+from ...errors import DeviceError
 from ..memory import address_of, scratch
 from .blocks import KeptBlocks
 from .engine import Event, Progress, Queue, Recording
@@ -35,12 +37,14 @@ _numbers = itertools.count(1)
 
 
 class InterpreterEngine:
-    """See `Engine`. Every access of a kernel is checked."""
+    """See `Engine`. Every access of a kernel is checked. ``calls`` makes the calls of libraries: there are none, but
+    for stand-ins that work on the host's memory."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
         self.name = ""
         self.memory = Memory()
+        self.calls: Callable[[KernelSource, int], BoundCall] = _no_calls
         self.lock = threading.RLock()
         self.kept = KeptBlocks(self)
         self._arrays: dict[int, np.ndarray] = {}
@@ -50,8 +54,12 @@ class InterpreterEngine:
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """The kernels themselves: nothing is compiled."""
-        return list(kernels)
+        """The kernels themselves: nothing is compiled.
+
+        Raises:
+            DeviceError: one is a library's call, and there are no `calls`.
+        """
+        return [kernel if described(kernel) is None else self.calls(kernel, self.number) for kernel in kernels]
 
     def use(self) -> AbstractContextManager[None]:
         """See `Engine.use`: there is nothing to do."""
@@ -108,6 +116,10 @@ class InterpreterEngine:
         with self.lock:
             for stream in list(self._all_streams):
                 stream.advance()
+
+
+def _no_calls(kernel: KernelSource, number: int) -> BoundCall:
+    raise DeviceError(f"{kernel.name}: the interpreter has no libraries")
 
 
 class _Stream:
@@ -200,6 +212,9 @@ class InterpreterQueue:
         """See `Queue.launch`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
+            return
+        if isinstance(function, BoundCall):
+            self.stream.ask(partial(function.enqueue, words.copy(), 0))
             return
         memory = self._engine.memory
         self.stream.ask(partial(interpret, function, words.tolist(), geometry, memory))

@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
 from ...errors import MgxError
 from ...garbage import uncollected
+from ...graph.numbers import Numbered
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
@@ -82,7 +82,7 @@ def _optimized(program: Program, options: TargetOptions, shared: Shared | None) 
     """As `optimize`; of what was done for other lengths the most is replayed."""
     if shared is None or is_watched():
         return optimize(program, options)
-    optimized = shared.passes.run(program)
+    optimized = shared.passes.run(Numbered.of(program))
     run_passes(optimized, BY_SIZE, pass_options(options), disabled=options.disabled_passes)
     return optimized
 
@@ -245,7 +245,7 @@ class DynamicProgram(LoweredProgram):
                 break
             try:
                 with uncollected():
-                    settled = settled_for(lens)
+                    settled = settled_for(lens).program
                     plans = list(self._plans(without_tuples(settled)[0], not is_optimal(program, lens)))
                     settled.release()
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
@@ -285,9 +285,11 @@ class DynamicProgram(LoweredProgram):
 
     def _planned(self, key: tuple[tuple[int, ...], ...]) -> LoweredProgram:
         """A plan for these lengths of the dynamic inputs."""
-        settled = partial(self._settled, dict(zip(self._names, key)))
-        program = settled()
-        made = compile_program(program, self._options, None, self._shared, self._compiled_only, settled)
+        lens = dict(zip(self._names, key))
+        program = self._settled(lens).program
+        made = compile_program(
+            program, self._options, None, self._shared, self._compiled_only, lambda: self._settled(lens).program
+        )
         if isinstance(made, CpuProgram):
             program.release()
         return made

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...codegen.gpu.cluster.layout import row_layout
-from ...codegen.gpu.driver.device import selected_architecture
+from ...codegen.gpu.driver.device import known_architecture
+from ...codegen.gpu.matrix_tiles import matrix_tiles
 from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
+from ...codegen.problems.element_types import ElementTypes
 from ...core.shape import Shape
-from ...errors import DeviceError
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
@@ -21,6 +22,7 @@ from .rules.contraction import FLOATS
 
 __all__ = ["pass_options"]
 
+FLOAT8 = "float8_e4m3fn"
 ENOUGH_BLOCKS = 256
 """Blocks that are enough for a reduction to stay whole: about two for each multiprocessor of an H100 (132)."""
 MOST_PARTS = 1024
@@ -59,10 +61,10 @@ def pass_options(options: TargetOptions) -> Options:
 
 def _multiplies_float8() -> bool:
     """Whether tensor cores of the architecture do."""
-    try:
-        return selected_architecture().capability >= PRODUCTS["float8_e4m3fn", "float8_e4m3fn"].capability
-    except DeviceError:  # the interpreter
-        return True
+    arch = known_architecture()
+    if arch is not None and not arch.nvidia:
+        return bool(matrix_tiles(arch, ElementTypes(FLOAT8, FLOAT8, "float32", "float32"), "highest"))
+    return arch is None or arch.capability >= PRODUCTS[FLOAT8, FLOAT8].capability
 
 
 def reduction_walk(

@@ -7,21 +7,25 @@ import time
 
 import numpy as np
 
+from ...codegen.gpu.contraction.library_solvers import LIBRARIES
 from ...codegen.gpu.contraction.placed import PlacedRequest
+from ...codegen.gpu.contraction.solvers import own_candidates
+from ...codegen.gpu.contraction.tiled import packed_lens
+from ...codegen.gpu.libraries.calls import described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.gemm import GemmProblem
-from ...codegen.tuning.extents import extents, prologue_extent
+from ...codegen.tuning.extents import extents, prologue_extent, result_axes
 from ...codegen.tuning.request import Asked, Candidate
 from ...codegen.tuning.session import Tuning
 from ...core.device_array import DeviceArray
-from ...errors import CompileError, UnsupportedError
+from ...errors import CompileError, DeviceError, UnsupportedError
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
-from ...runtime.gpu.transfers import to_device
+from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.memory import numpy_dtype
-from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step
+from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
 __all__ = ["DeviceBench", "compile_candidates"]
 
@@ -34,6 +38,10 @@ ROTATED_BYTES = 128 << 20
 a program finds them: not there."""
 DRAWN = 1 << 20
 """Random elements, which are repeated; zeros would run faster: they draw less power."""
+CLOSE = {"float64": 1e-9, "float32": 5e-3, "bfloat16": 4e-2}
+"""What a library's results may differ by from those of kernels, of the largest, by what is multiplied: rounding of sums
+and of results, of float32 that of products in TF32; 1e-2 of other types. What computes something else is further away.
+"""
 AT_ONCE = 128
 """Kernels that are compiled together: enough for the workers of 16 cores."""
 COMPILING = 1 / 3
@@ -51,7 +59,8 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
         solvers = tuning.backend.candidates(request)
         for candidate in (*solvers, *tuning.backend.refinements(request, solvers[0])):
             with contextlib.suppress(UnsupportedError):
-                kernels.update(dict.fromkeys(_solution(request, candidate).kernels))
+                own = (k for k in _solution(request, candidate).kernels if described(k) is None)
+                kernels.update(dict.fromkeys(own))
     waiting = list(kernels)
     while waiting and (end is None or time.monotonic() < end):
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
@@ -80,31 +89,76 @@ class DeviceBench:
         self._inputs: list[DeviceArray] = []
         self._ready: dict[Candidate, DeviceExecutable] = {}
         self._runs: dict[Candidate, int] = {}
+        self._wanted: np.ndarray | None = None
 
     def sample(self, candidate: Candidate) -> float:
         """See `targets.tuning.CandidateBench`: seconds of the device, for one of some runs that it does in a row.
 
         Raises:
-            DeviceError: there is not enough memory, or the kernel fails.
+            DeviceError: there is not enough memory, the kernel fails, or a library's results are not those of kernels.
         """
         executable = self._ready.get(candidate)
         if executable is None:
             if not self._inputs:
                 self._inputs = [to_device(self._engine, _drawn(p), p.name) for p in self._parameters]
-            executable = self._ready[candidate] = DeviceExecutable(self._plan(candidate), self._engine)
+            if candidate.solver in LIBRARIES:
+                self._check(candidate)
+            executable = self._ready[candidate] = DeviceExecutable(self._repeated(candidate), self._engine)
             executable.seconds(self._inputs)
         return executable.seconds(self._inputs) / self._runs[candidate]
 
-    def _plan(self, candidate: Candidate) -> Plan:
+    def _check(self, candidate: Candidate) -> None:
+        """Hold a library's results to those of kernels of ordinary arithmetic (`contraction.tiled`).
+
+        Raises:
+            DeviceError: they are others.
+        """
+        if self._wanted is None:
+            plain = next(c for c in own_candidates(self._placed) if not c.solver.columns)
+            self._wanted = self._results(plain, self._with_rows_of_weights())
+        got, wanted = self._results(candidate, self._inputs), self._wanted
+        finite = np.isfinite(wanted)
+        allowed = CLOSE.get(self._placed.problem.types.a, 1e-2) * np.abs(wanted[finite]).max(initial=0)
+        alike = np.array_equal(finite, np.isfinite(got))
+        if not alike or np.abs(got[finite] - wanted[finite]).max(initial=0) > allowed:
+            raise DeviceError(f"{candidate} computes something else than the kernels do")
+
+    def _with_rows_of_weights(self) -> list[DeviceArray]:
+        """The inputs, with the first copy of a convolution's weights as `tiled.pack_weights` would make it."""
+        problem = self._placed.problem
+        if isinstance(problem, GemmProblem):
+            return self._inputs
+        number = next(k for k, p in enumerate(self._parameters) if p.name == "w0")
+        groups, taps, inputs, outputs = packed_lens(problem)
+        rows = _drawn(self._parameters[number]).reshape(groups, outputs, taps, inputs).transpose(0, 2, 3, 1)
+        turned = to_device(self._engine, np.ascontiguousarray(rows).reshape(-1), "weights")
+        return [turned if k == number else own for k, own in enumerate(self._inputs)]
+
+    def _results(self, candidate: Candidate, inputs: list[DeviceArray]) -> np.ndarray:
+        """What a candidate computes, as float64, in memory of NaNs; that between rows is not looked at."""
+        dtype = self._placed.request.epilogue.out_dtype(self._placed.problem.types.out)
+        none = np.full(self._out * ITEMSIZE[dtype], 0xFF, np.uint8).view(numpy_dtype(dtype))
+        plan = self._plan(candidate, 1, Pointer(Region.OUTPUT))
+        plan.outputs.append(TensorSpec(dtype, (self._out,)))
+        (made,) = DeviceExecutable(plan, self._engine).run(inputs, [to_device(self._engine, none, "a result")])
+        flat = to_host(self._engine, made)
+        lens, strides = result_axes(self._placed.problem)
+        return np.lib.stride_tricks.as_strided(flat, lens, [s * flat.itemsize for s in strides]).astype(np.float64)
+
+    def _repeated(self, candidate: Candidate) -> Plan:
         """A plan that computes the problem some times, with other copies of the weights."""
-        solution = _solution(self._placed, candidate)
         seconds = candidate.solver.estimate(self._placed, candidate.blocking)
         runs = self._runs[candidate] = int(min(MOST_RUNS, max(FEWEST_RUNS, SAMPLE_SECONDS / seconds)))
+        return self._plan(candidate, runs, Pointer(Region.ARENA))
+
+    def _plan(self, candidate: Candidate, runs: int, out: Pointer) -> Plan:
+        """A plan that computes the problem so often, with its result there."""
+        solution = _solution(self._placed, candidate)
         request = self._placed.request
         itemsize = ITEMSIZE[request.epilogue.out_dtype(request.problem.types.out)]
         out_bytes = -(-self._out * itemsize // _ALIGNMENT) * _ALIGNMENT
         places = {p.name: Pointer(Region.PARAMETER, k) for k, p in enumerate(self._parameters)}
-        places |= {"out": Pointer(Region.ARENA), "scratch": Pointer(Region.ARENA, 0, out_bytes)}
+        places |= {"out": out, "scratch": Pointer(Region.ARENA, 0, out_bytes)}
         steps = []
         for run in range(runs):
             own = {**places, "w": places[f"w{run % self._copies}"]}

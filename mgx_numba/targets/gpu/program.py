@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...codegen.gpu.backend import BACKEND
+from ...codegen.gpu.libraries.calls import described
 from ...codegen.kernel import KernelSource
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
@@ -283,8 +284,11 @@ class GpuProgram:
         return log
 
     def kept_plan(self) -> KeptPlan | None:
-        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths."""
-        return None if self._plan is None else KeptPlan(self._plan, self._trees)
+        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths, and one that
+        calls libraries is planned anew, since these may be others by then."""
+        if self._plan is None or any(described(kernel) is not None for kernel in self._plan.kernels()):
+            return None
+        return KeptPlan(self._plan, self._trees)
 
     def machine_code(self) -> dict[str, Any]:
         """See `Compiled.machine_code`: of all kernels that the program has by now."""

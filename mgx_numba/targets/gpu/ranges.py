@@ -65,7 +65,8 @@ class LengthRanges:
         self.constants = DeviceConstants(engine)
         self.kernels: dict[KernelSource, None] = {}
         self._texts: set[str] = set()
-        self._copy = settling(self.source, options, pass_options(options))
+        arrays, self._trees = without_tuples(self.source)
+        self._copy = settling(arrays, options, pass_options(options))
         self._shared = Shared.of(self.source, partial(_rewrite, options))
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
@@ -75,8 +76,9 @@ class LengthRanges:
             kernel_lists.keep(self.source, options, BACKEND, WORKERS, self.kernels)
         else:
             self._know(known)
-            for lens in sample_lengths(self.source, telling=True):
-                self._kernels(lens, general=False)  # passes are traced in any case
+            refused: list[Lens] = []
+            for lens in sample_lengths(self.source, refused, telling=True):  # passes are traced in any case
+                self._kernels(lens, refused)
         engine.load(list(self.kernels), progress, options.store)
 
     def planned(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, Plan, list[Tree] | None]:
@@ -88,7 +90,7 @@ class LengthRanges:
         Raises:
             MgxError: the lengths do not fit the program.
         """
-        program, trees = self._settled(lens)
+        program = self._settled(lens)
         low = self._lowering(program)
         if self._texts:
             low.ready = self._is_known
@@ -96,7 +98,7 @@ class LengthRanges:
         if low.lacking:
             plan = self._lowering(program).run()
             self._know(plan.kernels())
-        return program, plan, trees
+        return program, plan, self._trees
 
     def _know(self, kernels: Iterable[KernelSource]) -> bool:
         """Let later plans have kernels; whether some are new."""
@@ -108,15 +110,14 @@ class LengthRanges:
     def _is_known(self, kernel: KernelSource) -> bool:
         return kernel.text in self._texts
 
-    def _settled(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, list[Tree] | None]:
-        """The program for a set of lengths after the passes, most of which are replayed, and how its results are
-        grouped."""
-        arrays, trees = without_tuples(self._copy(lens))
+    def _settled(self, lens: Mapping[str, Sequence[int]]) -> Program:
+        """The program for a set of lengths after the passes, most of which are replayed."""
+        copy = self._copy(lens)
         if is_watched():
-            return optimized(arrays, self._options), trees
-        made = self._shared.passes.run(arrays)
+            return optimized(copy.program, self._options)
+        made = self._shared.passes.run(copy)
         _run(made, self._options, [name for name in PASSES if name in BY_SIZE])
-        return made, trees
+        return made
 
     def _lowering(self, program: Program) -> Lowering:
         low = Lowering(program, self._options, RULES, BACKEND, WORKERS)
@@ -131,23 +132,22 @@ class LengthRanges:
         for lens in sample_lengths(self.source, refused):
             if idle >= ENOUGH:
                 break
-            found = self._kernels(lens, general=False)
-            if found is None:
-                refused.append(lens)
-            else:
+            found = self._kernels(lens, refused)
+            if found is not None:
                 idle = 0 if self._know(found) else idle + 1
         for lens in sample_lengths(self.source, together=ROWS):
-            self._know(self._kernels(lens, general=True) or ())
+            self._know(self._kernels(lens, refused, general=True) or ())
 
-    def _kernels(self, lens: Lens, general: bool) -> list[KernelSource] | None:
+    def _kernels(self, lens: Lens, refused: list[Lens], general: bool = False) -> list[KernelSource] | None:
         """The kernels of a plan and the ``general`` ones that could be in their place, or these alone; None of lengths
-        that do not fit each other: whoever runs the program on such is told."""
+        that do not fit each other, which ``refused`` gets: whoever runs the program on such is told."""
         try:
             with uncollected():
-                low = self._lowering(self._settled(lens)[0])
+                low = self._lowering(self._settled(lens))
                 low.spare = {}
                 plan = low.run()
         except MgxError:
+            refused.append(lens)
             return None
         return [*(() if general else plan.kernels()), *low.spare]
 

@@ -47,7 +47,8 @@ class Contraction:
         operands: by the problem's names: ``x``, ``w``, ``out``, and ``a0``, ``a1``, ... of its prologue.
         strides: of the epilogue's operands, as solvers want them.
         extras: the epilogue's operands.
-        weights: the right-hand side, if it is constant and not in blocks.
+        right: the right-hand side.
+        weights: its value, if it is constant and not in blocks.
         blocks: the right-hand side that is in blocks.
     """
 
@@ -56,6 +57,7 @@ class Contraction:
     strides: Sequence[Sequence[int]]
     operands: dict[str, View]
     extras: Sequence[View]
+    right: Instruction
     weights: np.ndarray | None
     blocks: BlockWeights | None = None
 
@@ -223,7 +225,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": a, "w": b, "out": target}
-    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, weights, blocks))
+    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, b_ins, weights, blocks))
 
 
 def _block_weights(low: Lowering, inputs: Sequence[Instruction]) -> BlockWeights:
@@ -279,7 +281,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
-    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, weights))
+    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, w_ins, weights))
     if target is not declared:
         low.copy(target, declared, ins)
 

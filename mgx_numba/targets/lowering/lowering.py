@@ -39,6 +39,7 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
+from .likeness import Derived, Recipe, likeness, recipe
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
@@ -66,6 +67,7 @@ class Lowering:
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
+        seen: what views show, by what they see and how.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
@@ -103,6 +105,9 @@ class Lowering:
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
+        self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
+        self._derived: dict[int, tuple[View, Derived]] = {}
+        self._recipes: dict[Hashable, Recipe | None] = {}
         self.ranges = Ranges()
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
@@ -159,23 +164,48 @@ class Lowering:
                 return
             steps, requested = len(self.steps), len(self.requested)
             try:
-                rule.lower(self, ins)
+                if rule.repeats and self.ready is not None and self.spare is None:
+                    self._lower_again(ins, rule)
+                else:
+                    rule.lower(self, ins)
             except UnsupportedError as error:
                 del self.steps[steps:], self.requested[requested:]
                 self.host(ins, str(error))
+
+    def _lower_again(self, ins: Instruction, rule: LoweringRule) -> None:
+        """Follow the rule, or what it did for an instruction that is alike."""
+        like, before = likeness(self, ins), len(self.steps)
+        known = None if like is None else self._recipes.get(like)
+        if known is not None:
+            known.follow(self, ins)
+            return
+        self._derived.clear()
+        rule.lower(self, ins)
+        if like is not None and like not in self._recipes:
+            self._recipes[like] = recipe(self, ins, self.steps[before:], {k: d for k, (_, d) in self._derived.items()})
+
+    def derived(self, source: Instruction, make: Callable[[np.ndarray], View]) -> View:
+        """What ``make`` makes of the constant that an instruction stands for; it depends on nothing else."""
+        value = self.constant_value(source)
+        assert value is not None
+        view = make(value)
+        self._derived[id(view)] = view, Derived(source, make)
+        return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
         """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
             return ""
-        reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
-        if reason:
-            return reason
+        if any(i.shape.sub_shapes or i.shape.type.hosted for i in (ins, *ins.inputs)):
+            reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
+            if reason:
+                return reason
         if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
-        return "an input is made by a host step" if any(self._is_hosted(self.values[i]) for i in ins.inputs) else ""
+        hosted = self.hosted and any(self._is_hosted(self.values[i]) for i in ins.inputs)
+        return "an input is made by a host step" if hosted else ""
 
     @staticmethod
     def _hosts(shape: Shape) -> bool:

@@ -46,12 +46,15 @@ class LoweringRule:
         accepts: whether the result can be written straight into memory of a given shape (strides).
         dynamic: whether results may have lengths that are known at run time only.
         hosted: whether inputs may have such lengths, too, and be values of host steps.
+        repeats: whether what it does depends on the instruction, where operands and lent memory lie, and on the values
+            of constants only by `Lowering.derived`: see `likeness`.
     """
 
     lower: Lower
     accepts: Accepts
     dynamic: bool
     hosted: bool
+    repeats: bool
 
 
 class RuleTable:
@@ -72,13 +75,19 @@ class RuleTable:
         return self._base.get(name) if found is None and self._base is not None else found
 
     def lowering(
-        self, *names: str, accepts: Accepts | None = None, dynamic: bool = False, hosted: bool = False
+        self,
+        *names: str,
+        accepts: Accepts | None = None,
+        dynamic: bool = False,
+        hosted: bool = False,
+        repeats: bool = False,
     ) -> Callable[[Lower], Lower]:
         """Decorator: the function lowers these operators; arguments as in `LoweringRule`; by default all fits."""
 
         def decorate(function: Lower) -> Lower:
             for name in names:
-                self._rules[name] = LoweringRule(function, accepts or (lambda ins, shape: True), dynamic, hosted)
+                fits = accepts or (lambda ins, shape: True)
+                self._rules[name] = LoweringRule(function, fits, dynamic, hosted, repeats)
             return function
 
         return decorate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -23,25 +22,27 @@ T = TypeVar("T")
 
 
 class Solutions:
-    """Answers to questions that were asked before; the least recently used go first. May be used from any thread."""
+    """Answers to questions that were asked before; those that have not been asked for long go first, half of all at
+    once: noting the order of all that is asked would take as long as finding it. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, Any] = OrderedDict()
+        self._recent: dict[Hashable, Any] = {}
+        self._earlier: dict[Hashable, Any] = {}
 
     def of(self, question: Hashable, answer: Callable[[], T]) -> T:
         """What ``answer`` gives, or gave when the equal question was asked; what it raises is not remembered."""
         try:
-            found: T = self._known[question]
-            self._known.move_to_end(question)
+            found: T = self._recent[question]
             return found
-        except KeyError:  # asked for the first time, or gone meanwhile
+        except KeyError:
             pass
-        found = self._known[question] = answer()
-        while len(self._known) > MOST:
-            try:
-                self._known.popitem(last=False)
-            except KeyError:
-                break
+        try:
+            found = self._earlier[question]
+        except KeyError:  # asked for the first time, or gone meanwhile
+            found = answer()
+        if len(self._recent) >= MOST // 2:
+            self._earlier, self._recent = self._recent, {}
+        self._recent[question] = found
         return found
 
     def plan(self, backend: Backend, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:

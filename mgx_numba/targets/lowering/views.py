@@ -30,7 +30,8 @@ def lower_view(low: Lowering, ins: Instruction) -> None:
             return
         low.host(ins, "what it shows is known at run time only")
         return
-    view = _seen(low, low.input(ins, 0), (ins.op, ins.shape), lambda a: ins.op.compute(ins.shape, [a]))
+    how = id(ins.op), id(ins.shape)  # those of equal layers are one object in replayed programs
+    view = _seen(low, low.input(ins, 0), how, lambda a: ins.op.compute(ins.shape, [a]))
     if view is None:
         low.host(ins, "no view of the input is the result")
     else:
@@ -38,16 +39,15 @@ def lower_view(low: Lowering, ins: Instruction) -> None:
 
 
 def _seen(
-    low: Lowering, view: View, what: tuple[Hashable, ...], function: Callable[[np.ndarray], np.ndarray]
+    low: Lowering, view: View, how: tuple[Hashable, ...], function: Callable[[np.ndarray], np.ndarray]
 ) -> View | None:
-    """As `View.aliased`, remembered by ``what`` the function does."""
-
-    def aliased() -> tuple[Shape, int] | None:
+    """As `View.aliased`, remembered in one lowering by ``how`` the function sees the tensor."""
+    key = view.shape, *how
+    if key not in low.seen:
         found = View(view.buffer, view.shape).aliased(function)
-        return None if found is None else (found.shape, found.offset)
-
-    found = low.solutions.of(("seen", view.shape, *what), aliased)
-    return None if found is None else view.with_shape(*found)
+        low.seen[key] = None if found is None else (found.shape, found.offset)
+    known = low.seen[key]
+    return None if known is None else view.with_shape(*known)
 
 
 def _broadcast(low: Lowering, ins: Instruction) -> None:

@@ -121,21 +121,29 @@ def chain_sets(chains: int, unroll: int) -> int:
     return sets
 
 
-def finished_rows(m: int, epilogue: Epilogue, rows: Rows, columns: int, product: list[str]) -> list[str]:
-    """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes."""
-    row = ["out_row = i * out_ld + n0", f"sums_row = i * {columns}"]
+def finished_rows(
+    m: int, epilogue: Epilogue, rows: Rows, columns: int, product: list[str], streams: int = 1
+) -> list[str]:
+    """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes.
+
+    Columns of a group are neighbours. With ``streams`` they lie in so many places, each ``groups`` as wide ones apart.
+    """
+    width = columns // streams
+    row = ["out_row = i * out_ld + n0", f"sums_row = i * {columns}" + (f" + stream * {width}" if streams > 1 else "")]
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
             row.append(f"e{k}_row = i * e{k}_ld" + (" + n0" if operand.access == "full" else ""))
+    finish = [f"for i in range({m}):", *indent([*row, *rows.text()])]
+    if streams == 1:
+        body = [f"n0 = group * {width}", f"columns = imin(n - n0, {width})", *product, *finish]
+    else:
+        place = [f"n0 = (group + stream * groups) * {width}", f"columns = imin(n - n0, {width})"]
+        body = [*product, f"for stream in range({streams}):", *indent([*place, "if columns > 0:", *indent(finish)])]
     return [
         f"sums = local_{rows.dtype}({m * columns})",
         *rows.invariant(),
         "for group in range(begin, end):",
-        f"    n0 = group * {columns}",
-        f"    columns = imin(n - n0, {columns})",
-        *indent(product),
-        f"    for i in range({m}):",
-        *indent([*row, *rows.text()], 2),
+        *indent(body),
     ]
 
 

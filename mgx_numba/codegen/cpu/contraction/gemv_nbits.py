@@ -50,7 +50,8 @@ CHAINS = 24
 STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
 """As those of `GemvPacked`."""
 UNROLL = 4
-"""Vectors of words in the text of the innermost loop."""
+"""Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
+at once, stay below 2**15."""
 AHEAD_BYTES = 3072
 """How far ahead of each stream weights are asked for that come from memory: on Zen 5 they arrive at 1.2 to 1.3 times
 the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In the last cache it costs 2 to 5%."""
@@ -96,11 +97,16 @@ class GemvNBits(BlockSolver):
 
 
 def _integers(problem: GemmProblem) -> bool:
-    """Whether rows become integers: codes of 8 bits are too large for `add_dot4` without VNNI."""
-    form, cpu = problem.blocks, host.host()
+    """Whether rows become integers: codes of 8 bits are too large for `dot2`."""
+    form = problem.blocks
     assert form is not None
-    vnni = has_dot4(cpu, cpu.vector_bits)
-    return problem.fast_math and (vnni or (form.bits == 4 and "avx2" in cpu.features))
+    return problem.fast_math and (_quads() or (form.bits == 4 and host.has("avx2")))
+
+
+def _quads() -> bool:
+    """Whether four bytes are multiplied at once, and otherwise two."""
+    cpu = host.host()
+    return has_dot4(cpu, cpu.vector_bits)
 
 
 class _Left:
@@ -222,14 +228,14 @@ def _launch(
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     rows.pointers(arguments, bytes_at)
-    arguments.integers(n=problem.n, panels=panels, panel_words=words)
+    arguments.integers(n=problem.n, panels=panels, panel_words=words, groups=groups)
     arguments.integers(first_words=point_words(form, problem.k, lanes))
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
     ahead = AHEAD_BYTES if size > machine().last_cache_bytes // 2 else 0
     product = _Product(form, lanes, streams, batched.m, ahead)
-    body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers))
+    body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" if form.zero_points else ""
     kernel = cpu_kernel(kernel_name(f"gemv_{form.bits}bits{points}{'_ahead' if ahead else ''}", epilogue), text)
@@ -251,10 +257,13 @@ class _Product:
         return ["flags_set = 0", *(f"flags_set += cast_int64(load_scalar(flags, {r}))" for r in range(self.m))]
 
     def text(self, integers: bool) -> list[str]:
-        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
+        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it.
+
+        A stream goes from the panel of one group on to its neighbour, so that it does not begin anew with each group.
+        """
         lines = []
         for q in range(self.streams):
-            lines.append(f"at{q} = imin(group * {self.streams} + {q}, panels - 1) * panel_words")
+            lines.append(f"at{q} = imin(group + {q} * groups, panels - 1) * panel_words")
             lines.append(f"w{q} = offset(w, at{q} + first_words)")
             if self.form.zero_points:
                 lines.append(f"octets{q} = offset(octets, 4 * at{q})")
@@ -287,7 +296,13 @@ class _Product:
         return lines
 
     def _integer_block(self, rows: range) -> list[str]:
-        lanes, per = self.lanes, 8 // self.form.bits
+        lanes, per, quads = self.lanes, 8 // self.form.bits, _quads()
+        last = min(UNROLL, self.depth) - 1
+
+        def products(name: str, q: int, first: bool) -> str:
+            if quads:
+                return f"{name} = add_dot4({name}, b{q}, x)"
+            return f"{name} = dot2(b{q}, x)" if first else f"{name} = add({name}, dot2(b{q}, x))"
 
         def body(u: int) -> list[str]:
             lines = []
@@ -299,10 +314,13 @@ class _Product:
                         lines.append(
                             f"x = load_splat(parts, {r} * parts_pitch + k + {half * self.depth * per}, {lanes})"
                         )
-                        lines += [f"{name}{q}_{r} = add_dot4({name}{q}_{r}, b{q}, x)" for q in range(self.streams)]
+                        lines += [products(f"{name}{q}_{r}", q, u == part == 0) for q in range(self.streams)]
+            if u == last and not quads:
+                lines += [f"v{c} = add_pairs(add_pairs(v{c}, h{c}, 256), l{c}, 1)" for c in cells]
             return lines
 
-        sums = [f"{half}{q}_{r}" for half in "hl" for q in range(self.streams) for r in rows]
+        cells = [f"{q}_{r}" for q in range(self.streams) for r in rows]
+        sums = [f"{half}{c}" for half in ("hl" if quads else "v") for c in cells]
         lines = [*(f"{name} = const_int32(0, {lanes})" for name in sums), *self._words(body)]
         for r in rows:
             lines.append(f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})")
@@ -313,8 +331,8 @@ class _Product:
                 f"point = {points_of(self.form, f'octets{q}', 'block', 'float32', lanes)}",
             ]
             for r in rows:
-                whole = f"cast_float32(add(shift_left(h{q}_{r}, 8), l{q}_{r}))"
-                lines.append(f"value = fma(point, total{r}, {whole})")
+                whole = f"add(shift_left(h{q}_{r}, 8), l{q}_{r})" if quads else f"v{q}_{r}"
+                lines.append(f"value = fma(point, total{r}, cast_float32({whole}))")
                 lines.append(f"t{q}_{r} = fma(mul(value, scale), step{r}, t{q}_{r})")
         return lines
 

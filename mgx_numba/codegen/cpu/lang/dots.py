@@ -1,8 +1,12 @@
 """Products of bytes in registers.
 
 add_dot4(sums, u, s)
-    each int32 lane of ``sums`` plus the products of the four bytes of that lane in ``u``, unsigned and below 128, and
-    in ``s``, signed. With VNNI the bytes of ``u`` may be any.
+    each int32 lane of ``sums`` plus the products of the four bytes of that lane in ``u``, unsigned, and in ``s``,
+    signed; for CPUs with VNNI
+dot2(u, s)
+    the sums of the products of two bytes each, as twice as many int16: bytes of ``u`` unsigned and below 128
+add_pairs(sums, x, FACTOR)
+    each int32 lane of ``sums`` plus FACTOR times the two int16 of ``x`` that lie in its place
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from .. import host
 from ..microkernels.int8 import MULTIPLY_PAIRS
 from ..microkernels.int8_table import has_dot4
 
-__all__ = ["add_dot4"]
+__all__ = ["add_dot4", "add_pairs", "dot2"]
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PAIRS = {
@@ -32,31 +36,70 @@ _PAIRS = {
 products of what is below 128 do not reach that."""
 
 
+def _products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Two products each of bytes, the left ones unsigned and below 128, as int16 in vectors of int32."""
+    lanes = left.type.count
+    octets, words = ir.VectorType(_I8, 4 * lanes), ir.VectorType(_I16, 2 * lanes)
+    left, right = b.ir.bitcast(left, octets), b.ir.bitcast(right, octets)
+    feature, of_bytes = _PAIRS.get(32 * lanes, ("", ""))
+    if feature and host.has(feature):
+        return b.ir.call(b.function(of_bytes, words, [octets] * 2), [left, right])
+    wide = ir.VectorType(_I16, 4 * lanes)
+    products = b.ir.mul(b.ir.zext(left, wide), b.ir.sext(right, wide))
+    return b.ir.add(*(b.shuffle(products, range(k, 4 * lanes, 2)) for k in range(2)))
+
+
+def _pair_sums(b: VectorBuilder, total: ir.Value, pairs: ir.Value, factor: int) -> ir.Value:
+    """Int32 plus a factor times two int16 each."""
+    words, lanes = pairs.type, total.type.count
+    if 32 * lanes in MULTIPLY_PAIRS and host.has(_PAIRS[32 * lanes][0]):
+        of_words = b.function(MULTIPLY_PAIRS[32 * lanes], total.type, [words] * 2)
+        return b.ir.add(total, b.ir.call(of_words, [pairs, b.constant(words, factor)]))
+    wide = ir.VectorType(ir.IntType(32), 2 * lanes)
+    products = b.ir.mul(b.ir.sext(pairs, wide), b.constant(wide, factor))
+    for k in range(2):
+        total = b.ir.add(total, b.shuffle(products, range(k, 2 * lanes, 2)))
+    return total
+
+
 def _add_dot4(sums: types.Type, u: types.Type, s: types.Type) -> Definition:
     if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == u == s:
         raise TypingError(f"add_dot4: expected three vectors of int32 of one length, got {sums}, {u}, {s}")
-    lanes = sums.lanes
+    if not has_dot4(host.host(), 32 * sums.lanes):
+        raise TypingError(f"add_dot4: this CPU has no vpdpbusd of {sums.lanes} lanes")
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.lanes}"
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        b = VectorBuilder(builder)
-        total, left, right = values
-        if has_dot4(host.host(), 32 * lanes):
-            name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-            return builder.call(b.function(name, total.type, [total.type] * 3), [total, left, right])
-        octets, words = ir.VectorType(_I8, 4 * lanes), ir.VectorType(_I16, 2 * lanes)
-        left, right = builder.bitcast(left, octets), builder.bitcast(right, octets)
-        feature, of_bytes = _PAIRS.get(32 * lanes, ("", ""))
-        if feature and host.has(feature):
-            pairs = builder.call(b.function(of_bytes, words, [octets] * 2), [left, right])
-            of_words = b.function(MULTIPLY_PAIRS[32 * lanes], total.type, [words] * 2)
-            return builder.add(total, builder.call(of_words, [pairs, b.constant(words, 1)]))
-        wide = ir.VectorType(ir.IntType(32), 4 * lanes)
-        products = builder.mul(builder.zext(left, wide), builder.sext(right, wide))
-        for k in range(4):
-            total = builder.add(total, b.shuffle(products, range(k, 4 * lanes, 4)))
-        return total
+        type_ = values[0].type
+        return builder.call(VectorBuilder(builder).function(name, type_, [type_] * 3), values)
 
     return sums(sums, u, s), lower
 
 
+def _dot2(u: types.Type, s: types.Type) -> Definition:
+    if not isinstance(u, Vec) or u.dtype != "int32" or u != s:
+        raise TypingError(f"dot2: expected two vectors of int32 of one length, got {u}, {s}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return _products(VectorBuilder(builder), *values)
+
+    return Vec("int16", 2 * u.lanes)(u, s), lower
+
+
+def _add_pairs(sums: types.Type, x: types.Type, factor: types.Type) -> Definition:
+    wanted = isinstance(sums, Vec) and sums.dtype == "int32" and x == Vec("int16", 2 * sums.lanes)
+    if not wanted or not isinstance(factor, types.IntegerLiteral):
+        raise TypingError(
+            f"add_pairs: expected int32, twice as many int16 and an integer literal, got {sums}, {x}, {factor}"
+        )
+    value = factor.literal_value
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return _pair_sums(VectorBuilder(builder), values[0], values[1], value)
+
+    return sums(sums, x, factor), lower
+
+
 add_dot4 = make_intrinsic("add_dot4", _add_dot4, 3)
+add_pairs = make_intrinsic("add_pairs", _add_pairs, 3)
+dot2 = make_intrinsic("dot2", _dot2, 2)

@@ -8,13 +8,12 @@ few queries, several blocks take parts of the keys, and a second launch joins th
 
 from __future__ import annotations
 
-from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
 from ..contraction.tensor import split_words
-from ..driver.device import selected_architecture
+from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
 from .parts import join_parts
 from .text import AttentionText
@@ -42,8 +41,6 @@ KEYS = 64
 """Keys of a tile; fewer with more features than `WIDE_BYTES`. No figures kept."""
 WIDE_BYTES = 256
 """Bytes of features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
-LEAST_CAPABILITY = (8, 0)
-"""Compute capability from which on there are the products of bfloat16, and cp.async."""
 SPLIT_BLOCKS = 264
 """Blocks that keys are divided for: two for each multiprocessor of a large device."""
 MOST_SPLITS = 32
@@ -62,11 +59,8 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
         return f"tensor cores have no attention of {problem.dtype}"
     if problem.dtype == "float32" and precision == "highest":
         return "tensor cores multiply float32 in TF32"
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        arch = None  # the interpreter
-    if arch is not None and arch.capability < LEAST_CAPABILITY:
+    arch = known_architecture()
+    if arch is not None and not arch.copies:
         return f"{arch.name} has no tensor cores of this kind"
     vector = VECTOR_BYTES // ITEMSIZE[problem.dtype]
     if problem.depth % vector or problem.width % SUMS:
@@ -87,7 +81,8 @@ def attention_solution(
     pairs: bool = False,
     tile: AttentionTile | None = None,
 ) -> Solution:
-    """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``.
+    """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``,
+    and those of the epilogue.
 
     ``pairs``: the result begins at a multiple of two elements. ``tile``: that of warpgroups, chosen if it is not given.
     """
@@ -99,7 +94,8 @@ def attention_solution(
         text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values
     masked = "" if problem.mask is None else f"_{problem.mask.dtype}_mask"
-    name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}_kernel"
+    work = "" if text.splits > 1 or not problem.epilogue.name else f"_{problem.epilogue.name}"
+    name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}{work}_kernel"
     launch = Launch(
         kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.together),
         args=values,

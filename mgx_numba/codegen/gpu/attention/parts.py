@@ -7,6 +7,7 @@ from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ..kernel import gpu_grid, gpu_kernel
+from .text import declare_result, finished
 
 __all__ = ["join_parts"]
 
@@ -28,7 +29,7 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solutio
     across = problem.width // LANES
     arguments = Arguments()
     arguments.pointer("p_scratch", "scratch", "float32")
-    arguments.pointer("p_out", "out", problem.dtype)
+    declare_result(problem, arguments)
     arguments.integers(
         rows=rows, across=across, heads=problem.heads, queries=problem.queries, splits=splits,
         out_b=problem.out_strides[0], out_h=problem.out_strides[1], out_s=problem.out_strides[2],
@@ -58,11 +59,13 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solutio
             "line = idiv(row, queries)",
             "batch = idiv(line, heads)",
             "place = batch * out_b + (line - batch * heads) * out_h + (row - line * queries) * out_s + feature",
-            f"store(p_out, place, cast_{problem.dtype}(mul(sums, splat(inverse, {LANES}))))",
         ):
             buffer.line(line)
+        made = finished(problem, buffer, f"mul(sums, splat(inverse, {LANES}))", LANES)
+        buffer.line(f"store(p_out, place, {made})")
     values = arguments.values
-    kernel = gpu_kernel("join_attention_kernel", buffer.lines, THREADS, len(values))
+    work = f"{'_' * bool(problem.epilogue.name)}{problem.epilogue.name}"
+    kernel = gpu_kernel(f"join_attention{work}_kernel", buffer.lines, THREADS, len(values))
     scratch = 4 * splits * rows * (problem.width + 2)
     second = Launch(kernel, values, gpu_grid(-(-rows * across // THREADS), THREADS), 0, scratch)
     return Solution((first, second), scratch)

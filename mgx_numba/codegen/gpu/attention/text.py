@@ -8,16 +8,40 @@ from __future__ import annotations
 
 import math
 
+from ....core.types import from_numpy
 from ...arguments import Arguments
-from ...printer import CodeBuffer
+from ...printer import CodeBuffer, VectorValue, numpy_dtype
 from ...problems.attention import AttentionProblem
+from ..printer import ThreadPrinter
 
-__all__ = ["LOG2_E", "AttentionText"]
+__all__ = ["LOG2_E", "AttentionText", "declare_result", "finished"]
 
 LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
 """Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
 then have a maximum."""
+
+
+def declare_result(problem: AttentionProblem, arguments: Arguments) -> None:
+    """Declare the result and what the epilogue reads."""
+    arguments.pointer("p_out", "out", problem.out_dtype)
+    for k, operand in enumerate(problem.epilogue.operands):
+        arguments.pointer(f"p_e{k}", f"e{k}", operand.dtype)
+
+
+def finished(problem: AttentionProblem, buffer: CodeBuffer, value: str, lanes: int) -> str:
+    """Emit the epilogue of a result, ``lanes`` of float32; gives what is stored.
+
+    Raises:
+        UnsupportedError: an operation of it has no kernel.
+    """
+    epilogue = problem.epilogue
+    if epilogue.body is None:
+        return f"cast_{problem.dtype}({value})"
+    printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
+    extras = [printer.loaded(f"load_splat(p_e{k}, 0, {lanes})", o.dtype) for k, o in enumerate(epilogue.operands)]
+    made = VectorValue(buffer.emit(value), from_numpy(numpy_dtype(problem.dtype)))
+    return printer.stored(epilogue.body.evaluate(printer, [made, *extras]))
 
 
 class AttentionText:
@@ -50,7 +74,7 @@ class AttentionText:
     def _declare(self, part: int) -> None:
         """Declare what all kernels are launched with besides queries, keys and values."""
         problem, arguments = self.problem, self.arguments
-        arguments.pointer("p_out", "out", problem.dtype)
+        declare_result(problem, arguments)
         for axis, stride in zip("bhs", problem.out_strides):
             arguments.integer(f"out_{axis}", stride)
         arguments.integers(
@@ -190,7 +214,7 @@ class AttentionText:
         part = ("low2", "high2")[r]
         for j in range(self.width // 8):
             if 8 * j < problem.width:
-                value = f"cast_{problem.dtype}(mul({part}(acc{j}), inverse))"
+                value = finished(problem, buffer, f"mul({part}(acc{j}), inverse)", 2)
                 buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
 
     def _keep(self, buffer: CodeBuffer, r: int) -> None:

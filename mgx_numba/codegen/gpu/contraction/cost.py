@@ -10,7 +10,7 @@ from .operands import Extent
 from .placed import PlacedRequest
 from .wgmma_tiles import ADDING, ARRIVAL, BEGINNING, LATENCY, LAUNCH, READING, STORING, multiprocessors
 
-__all__ = ["CLOCK", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds"]
+__all__ = ["BANDWIDTH", "CLOCK", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds"]
 
 CLOCK = 1.755e9
 """Cycles a second: those that an H200 keeps up while it multiplies, of the 1.98e9 that it can have."""

@@ -5,12 +5,11 @@ A block's 256 threads lie as 16 by 16 over its tile; each has every sixteenth ro
 
 from __future__ import annotations
 
-from ...launch import Solution
 from ...printer import CodeBuffer
 from .placed import PlacedRequest
-from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
+from .ring import STAGING_PAD, RingText, RingTile, ring_refusal
 
-__all__ = ["FmaText", "fma_refusal", "fma_solution"]
+__all__ = ["FmaText", "fma_refusal"]
 
 SIDE = 16
 """Threads along either side of a tile."""
@@ -24,17 +23,6 @@ def fma_refusal(placed: PlacedRequest) -> str:
     if types.uniform != "float32":
         return f"slices of {types} do not come to a ring"
     return ring_refusal(placed)
-
-
-def fma_solution(placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
-
-    ``tile`` and ``splits`` are as of `RingText`.
-
-    Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
-    """
-    return ring_solution(FmaText(placed, tile, splits), "fma")
 
 
 class FmaText(RingText):
@@ -65,7 +53,7 @@ class FmaText(RingText):
 
     def _add_slice(self, buffer: CodeBuffer) -> None:
         buffer.line(f"slice_a = slot * {self.left_slot} + down_thread * {self.pitch}")
-        with buffer.block(f"for step in range({WORDS // STEP}):"):
+        with buffer.block(f"for step in range({self.form.words // STEP}):"):
             for i in range(self.own):
                 buffer.line(f"a{i} = load_aligned(ring_a, slice_a + {SIDE * i * self.pitch} + step * {STEP}, {STEP})")
             self._columns(buffer)

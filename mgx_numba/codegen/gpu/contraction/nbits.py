@@ -84,22 +84,22 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
         UnsupportedError: an operation after the product has no kernel.
     """
     text = _BlocksText(placed)
-    blocks = BLOCKS if text.problem.m == 1 else BLOCKS_OF_ROWS
-    return blocks_solution(text, "", text.lines(), WARPS * text.own, WARPS, blocks)
+    together = BLOCKS if text.problem.m == 1 else BLOCKS_OF_ROWS
+    return blocks_solution(text, "", text.lines(), -(-text.problem.n // (WARPS * text.own)), WARPS, together)
 
 
 def blocks_solution(
-    text: ContractionText, how: str, lines: list[str], columns: int, warps: int, blocks: int
+    text: ContractionText, how: str, lines: list[str], blocks: int, warps: int, together: int
 ) -> Solution:
-    """The launch of a kernel whose blocks, of so many ``warps``, make ``columns`` columns each; ``blocks`` of them
-    share a multiprocessor, and ``how`` is for readers."""
+    """The launch of a kernel in so many ``blocks`` of so many ``warps``, ``together`` of which share a multiprocessor;
+    ``how`` is for readers."""
     problem, epilogue = text.request.problem, text.request.epilogue
     assert isinstance(problem, GemmProblem) and problem.blocks is not None
     form, values = problem.blocks, text.arguments.values
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}"
     name = f"gemm_{form.bits}bits{how}_{problem.types.out}{work}_kernel"
-    kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=blocks)
-    grid = gpu_grid(-(-problem.n // columns), WARP * warps, text.operands.planes)
+    kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=together)
+    grid = gpu_grid(blocks, WARP * warps, text.operands.planes)
     block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
     moved = problem.n * form.blocks(problem.k) * block_bytes + rows

@@ -1,24 +1,27 @@
-"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_80 and above).
+"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_75 and above, sm_80 for
+bfloat16).
 
 A warp multiplies 16 columns, of whose codes it makes words of 16-bit floats, by up to eight rows: sums in float32 are
 multiplied by the scale of each block. The warps of a block take turns along the sum, and add what they have in its
-memory, always in one order.
+memory, always in one order. Blocks stay and take tile after tile, so that codes of the next one are on their way while
+they do.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ....errors import DeviceError
 from ...launch import Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import BlockFormat, GemmProblem
-from ..driver.device import selected_architecture
+from ..architecture import WARP
+from ..driver.device import known_architecture
 from ..lang.codes import EXPONENTS
 from ..products import product_of
 from .nbits import blocks_solution
 from .placed import PlacedRequest
 from .text import ContractionText
+from .wgmma_tiles import multiprocessors
 
 __all__ = ["COLUMNS", "chunked", "cores_refusal", "cores_solution", "pack_chunks"]
 
@@ -30,7 +33,9 @@ PARTS = 4
 """Words of a thread's vector, of which each is of other 32 codes: blocks are not smaller."""
 WARPS, BLOCKS = 8, 2
 """Warps of a block, and blocks that share a multiprocessor, whose threads have 128 registers then. No figures kept."""
-AHEAD = 2
+PARTS_OF_TILE = WARPS * COLUMNS * MOST_ROWS
+"""Sums that the warps of a block have of a tile."""
+AHEAD = 4
 """Chunks that a warp has on their way: of 16 warps 32 KiB of a multiprocessor, its share of the bandwidth times the
 latency of memory."""
 
@@ -40,11 +45,8 @@ def chunked(problem: GemmProblem) -> bool:
     form, product = problem.blocks, product_of(problem.types)
     if form is None or product is None or product.size != 2 or form.bits != 4 or form.size < CHUNK // PARTS:
         return False
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        return False
-    return arch.nvidia and arch.capability >= product.capability and problem.k % max(CHUNK, form.size) == 0
+    arch = known_architecture()
+    return arch is not None and arch.capability >= product.capability and problem.k % max(CHUNK, form.size) == 0
 
 
 def pack_chunks(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
@@ -80,7 +82,7 @@ def cores_solution(placed: PlacedRequest) -> Solution:
         UnsupportedError: an operation after the product has no kernel.
     """
     text = _ChunksText(placed)
-    return blocks_solution(text, "_cores", text.lines(), COLUMNS, WARPS, BLOCKS)
+    return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, BLOCKS)
 
 
 class _ChunksText(ContractionText):
@@ -88,6 +90,7 @@ class _ChunksText(ContractionText):
 
     Attributes:
         inside: blocks of a chunk, 0 if a block is larger.
+        blocks: of the launch.
     """
 
     def __init__(self, placed: PlacedRequest) -> None:
@@ -102,7 +105,11 @@ class _ChunksText(ContractionText):
         self.arguments.pointer("p_scales", "scales", "float32")
         if self.form.zero_points:
             self.arguments.pointer("p_points", "points", "uint8")
+        tiles = -(-problem.n // COLUMNS)
+        self.blocks = min(tiles, multiprocessors() * BLOCKS)
         self.arguments.integers(
+            tiles=tiles,
+            stride=self.blocks,
             chunks=chunks,
             blocks=self.form.blocks(problem.k),
             row_step=problem.a_strides[len(problem.batch)],
@@ -120,64 +127,87 @@ class _ChunksText(ContractionText):
             "lane = thread - warp * 32",
             "group = idiv(lane, 4)",
             "quarter = lane - group * 4",
-            f"first = block_index(0) * {COLUMNS}",
+            "tile = block_index(0)",
+            "count = 0",
             f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)",
             "nothing = const_float32(0, 4)",
-            "total = nothing",
-            "turn = warp",
-            f"parts = shared_float32({WARPS * COLUMNS * MOST_ROWS})",
+            f"parts = shared_float32({2 * PARTS_OF_TILE})",
+            "next_tile = tile",
+            "next_turn = warp",
         ):
             buffer.line(line)
-        for side, more in (("low", 0), ("high", 8)):
-            buffer.line(f"column_{side} = imin(first + group + {more}, columns - 1)")
-            buffer.line(f"codes_{side} = offset(p_w, column_{side} * chunks * 16 + quarter * 4)")
-        self._ask(buffer)
+        self._columns(buffer)
+        for u in range(self.ahead):
+            self._ask(buffer, u)
         buffer.line("grid_wait()")
-        with buffer.block("while turn < chunks:"):
-            for u in range(self.ahead):
-                for name in self._asked():
-                    buffer.line(f"now_{name}{u} = next_{name}{u}")
-            buffer.line("here = turn")
-            buffer.line(f"turn = turn + {WARPS * self.ahead}")
-            self._ask(buffer)
-            for u in range(self.ahead):
-                if self.exact:
-                    self._add(buffer, u)
-                else:
-                    with buffer.block(f"if here + {WARPS * u} < chunks:"):
-                        self._add(buffer, u)
-        buffer.line(f"own = warp * {COLUMNS * MOST_ROWS} + group * {MOST_ROWS} + quarter * 2")
-        buffer.line("store_aligned(parts, own, low2(total))")
-        buffer.line(f"store_aligned(parts, own + {8 * MOST_ROWS}, high2(total))")
-        buffer.line("barrier()")
-        buffer.line(f"row = idiv(thread, {COLUMNS})")
-        buffer.line(f"column = thread - row * {COLUMNS}")
-        with buffer.block(f"if (row < {rows}) & (first + column < columns):"):
-            buffer.line("sums = const_float32(0, 1)")
-            for w in range(WARPS):
-                place = f"{w * COLUMNS * MOST_ROWS} + column * {MOST_ROWS} + row"
-                buffer.line(f"sums = add(sums, load(parts, {place}, 1))")
-            buffer.line("at = first + column")
-            self._store(buffer, "sums", "row", "at", 1)
+        with buffer.block("while tile < tiles:"):
+            buffer.line("total = nothing")
+            buffer.line("turn = warp")
+            with buffer.block("while turn < chunks:"):
+                self._take_turn(buffer)
+            self._join(buffer, rows)
+            buffer.line("count = count + 1")
+            buffer.line("tile = tile + stride")
         return buffer.lines
 
-    def _asked(self) -> list[str]:
-        """What a warp brings of each chunk, for both of a thread's columns."""
-        kinds = ("codes", "scales", "points")[: 2 + self.form.zero_points]
-        return [f"{kind}_{side}" for kind in kinds for side in ("low", "high")]
-
-    def _ask(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of the warp's next chunks, of the last one behind the end, with scales and zero points."""
+    def _take_turn(self, buffer: CodeBuffer) -> None:
+        """Emit the products of the chunks that came, after each the loads of one that is multiplied after all others:
+        of this tile, or of the one that follows it."""
+        buffer.line("here = turn")
+        buffer.line(f"turn = turn + {WARPS * self.ahead}")
+        buffer.line("next_turn = turn")
+        with buffer.block("if turn >= chunks:"):
+            buffer.line("next_turn = warp")
+            buffer.line("next_tile = imin(tile + stride, tiles - 1)")
+        self._columns(buffer)
         for u in range(self.ahead):
-            buffer.line(f"at{u} = imin(turn + {WARPS * u}, chunks - 1)")
-            block = f"at{u} * {self.inside}" if self.inside else f"idiv(at{u}, chunks_of_block)"
-            count = max(1, self.inside)
-            for side in ("low", "high"):
-                place = f"column_{side} * blocks + {block}"
-                buffer.line(f"next_codes_{side}{u} = load_aligned(codes_{side}, at{u} * 16, 4)")
-                buffer.line(f"next_scales_{side}{u} = load(p_scales, {place}, {count})")
-                if self.form.zero_points:
-                    buffer.line(f"next_points_{side}{u} = cast_int32(load(p_points, {place}, {count}))")
+            if self.exact:
+                self._add(buffer, u)
+            else:
+                with buffer.block(f"if here + {WARPS * u} < chunks:"):
+                    self._add(buffer, u)
+            self._ask(buffer, u)
+
+    def _join(self, buffer: CodeBuffer, rows: int) -> None:
+        """Emit the sums of what the warps have of a tile, which another warp finishes each time; sums of the next tile
+        go to other memory, so that no thread waits twice."""
+        for line in (
+            f"side = imod(count, 2) * {PARTS_OF_TILE}",
+            f"own = side + warp * {COLUMNS * MOST_ROWS} + group * {MOST_ROWS} + quarter * 2",
+            "store_aligned(parts, own, low2(total))",
+            f"store_aligned(parts, own + {8 * MOST_ROWS}, high2(total))",
+            "barrier()",
+            f"place = imod(thread + count * 32, {WARP * WARPS})",
+            f"row = idiv(place, {COLUMNS})",
+            f"column = place - row * {COLUMNS}",
+            f"to = tile * {COLUMNS} + column",
+        ):
+            buffer.line(line)
+        with buffer.block(f"if (row < {rows}) & (to < columns):"):
+            buffer.line("sums = const_float32(0, 1)")
+            for w in range(WARPS):
+                found = f"side + {w * COLUMNS * MOST_ROWS} + column * {MOST_ROWS} + row"
+                buffer.line(f"sums = add(sums, load(parts, {found}, 1))")
+            self._store(buffer, "sums", "row", "to", 1)
+
+    def _columns(self, buffer: CodeBuffer) -> None:
+        """Emit where both of a thread's columns of ``next_tile`` are."""
+        for side, more in (("low", 0), ("high", 8)):
+            buffer.line(f"column_{side} = imin(next_tile * {COLUMNS} + group + {more}, columns - 1)")
+            buffer.line(f"codes_{side} = offset(p_w, column_{side} * chunks * 16 + quarter * 4)")
+
+    def _ask(self, buffer: CodeBuffer, u: int) -> None:
+        """Emit the loads of the warp's next chunk ``u``, or of the last one, with scales and zero points."""
+        buffer.line(f"at = imin(next_turn + {WARPS * u}, chunks - 1)")
+        block = f"at * {self.inside}" if self.inside else "idiv(at, chunks_of_block)"
+        count = max(1, self.inside)
+        load = "load_aligned" if count > 1 else "load"  # a chunk's blocks are a part of a column's that divides them
+        for side in ("low", "high"):
+            place = f"column_{side} * blocks + {block}"
+            buffer.line(f"codes_{side}{u} = load_aligned(codes_{side}, at * 16, 4)")
+            buffer.line(f"scales_{side}{u} = {load}(p_scales, {place}, {count})")
+            if self.form.zero_points:
+                buffer.line(f"points_{side}{u} = cast_int32({load}(p_points, {place}, {count}))")
 
     def _add(self, buffer: CodeBuffer, u: int) -> None:
         """Emit the products of the warp's chunk ``u`` with all rows."""
@@ -187,13 +217,13 @@ class _ChunksText(ContractionText):
             block = p // together
             if p % together == 0:
                 buffer.line("sums = nothing")
-                both = [f"splat(extract(now_points_{side}{u}, {block}), 1)" for side in ("low", "high")]
+                both = [f"splat(extract(points_{side}{u}, {block}), 1)" for side in ("low", "high")]
                 points = f"join2({', '.join(both)})" if self.form.zero_points else f"const_int32({self.form.middle}, 2)"
                 buffer.line(f"points = {points}")
             buffer.line(f"x = pack_words(load_aligned(row_x, (here + {WARPS * u}) * {CHUNK} + {32 * p}, 8))")
             for pair, half in enumerate(("low2", "high2")):
-                codes = f"codes_{types}(now_codes_low{u}, now_codes_high{u}, {p}, {pair}, points, exponents)"
+                codes = f"codes_{types}(codes_low{u}, codes_high{u}, {p}, {pair}, points, exponents)"
                 buffer.line(f"sums = mma_{types}(sums, {codes}, {half}(x))")
             if p % together == together - 1:
-                scales = [f"splat(extract(now_scales_{side}{u}, {block}), 2)" for side in ("low", "high")]
+                scales = [f"splat(extract(scales_{side}{u}, {block}), 2)" for side in ("low", "high")]
                 buffer.line(f"total = fma(sums, join2({', '.join(scales)}), total)")

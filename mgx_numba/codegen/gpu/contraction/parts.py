@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
+from ...problems.element_types import ITEMSIZE
 from ..kernel import gpu_grid, gpu_kernel
 from .placed import PlacedRequest
 from .text import ContractionText
@@ -25,7 +26,7 @@ def add_parts(placed: PlacedRequest, first: Launch, splits: int) -> Solution:
     """
     text, epilogue = _AddingText(placed, splits), placed.request.epilogue
     operands = text.operands
-    scratch = 4 * splits * operands.planes * operands.rows * operands.columns
+    scratch = ITEMSIZE[text.accumulator] * splits * operands.planes * operands.rows * operands.columns
     lines, values = text.lines(), text.arguments.values
     name = f"add_parts{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
     kernel = gpu_kernel(name, lines, FINISH_THREADS, len(values))

@@ -28,7 +28,8 @@ class PlacedRequest:
         alignment: bytes of whose multiples the result and the epilogue's operands begin at one, at most `VECTOR_BYTES`.
         constant: whether the right operand was there before anything of the program was launched.
         any_order: whether the right operand's columns may be stored in another order, see `Solution.turns`.
-        precision: of products of float32: ``highest``, ``high`` (three products in TF32) or ``medium`` (one).
+        precision: of products of float32: ``highest``, ``high`` (three products in TF32 or bfloat16) or ``medium``
+            (one).
     """
 
     request: Request

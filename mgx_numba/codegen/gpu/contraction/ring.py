@@ -1,25 +1,27 @@
-"""Contractions whose operands come to a ring in a block's memory: 16 bytes at a time, beside what is computed (sm_80).
+"""Contractions whose operands come to a ring in a block's memory, 16 bytes at a time.
 
 A slice has rows of the left operand and columns of the right one, each with the positions of the sum side by side, or
-rows of positions where columns lie so. While a block multiplies one slice the next ones are on their way. Where there
-are few tiles, several blocks add parts of each sum, and a second launch adds the parts.
+rows of positions where columns lie so. While a block multiplies one slice the next ones are on their way: copied beside
+what is computed (sm_80), else to registers, from where they are stored after it. Where there are few tiles, several
+blocks add parts of each sum, and a second launch adds the parts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
-from ..driver.device import selected_architecture
+from ..architecture import WARP
+from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
 from .operands import Extent, RowPlace
 from .parts import add_parts
@@ -27,24 +29,19 @@ from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
 __all__ = [
-    "LEAST_SLICES", "WORDS", "RingText", "RingTile", "pack_columns", "ring_refusal", "ring_solution", "slices_of",
+    "LEAST_SLICES", "RingForm", "RingText", "RingTile", "pack_columns", "ring_form", "ring_refusal", "ring_solution",
+    "slices_of",
 ]  # fmt: skip
 
-WORDS = 32
-"""Words (32 bits) of the sum that a slice has of each row and column: as long to multiply as the next slice is on its
-way."""
-PITCH = WORDS + 4
-"""Words from one row of a slice to the next: the eight rows of an instruction then lie in different banks."""
+ROW_PAD = 4
+"""Words from one row of a slice to the next besides its own: the eight rows of an instruction then lie in different
+banks."""
 TURNED_PAD = 32
 """Bytes between rows of positions besides their own, for the same reason."""
 STAGING_PAD = 8
 """Words between rows of staged sums besides their own: pairs of columns of eight rows then lie in different banks."""
-MOST_STAGES = 4
-"""Stages of a ring at most: more did not help. No figures kept."""
 LEAST_SHARED = 96 << 10
-"""Bytes of shared memory that blocks have at least: those of sm_86 and sm_89."""
-LEAST_CAPABILITY = (8, 0)
-"""Compute capability from which on there are cp.async, and mma of bfloat16 and TF32."""
+"""Bytes of shared memory that blocks have at least where slices are copied: those of sm_86 and sm_89."""
 ENOUGH_BLOCKS = 120
 """Blocks that give the multiprocessors of a large device work."""
 SPLIT_BLOCKS = 264
@@ -60,33 +57,56 @@ MOST_SPLITS = 16
 
 @dataclass(frozen=True)
 class RingTile:
-    """Rows and columns of a block's tile, and how many warps share either."""
+    """Rows and columns of a block's tile, and how many waves, of so many threads, share either."""
 
     rows: int
     columns: int
     down: int
     across: int
+    wave: int = WARP
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * self.down * self.across
+        return self.wave * self.down * self.across
+
+
+@dataclass(frozen=True)
+class RingForm:
+    """How slices come to a block's memory.
+
+    Attributes:
+        words: words (32 bits) of the sum that a slice has of each row and column.
+        stages: of a ring at most.
+        copied: whether they are copied beside other work, else they pass through registers.
+    """
+
+    words: int
+    stages: int
+    copied: bool
+
+
+COPIED = RingForm(32, 4, True)
+"""A slice takes as long to multiply as the next one is on its way; more stages did not help. No figures kept."""
+HELD = RingForm(16, 2, False)
+"""Of a slice each thread holds up to 64 bytes of either operand, and two of the largest tile take 40 KiB: blocks of
+sm_75 and of AMD's devices have 64."""
+
+
+def ring_form() -> RingForm:
+    """That of the architecture."""
+    arch = known_architecture()
+    return COPIED if arch is None or arch.copies else HELD
 
 
 def slices_of(placed: PlacedRequest) -> int:
     """Slices of each sum."""
-    return -(-Extent.of(placed.problem).depth // (WORDS * 4 // ITEMSIZE[placed.problem.types.a]))
+    return -(-Extent.of(placed.problem).depth // (ring_form().words * 4 // ITEMSIZE[placed.problem.types.a]))
 
 
-def ring_refusal(placed: PlacedRequest, capability: tuple[int, int] = LEAST_CAPABILITY) -> str:
-    """Why operands cannot come to a ring; empty if they can. ``capability`` is the least that what multiplies needs."""
+def ring_refusal(placed: PlacedRequest) -> str:
+    """Why operands cannot come to a ring; empty if they can."""
     problem = placed.request.problem
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        arch = None  # the interpreter
-    if arch is not None and arch.capability < capability:
-        return f"{arch.name} has no copies beside other work, and no tensor cores of this kind"
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
         rank = len(problem.batch)
@@ -137,6 +157,15 @@ def ring_solution(text: RingText, how: str) -> Solution:
     return add_parts(placed, launch, text.splits) if split else Solution((launch,))
 
 
+class _SliceVector(NamedTuple):
+    """One of a slice: pointer and place, the condition under which there is one, and of what a prologue makes of it the
+    position along the sum and the image."""
+
+    source: str
+    condition: str
+    prologue: tuple[str, str] | None
+
+
 class RingText(ContractionText):
     """The text of one contraction; subclasses say how slices are multiplied.
 
@@ -155,8 +184,9 @@ class RingText(ContractionText):
         problem = self.request.problem
         self.size = size = ITEMSIZE[problem.types.a]
         self.lanes = VECTOR_BYTES // size
-        self.depth = WORDS * 4 // size
-        self.pitch = PITCH * 4 // size
+        self.form = form = ring_form()
+        self.depth = form.words * 4 // size
+        self.pitch = (form.words + ROW_PAD) * 4 // size
         planes, slices = self.operands.planes, slices_of(placed)
         self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
         part = -(-slices // self.splits)
@@ -172,7 +202,7 @@ class RingText(ContractionText):
         self.left_slot = rows * self.pitch
         self.right_slot = columns * self.pitch if self.along else self.depth * self.turned_pitch
         stage = size * (self.left_slot + self.right_slot)
-        self.stages = max(2, min(MOST_STAGES, _shared_bytes() // stage))
+        self.stages = max(2, min(form.stages, _shared_bytes() // stage))
         self.shared_bytes = max(self.stages * stage, ITEMSIZE[self.accumulator] * self._staged())
 
     @classmethod
@@ -213,23 +243,32 @@ class RingText(ContractionText):
             f"ring_a = dynamic_{types.a}(0)",
             f"ring_b = dynamic_{types.b}({self.size * self.stages * self.left_slot})",
             f"staged = dynamic_{self.accumulator}(0)",
-            "warp = idiv(thread, 32)",
-            "lane = thread - warp * 32",
+            f"warp = idiv(thread, {tile.wave})",
+            f"lane = thread - warp * {tile.wave}",
         ):
             buffer.line(line)
         self._start(buffer)
         left, right = self._left_places(buffer), self._right_places(buffer)
         buffer.line("begin = block_index(2) * part")
         buffer.line("end = imin(depth, begin + part)")
+        if self.form.copied:
+            self._sums_of_copied(buffer, left, right)
+        else:
+            self._sums_of_held(buffer, left, right)
+        self._finish(buffer)
+        return buffer.lines
+
+    def _sums_of_copied(self, buffer: CodeBuffer, left: list, right: list) -> None:
+        """Emit the sums of slices that are copied to a stage while those before are multiplied."""
         with buffer.block(f"for stage in range({self.stages - 1}):"):
-            self._fetch(buffer, left, right, f"begin + stage * {self.depth}", "stage")
+            self._copy_slice(buffer, left, right, f"begin + stage * {self.depth}", "stage")
         buffer.line("start = begin")
         buffer.line("slot = 0")
         buffer.line(f"free = {self.stages - 1}")
         with buffer.block("while start < end:"):
             buffer.line(f"copy_wait({self.stages - 2})")
             buffer.line("barrier()")
-            self._fetch(buffer, left, right, f"start + {(self.stages - 1) * self.depth}", "free")
+            self._copy_slice(buffer, left, right, f"start + {(self.stages - 1) * self.depth}", "free")
             self._add_slice(buffer)
             buffer.line("free = slot")
             buffer.line("slot = slot + 1")
@@ -238,8 +277,21 @@ class RingText(ContractionText):
             buffer.line(f"start = start + {self.depth}")
         buffer.line("copy_wait(0)")
         buffer.line("barrier()")
-        self._finish(buffer)
-        return buffer.lines
+
+    def _sums_of_held(self, buffer: CodeBuffer, left: list, right: list) -> None:
+        """Emit the sums of slices that are loaded before one is multiplied, and stored to the other stage after it."""
+        self._load_slice(buffer, left, right, "begin")
+        self._put_slice(buffer, left, right, "0")
+        buffer.line("barrier()")
+        buffer.line("start = begin")
+        buffer.line("slot = 0")
+        with buffer.block("while start < end:"):
+            self._load_slice(buffer, left, right, f"start + {self.depth}")
+            self._add_slice(buffer)
+            buffer.line("slot = 1 - slot")
+            self._put_slice(buffer, left, right, "slot")
+            buffer.line("barrier()")
+            buffer.line(f"start = start + {self.depth}")
 
     def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, str, RowPlace]]:
         """For each vector that a thread gathers of the left operand: its row, position in the slice, and place."""
@@ -264,29 +316,64 @@ class RingText(ContractionText):
             found.append((line, inside) if self.along else (inside, line))
         return found
 
-    def _fetch(self, buffer: CodeBuffer, left: list, right: list, start: str, slot: str) -> None:
+    def _copy_slice(self, buffer: CodeBuffer, left: list, right: list, start: str, slot: str) -> None:
         """Emit the copies of the slice that begins at ``start`` to a stage; what lies outside is 0."""
+        places = self._places_in(left, right, slot)
         begin = buffer.emit(start)
         with buffer.block(f"if {begin} < end:"):
-            for row, along, place in left:
-                self.operands.step(buffer, buffer.emit(f"{begin} + {along}"))
-                condition, offset, channel = self.operands.left(buffer, place)
-                to = f"{slot} * {self.left_slot} + {row} * {self.pitch} + {along}"
-                if self.request.problem.prologue is None:
-                    buffer.line(f"copy_async(ring_a, {to}, r_x, {offset}, {condition})")
+            for (side, to), vector in zip(places, self._sources(buffer, left, right, begin)):
+                if vector.prologue is None:
+                    buffer.line(f"copy_async(ring_{side}, {to}, {vector.source}, {vector.condition})")
                     continue
-                buffer.line(f"given = const_{self.request.problem.types.a}(0, {self.lanes})")
-                with buffer.block(f"if {condition}:"):
-                    loaded = f"load_aligned(r_x, {offset}, {self.lanes})"
-                    buffer.line(f"given = {self._prologue(buffer, loaded, channel, place.image)}")
-                buffer.line(f"store_aligned(ring_a, {to}, given)")
-            for column, along in right:
-                k, n = buffer.emit(f"{begin} + {along}"), buffer.emit(f"first_column + {column}")
-                to = f"{column} * {self.pitch} + {along}" if self.along else f"{along} * {self.turned_pitch} + {column}"
-                condition = buffer.emit(f"({k} < depth) & ({n} < columns)")
-                copy = f"r_w, {self._right(buffer, k, n)}, {condition}"
-                buffer.line(f"copy_async(ring_b, {slot} * {self.right_slot} + {to}, {copy})")
+                self._zero(buffer, "given", side)
+                self._fill(buffer, "given", vector)
+                buffer.line(f"store_aligned(ring_{side}, {to}, given)")
         buffer.line("copy_commit()")
+
+    def _load_slice(self, buffer: CodeBuffer, left: list, right: list, start: str) -> None:
+        """Emit the loads of the slice that begins at ``start``; what lies outside is 0."""
+        names = [f"next_{side}{k}" for side, own in (("a", left), ("b", right)) for k in range(len(own))]
+        for name in names:
+            self._zero(buffer, name, name[5])
+        begin = buffer.emit(start)
+        with buffer.block(f"if {begin} < end:"):
+            for name, vector in zip(names, self._sources(buffer, left, right, begin)):
+                self._fill(buffer, name, vector)
+
+    def _put_slice(self, buffer: CodeBuffer, left: list, right: list, slot: str) -> None:
+        """Emit the stores of what `_load_slice` has loaded."""
+        for k, (side, to) in enumerate(self._places_in(left, right, slot)):
+            buffer.line(f"store_aligned(ring_{side}, {to}, next_{side}{k - len(left) * (side == 'b')})")
+
+    def _zero(self, buffer: CodeBuffer, name: str, side: str) -> None:
+        buffer.line(f"{name} = const_{getattr(self.request.problem.types, side)}(0, {self.lanes})")
+
+    def _fill(self, buffer: CodeBuffer, name: str, vector: _SliceVector) -> None:
+        with buffer.block(f"if {vector.condition}:"):
+            loaded = f"load_aligned({vector.source}, {self.lanes})"
+            if vector.prologue is not None:
+                loaded = self._prologue(buffer, loaded, *vector.prologue)
+            buffer.line(f"{name} = {loaded}")
+
+    def _places_in(self, left: list, right: list, slot: str) -> list[tuple[str, str]]:
+        """For each vector of a slice its operand, ``a`` or ``b``, and its place in a stage."""
+        found = [("a", f"{slot} * {self.left_slot} + {row} * {self.pitch} + {along}") for row, along, _ in left]
+        for column, along in right:
+            at = f"{column} * {self.pitch} + {along}" if self.along else f"{along} * {self.turned_pitch} + {column}"
+            found.append(("b", f"{slot} * {self.right_slot} + {at}"))
+        return found
+
+    def _sources(self, buffer: CodeBuffer, left: list, right: list, begin: str) -> Iterator[_SliceVector]:
+        """Emit where the vectors of a slice come from, one after the other."""
+        before = self.request.problem.prologue
+        for _, along, place in left:
+            self.operands.step(buffer, buffer.emit(f"{begin} + {along}"))
+            condition, offset, channel = self.operands.left(buffer, place)
+            yield _SliceVector(f"r_x, {offset}", condition, None if before is None else (channel, place.image))
+        for column, along in right:
+            k, n = buffer.emit(f"{begin} + {along}"), buffer.emit(f"first_column + {column}")
+            condition = buffer.emit(f"({k} < depth) & ({n} < columns)")
+            yield _SliceVector(f"r_w, {self._right(buffer, k, n)}", condition, None)
 
     def _right(self, buffer: CodeBuffer, k: str, column: str) -> str:
         if isinstance(self.request.problem, ConvProblem):
@@ -302,7 +389,7 @@ class RingText(ContractionText):
         load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
         with buffer.block(f"for turn in range({turns}):"):
             for line in (
-                "item = turn * 32 + lane",
+                f"item = turn * {self.tile.wave} + lane",
                 f"below = idiv(item, {per_row})",
                 f"side = (item - below * {per_row}) * {lanes}",
                 f"row = {row}",
@@ -320,8 +407,5 @@ class RingText(ContractionText):
 
 def _shared_bytes() -> int:
     """Those that the ring of a block may have: half of a multiprocessor's, so that two blocks share it."""
-    try:
-        whole = selected_architecture().shared_bytes
-    except DeviceError:  # the interpreter
-        whole = LEAST_SHARED
-    return max(whole // 2, LEAST_SHARED)
+    arch = known_architecture()
+    return max(LEAST_SHARED if arch is None else arch.shared_bytes // 2, LEAST_SHARED)

@@ -12,18 +12,28 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
+from ..architecture import WARP
+from ..driver.device import known_architecture
 from . import nbits, nbits_cores, tiled
-from .cost import CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .cost import BANDWIDTH, CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
-from .fma import FmaText, fma_refusal, fma_solution
+from .fma import FmaText, fma_refusal
+from .library_solvers import LIBRARIES
+from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest
-from .ring import LEAST_SLICES, MOST_STAGES, WORDS, RingText, RingTile, slices_of
-from .tensor import TensorText, refusal, tensor_solution
-from .wgmma import wgmma_refusal, wgmma_solution, wgmma_tiles
-from .wgmma_tiles import SPLITS, WarpgroupTile
+from .right_columns import OrderedColumns, ordered_columns
+from .ring import LEAST_SLICES, RingText, RingTile, ring_form, ring_solution, slices_of
+from .tensor import TensorText, tensor_refusal
+from .wgmma import wgmma_solution, wgmma_tiles
+from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
+from .wgmma_parts import parts_solution, parts_tiles
+from .wgmma_tiles import LAUNCH, SPLITS, WarpgroupTile
 
-__all__ = ["SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "refinements"]
+__all__ = [
+    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "in_vectors", "own_candidates",
+    "refinements",
+]  # fmt: skip
 
 MOST_REFINEMENTS = 12
 """Tiles that tuning measures besides a solver's own choice, those that the cost model has for the best. Each costs
@@ -171,26 +181,70 @@ class Warpgroups:
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        found = (c for c, tile, splits in wgmma_tiles(placed) if tiling in (None, _warpgroup_tiling(tile, splits)))
-        return not_below_memory(placed, next(found) / CLOCK)
+        before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
+        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + before
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
 
 
+class WarpgroupParts:
+    """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
+
+    name = "warpgroup_parts"
+    columns = True
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return parts_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`."""
+        return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return parts_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+
+
+def _warpgroup_seconds(
+    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
+) -> float:
+    """Those of the first of some tiles, or of the one that a tiling names."""
+    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
+    return not_below_memory(placed, next(found) / CLOCK)
+
+
+def _ordering(columns: OrderedColumns) -> float:
+    """Seconds of the launch that brings a right operand into order."""
+    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
+
+
 class _OfRing:
     """What solvers whose operands come to a ring have in common."""
 
+    name: str
     columns = True
-    text: type[RingText]
+
+    def text(self) -> type[RingText]:
+        """What writes the text."""
+        raise NotImplementedError
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return ring_solution(self.text()(placed, *self.tile(placed, tiling)), self.name)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """See `GpuSolver.tilings`."""
         slices = slices_of(placed)
         return [
             Tiling(tile.rows, tile.columns, splits)
-            for tile in self.text.tiles
+            for tile in self.text().tiles
             for splits in SPLITS
             if splits == 1 or slices >= splits * LEAST_SLICES
         ]
@@ -198,48 +252,60 @@ class _OfRing:
     def tile(self, placed: PlacedRequest, tiling: Tiling | None) -> tuple[RingTile, int]:
         """The tile and the parts of sums that a tiling names, or that are chosen."""
         if tiling is None:
-            return self.text.chosen(placed)
-        return next(t for t in self.text.tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
+            return self.text().chosen(placed)
+        return next(t for t in self.text().tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
 
     def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
         """A block's, of so many multiplications a cycle."""
         itemsize = ITEMSIZE[placed.problem.types.a]
-        return BlockWork(tile.rows, tile.columns, WORDS * 4 // itemsize, MOST_STAGES, itemsize, products)
+        form = ring_form()
+        return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
 
 
 class TensorCores(_OfRing):
-    """Tensor cores of warps (`tensor`)."""
+    """Tensor cores of warps (`tensor`), or matrix cores of waves (`matrix`)."""
 
     name = "tensor"
-    text = TensorText
     products = 770.0
     """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of
     8 bits half as long."""
 
+    def text(self) -> type[RingText]:
+        """That of the architecture's instructions."""
+        arch = known_architecture()
+        if arch is None or arch.nvidia:
+            return TensorText
+        return Wave32Text if arch.wave == WARP else Wave64Text
+
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
-        return refusal(placed)
+        return tensor_refusal(placed) if self.text() is TensorText else matrix_refusal(placed)
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
+        return tiles_seconds(placed, self.work(placed, tile, self._rate(placed)), splits)
+
+    def _rate(self, placed: PlacedRequest) -> float:
+        """Products a cycle of a multiprocessor."""
+        if self.text() is not TensorText:
+            return declared_tiles(placed)[0].rate
         times = ITEMSIZE[placed.problem.types.a] / 2
         if placed.problem.types.a == "float32" and placed.precision == "high":
             times *= 3
-        return tiles_seconds(placed, self.work(placed, tile, self.products / times), splits)
-
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
-        return tensor_solution(placed, *self.tile(placed, tiling))
+        return self.products / times
 
 
 class MultiplyAdds(_OfRing):
     """Ordinary arithmetic from a ring (`fma`)."""
 
     name = "fma"
-    text = FmaText
     products = 90.0
     """Of the 128 that a multiprocessor of an H200 could do."""
+
+    def text(self) -> type[RingText]:
+        """See `_OfRing.text`."""
+        return FmaText
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -249,10 +315,6 @@ class MultiplyAdds(_OfRing):
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
-
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
-        return fma_solution(placed, *self.tile(placed, tiling))
 
 
 class Tiles:
@@ -288,6 +350,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     FewBitsOnCores(),
     FewRows(),
     Warpgroups(),
+    WarpgroupParts(),
     TensorCores(),
     MultiplyAdds(),
     Tiles(),
@@ -313,19 +376,30 @@ def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
     return solver.refusal(placed)
 
 
+def in_vectors(placed: PlacedRequest) -> bool:
+    """Whether a solver whose operands come in vectors computes a contraction."""
+    return any(not solver.refusal(placed) for solver in SOLVERS if isinstance(solver, _OfRing))
+
+
 def candidates(placed: PlacedRequest) -> list[Candidate]:
-    """The solvers that apply, with their own choice of a tile, the quickest by the cost model first."""
+    """See `Backend.candidates`: `own_candidates`, then the libraries', each with the first of its algorithms."""
+    called = [s for s in LIBRARIES if not _refusal(s, placed)]
+    return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
+
+
+def own_candidates(placed: PlacedRequest) -> list[Candidate]:
+    """The solvers with kernels that apply, with their own choice of a tile, the quickest by the cost model first."""
     able = [solver for solver in SOLVERS if not _refusal(solver, placed)]
     return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
 
 
 def choose(placed: PlacedRequest) -> Candidate:
-    """The first of `candidates`.
+    """The first of `own_candidates`: libraries are for who measures.
 
     Raises:
         UnsupportedError: there is none; the message has every solver's reason.
     """
-    found = candidates(placed)
+    found = own_candidates(placed)
     if not found:
         reasons = "; ".join(f"{s.name}: {_refusal(s, placed)}" for s in SOLVERS)
         raise UnsupportedError(f"no solver for {placed.problem}: {reasons}")
@@ -334,8 +408,9 @@ def choose(placed: PlacedRequest) -> Candidate:
 
 def estimates(placed: PlacedRequest) -> list[Estimate]:
     """See `Backend.estimates`."""
-    able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in candidates(placed)]
-    refused = ((s.name, _refusal(s, placed)) for s in SOLVERS)
+    able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in own_candidates(placed)]
+    refused = [(s.name, _refusal(s, placed)) for s in SOLVERS]
+    refused += [(s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in LIBRARIES]
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
 
@@ -346,13 +421,20 @@ def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
 
 
+def _builds(placed: PlacedRequest, named: Candidate) -> bool:
+    """Whether a library takes what a record says of it; kernels are our own."""
+    return named.solver in SOLVERS or named.solver.builds(placed, named.blocking)
+
+
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
-    """See `Backend.candidate_of`; a tiling that the solver does not have is none."""
-    for solver in SOLVERS:
+    """See `Backend.candidate_of`; a tiling that the solver does not have is none, nor is a library's own choice, which
+    another version of it would not make."""
+    for solver in (*SOLVERS, *LIBRARIES):
         if solver.name == record.solver and not _refusal(solver, placed):
             if not record.configuration:
-                return Candidate(solver)
+                return Candidate(solver) if solver in SOLVERS else None
             wanted = dict(record.configuration)
-            tiling = next((t for t in solver.tilings(placed) if asdict(t) == wanted), None)
-            return None if tiling is None else Candidate(solver, tiling)
+            found = (Candidate(solver, tiling) for tiling in solver.tilings(placed))
+            named = next((c for c in found if c.configuration == wanted), None)
+            return None if named is None or not _builds(placed, named) else named
     return None

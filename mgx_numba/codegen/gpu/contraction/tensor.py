@@ -1,44 +1,34 @@
-"""Products and convolutions on tensor cores: of 8 and 16 bits, and float32 as one product in TF32 or three.
-
-Each warp has a part of the block's tile (`ring`); its sums go through memory of its own, so that rows are stored whole.
-"""
+"""Products and convolutions on NVIDIA's tensor cores: of 8 and 16 bits, and float32 as one product in TF32 or three."""
 
 from __future__ import annotations
 
-from ...launch import Solution
 from ...printer import CodeBuffer
+from ..driver.device import known_architecture
 from ..products import product_of
+from .cores import CoresText
 from .placed import PlacedRequest
-from .ring import STAGING_PAD, WORDS, RingText, RingTile, ring_refusal, ring_solution
+from .ring import RingTile, ring_refusal
 
-__all__ = ["TensorText", "refusal", "split_words", "tensor_solution"]
+__all__ = ["TensorText", "split_words", "tensor_refusal"]
 
 MASK = -(1 << 13)
 """Bits of a float32 number that TF32 keeps, as an int32."""
 
 
-def refusal(placed: PlacedRequest) -> str:
+def tensor_refusal(placed: PlacedRequest) -> str:
     """Why tensor cores do not compute a contraction; empty if they do."""
-    product = product_of(placed.request.problem.types)
+    types, arch = placed.request.problem.types, known_architecture()
+    product = product_of(types)
     if product is None:
-        return f"tensor cores have no products of {placed.request.problem.types}"
+        return f"tensor cores have no products of {types}"
+    if arch is not None and arch.capability < product.capability:
+        return f"{arch.name} has no products of {types}"
     if product.a == "float32" and placed.precision == "highest":
         return "products of float32 shall be those of float32"
-    return ring_refusal(placed, product.capability)
+    return ring_refusal(placed)
 
 
-def tensor_solution(placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
-
-    ``tile`` and ``splits`` are as of `RingText`.
-
-    Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
-    """
-    return ring_solution(TensorText(placed, tile, splits), "tensor")
-
-
-class TensorText(RingText):
+class TensorText(CoresText):
     """The text of one contraction."""
 
     tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
@@ -49,26 +39,14 @@ class TensorText(RingText):
         product = product_of(self.request.problem.types)
         assert product is not None
         self.product, self.dtype = product, product.a
-        self.high, self.wide = self.tile.rows // self.tile.down, self.tile.columns // self.tile.across
-        self.width = min(self.width, self.wide // 2)  # sixteen rows have a vector for each lane
 
-    def _staged(self) -> int:
-        return self.tile.threads // 32 * 16 * (self.tile.columns // self.tile.across + STAGING_PAD)
+    @property
+    def _side(self) -> tuple[int, int]:
+        return 16, 8
 
-    def _start(self, buffer: CodeBuffer) -> None:
-        for line in (
-            "group = idiv(lane, 4)",
-            "word = lane - group * 4",
-            f"warp_down = idiv(warp, {self.tile.across})",
-            f"warp_row = warp_down * {self.high}",
-            f"warp_column = (warp - warp_down * {self.tile.across}) * {self.wide}",
-            f"own_a = (warp_row + imod(lane, 16)) * {self.pitch} + idiv(lane, 16) * {self.lanes}",
-            *self._own_right(),
-        ):
-            buffer.line(line)
-        for i in range(self.high // 16):
-            for j in range(self.wide // 8):
-                buffer.line(f"acc{i}_{j} = const_{self.accumulator}(0, 4)")
+    def _own(self) -> list[str]:
+        left = f"own_a = (warp_row + imod(lane, 16)) * {self.pitch} + idiv(lane, 16) * {self.lanes}"
+        return ["group = idiv(lane, 4)", "word = lane - group * 4", left, *self._own_right()]
 
     def _own_right(self) -> list[str]:
         """Statements for where a lane reads the right operand's slice."""
@@ -79,14 +57,12 @@ class TensorText(RingText):
             return ["words_b = words_of(ring_b)", f"own_b = word * {self.turned_pitch} + warp_column + group"]
         return [f"own_b = imod(lane, 16) * {self.turned_pitch} + warp_column + idiv(lane, 16) * 8"]
 
-    def _add_slice(self, buffer: CodeBuffer) -> None:
-        buffer.line(f"slice_a = slot * {self.left_slot} + own_a")
-        buffer.line(f"slice_b = slot * {self.right_slot} + own_b")
-        for step in range(WORDS // 8):
-            self._multiply(buffer, self.high // 16, self.wide // 8, step)
+    def _multiply(self, buffer: CodeBuffer) -> None:
+        """Add the products of eight words of each row and column at a time: those of an instruction."""
+        for step in range(self.form.words // 8):
+            self._step(buffer, self.high // 16, self.wide // 8, step)
 
-    def _multiply(self, buffer: CodeBuffer, rows: int, columns: int, step: int) -> None:
-        """Add the products of one instruction's words, from word ``8 * step`` of the slices on."""
+    def _step(self, buffer: CodeBuffer, rows: int, columns: int, step: int) -> None:
         split = self.dtype == "float32" and self.placed.precision == "high"
         first = 2 * step * self.lanes
         for i in range(rows):
@@ -111,19 +87,10 @@ class TensorText(RingText):
                 for a, b in [*pairs, (f"a{i}", f"b{j}")]:
                     buffer.line(f"acc{i}_{j} = mma_{self.product.name}(acc{i}_{j}, {a}, {b})")
 
-    def _finish(self, buffer: CodeBuffer) -> None:
-        """Sixteen rows of the warp at a time."""
-        pitch, per_row = self.wide + STAGING_PAD, self.wide // self.width
-        buffer.line(f"area = warp * {16 * pitch}")
-        for i in range(self.high // 16):
-            buffer.line("warp_barrier()")
-            for j in range(self.wide // 8):
-                for down, half in enumerate(("low2", "high2")):
-                    place = f"area + (group + {8 * down}) * {pitch} + {8 * j} + word * 2"
-                    buffer.line(f"store_aligned(staged, {place}, {half}(acc{i}_{j}))")
-            buffer.line("warp_barrier()")
-            row, column = f"first_row + warp_row + {16 * i} + below", "first_column + warp_column + side"
-            self._store_staged(buffer, f"area + below * {pitch} + side", 16 * per_row // 32, per_row, row, column)
+    def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
+        for down, half in enumerate(("low2", "high2")):
+            place = f"area + (group + {8 * down}) * {pitch} + {8 * j} + word * 2"
+            buffer.line(f"store_aligned(staged, {place}, {half}(acc{i}_{j}))")
 
 
 def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:

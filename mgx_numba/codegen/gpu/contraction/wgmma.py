@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ....errors import DeviceError
-from ...launch import Grid, Launch, Solution, TensorLayout, Windows
+from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
 from ...printer import CodeBuffer, VectorValue
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -22,112 +21,38 @@ from ...problems.epilogue import ACCESSES
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..architecture import WARP
-from ..driver.device import selected_architecture
 from ..kernel import gpu_kernel
 from ..products import product_of
 from .operands import Extent, ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
+from .right_columns import OrderedColumns, ordered_columns
 from .text import ContractionText
+from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, wants_order, windows_of
 from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
+    ARRIVAL,
     EARLY_REGISTERS,
+    GATHERED,
     SLICE_BYTES,
     STEP_BYTES,
+    TileQuestion,
     WarpgroupTile,
     chosen_tile,
     multiprocessors,
     weighed_tiles,
 )
 
-__all__ = ["tile_question", "wgmma_refusal", "wgmma_solution", "wgmma_tiles"]
+__all__ = ["Part", "WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_solution", "wgmma_tiles"]
 
-TARGET = "sm_90a"
-"""The only architecture with these instructions."""
-TURNED_BYTES = 2
-"""Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
-MOST_BATCH_AXES = 2
-"""Dimensions of a tensor map besides a matrix's own."""
-MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
-"""Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
-say: CUDA driver API, cuTensorMapEncodeIm2col."""
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
 _ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
-
-
-def wgmma_refusal(placed: PlacedRequest) -> str:
-    """Why warpgroups do not compute a contraction; empty if they do."""
-    problem = placed.request.problem
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        return "the architecture is not known"
-    if arch.name != TARGET:
-        return f"{arch.name} has no products of warpgroups"
-    product = product_of(problem.types)
-    if product is None:
-        return f"warpgroups have no products of {problem.types}"
-    if product.a == "float32" and placed.precision != "medium":
-        return "warpgroups multiply float32 in TF32"
-    if problem.prologue is not None:
-        return "the left operand has a prologue"
-    if Extent.of(problem).tiles(1, 1) >> 32:
-        return "more results than numbers of 32 bits"
-    lanes = VECTOR_BYTES // product.size
-    if isinstance(problem, GemmProblem):
-        return _gemm_refusal(problem, lanes)
-    return _convolution_refusal(problem, lanes)
-
-
-def _gemm_refusal(problem: GemmProblem, lanes: int) -> str:
-    rank = len(problem.batch)
-    if sum(n > 1 for n in problem.batch) > MOST_BATCH_AXES:
-        return "more batch dimensions than a tensor map has"
-    left, right = problem.a_strides, problem.b_strides
-    if left[-1] != 1 or any(s % lanes for s in left[:-1]) or (problem.m > 1 and left[rank] == 0):
-        return "the left operand's rows are no whole vectors"
-    moving = [s for n, s in zip(problem.batch, right) if n > 1]
-    along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
-    across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
-    if across and not along and VECTOR_BYTES // lanes != TURNED_BYTES:
-        return f"columns of {problem.types.b} cannot be turned"
-    return "" if along or across else "the right operand has no whole vectors"
-
-
-def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
-    full = problem.volume()
-    if problem.transposed:
-        return "the convolution is a transposed one"
-    if full.kernel[0] > 1 or full.in_lens[0] > 1:
-        return "a tensor map of images has two spatial dimensions"
-    slice = SLICE_BYTES // VECTOR_BYTES * lanes
-    if full.group_in % lanes or any(s % lanes for s in full.x_strides):
-        return "the channels of a group are no whole vectors"
-    if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
-        return "the channels of a group leave most of a slice empty"
-    windows = _windows(full)
-    reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
-    if max(windows.steps) > MOST_STEP or max(reach) > MOST_REACH:
-        return "the filter's positions are further apart than a tensor map says"
-    if max(map(abs, (*windows.lower, *windows.upper))) > FARTHEST_CORNER:
-        return "the filter's first position is further outside than a tensor map says"
-    return ""
-
-
-def _windows(full: ConvProblem) -> Windows:
-    """The positions of the filter of a convolution over depth, height and width."""
-    reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
-    return Windows(
-        lower=(-full.pads_begin[2], -full.pads_begin[1]),
-        upper=(full.pads_end[2] - reach[2], full.pads_end[1] - reach[1]),
-        steps=(full.stride[2], full.stride[1]),
-    )
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
@@ -139,46 +64,66 @@ def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, spl
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.
     """
-    text = _WarpgroupText(placed, tile, splits)
+    return warpgroup_launches(WarpgroupText(placed, tile, splits), "warpgroup")
+
+
+def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
+    """The launches of a text, whose kernel is called after ``how``; the first brings the right operand into order if
+    that is wanted.
+
+    Raises:
+        UnsupportedError: an operation around the contraction has no kernel.
+    """
+    placed = text.placed
     lines, problem, epilogue = text.lines(), placed.request.problem, placed.request.epilogue
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     split = text.splits > 1
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}" * (not split)
-    chosen, values = text.tile, text.arguments.values
-    name = f"{kind}_warpgroup_{problem.types.out}{work}_kernel"
+    tile, values, threads = text.tile, text.arguments.values, text.threads
+    name = f"{kind}_{how}_{problem.types.out}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks, cluster=text.sharing.blocks),
+        kernel=gpu_kernel(name, lines, threads, len(values), blocks=tile.blocks, cluster=text.sharing.blocks),
         args=values,
-        geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
+        geometry=Grid((text.blocks, 1, text.splits), (threads, 1, 1), tile.shared_bytes),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
     whole = add_parts(placed, launch, text.splits) if split else Solution((launch,))
-    return replace(whole, turns=text.turns)
+    launches = (*text.before(), *whole.launches)
+    return replace(whole, launches=launches, scratch=text.scratch_bytes, turns=text.turns, halves=text.halves)
 
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     """The tiles of a contraction that is not refused, see `weighed_tiles`."""
-    return weighed_tiles(*tile_question(placed), multiprocessors())
+    return weighed_tiles(tile_question(placed), multiprocessors())
 
 
-def tile_question(placed: PlacedRequest) -> tuple[int, int, int, int, int, bool]:
-    """What `chosen_tile` is asked of a contraction that is not refused."""
+def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
+    """What tiles are weighed for; ``parts``: float32 is multiplied in parts."""
     problem = placed.request.problem
     extent = Extent.of(problem)
     slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
-        turned = problem.b_strides[len(problem.batch)] != 1
+        turned = problem.b_strides[len(problem.batch)] != 1 and ITEMSIZE[problem.types.b] == TURNED_BYTES
         slices = -(-problem.k // slice)
     else:
         turned = False
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    return extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads
+    arrival = GATHERED if parts and not isinstance(problem, GemmProblem) else ARRIVAL
+    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts, arrival)
 
 
-class _WarpgroupText(ContractionText):
-    """The text of one contraction."""
+class WarpgroupText(ContractionText):
+    """The text of one contraction.
+
+    Attributes:
+        ordered: the right operand that a launch before brings into order, in scratch memory; None if none does.
+        right: dtype of the right operand as it is multiplied.
+        arrivals: of each warpgroup, when it has read a stage.
+    """
+
+    arrivals = 1
 
     def __init__(self, placed: PlacedRequest, tile: WarpgroupTile | None, splits: int) -> None:
         super().__init__(placed)
@@ -187,17 +132,14 @@ class _WarpgroupText(ContractionText):
         assert product is not None
         self.product = product
         self.slice = SLICE_BYTES // product.size
+        self.right = self._right_dtype()
+        self.right_slice = SLICE_BYTES // ITEMSIZE[self.right]
+        self.ordered = self._order(placed)
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
-        rows, columns, slices, planes, widths, self.reads = question = tile_question(placed)
-        self.turned = widths != 8
-        self.tile, splits = (tile, splits) if tile and splits else chosen_tile(*question)
-        depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
-        own = min(depth * product.size, SLICE_BYTES)
-        self.steps = -(-own // STEP_BYTES)
-        whole = own % STEP_BYTES == 0  # else zeros are brought behind it, too
-        self.used = own // product.size if whole else self.slice
-        rows_bytes, columns_bytes = self.used * product.size, (SLICE_BYTES if self.turned else self.used * product.size)
-        self.stage_bytes = self.tile.rows * rows_bytes + self.tile.columns * columns_bytes
+        question = self._question(placed)
+        rows, columns, slices, planes = question.rows, question.columns, question.slices, question.planes
+        self.turned, self.reads = question.widths != 8, question.reads
+        self.tile, splits = (tile, splits) if tile and splits else chosen_tile(question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
         sharing = self.sharing = Sharing.of(self.tile)
@@ -207,6 +149,10 @@ class _WarpgroupText(ContractionText):
         clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // sharing.blocks // self.splits))
         self.blocks = clusters * sharing.blocks
         self.own_rows, self.own_columns = self.tile.rows // sharing.side, self.tile.columns // sharing.down
+        self._use_slices()
+        sums = 4 * self.splits * planes * rows * columns if self.splits > 1 else 0
+        self.ordered_at = -(-sums // DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+        self.scratch_bytes = sums if self.ordered is None else self.ordered_at + self.ordered.bytes
         self.arguments.integers(
             down=down, across=across, tiles=tiles, part=part, slices=slices, stride=clusters, planes=planes
         )
@@ -223,37 +169,56 @@ class _WarpgroupText(ContractionText):
         gathered = placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
         self.turns = self.width if gathered else 0
         self.left_elements = self.tile.rows * self.slice
-        self.right_elements = self.tile.columns * self.slice
+        self.right_elements = self.tile.columns * self.right_slice
+
+    def _use_slices(self) -> None:
+        """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
+        depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
+        own = SLICE_BYTES if self.ordered else min(depth * self.product.size, SLICE_BYTES)
+        self.steps = -(-own // STEP_BYTES)
+        brought = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
+        self.left_box = brought // self.product.size
+        self.right_box = self.right_slice if self.turned or self.ordered else self.left_box
+        sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
+        self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]
 
     def _map_matrices(self, problem: GemmProblem) -> None:
         """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
         rank = len(problem.batch)
         axes = [d for d, n in enumerate(problem.batch) if n > 1]
         self._moves = [[(d, s[d] != 0) for d in axes] for s in (problem.a_strides, problem.b_strides)]
-        left, right = problem.a_strides, problem.b_strides
+        left, right, deep = problem.a_strides, problem.b_strides, problem.k
+        if self.ordered is not None:
+            right, deep = (*self.ordered.batch_strides(problem), 1, self.ordered.row), self.ordered.row
         lens = problem.batch
         a = [(problem.k, 1), (problem.m, left[rank])]
-        b = [(problem.k, 1), (problem.n, right[-1])]
+        b = [(deep, 1), (problem.n, right[-1])]
         if self.turned:
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
         across = self.slice if self.turned else self.own_columns
-        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.used, self.own_rows, 1, 1)))
-        long = self.slice if self.turned else self.used
-        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, b, (long, across, 1, 1)))
+        self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, a, (self.left_box, self.own_rows, 1, 1)))
+        self._map_right(b, (self.right_box, across, 1, 1))
+
+    def _map_right(self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
+        """Declare the right operand, or what the launch before made of it."""
+        self.arguments.tensor_map("map_w", self._right_place(), layout_of(self.right, axes, box))
+
+    def _right_place(self) -> Operand:
+        return Operand("w") if self.right_is_given else Operand("scratch", self.ordered_at)
 
     def _map_images(self, full: ConvProblem) -> None:
         """Declare the operands of a convolution."""
         channels, (_, high, wide) = full.in_channels, full.in_lens
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
-        box = (self.used, self.own_rows, 1, 1)
-        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, _windows(full)))
-        taps, inputs, outputs = full.taps, full.group_in, full.group_out
+        box = (self.left_box, self.own_rows, 1, 1)
+        self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, axes, box, windows_of(full)))
+        taps, outputs = full.taps, full.group_out
+        inputs = full.group_in if self.ordered is None else self.ordered.row
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        box = (self.used, 1, self.own_columns, 1)
-        self.arguments.tensor_map("map_w", "w", self._layout(self.product.b, weights, box))
+        self._map_right(weights, (self.right_box, 1, self.own_columns, 1))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
             group_channels=full.group_in,
@@ -262,20 +227,6 @@ class _WarpgroupText(ContractionText):
             self.arguments.integer(f"step_{axis}", full.stride[d])
             self.arguments.integer(f"pad_{axis}", full.pads_begin[d])
             self.arguments.integer(f"apart_{axis}", full.dilation[d])
-
-    def _layout(
-        self,
-        dtype: str,
-        axes: Sequence[tuple[int, int]],
-        box: tuple[int, int, int, int],
-        windows: Windows | None = None,
-    ) -> TensorLayout:
-        """The layout of these lengths and strides; a stride along which nothing moves is any that is valid."""
-        lanes = VECTOR_BYTES // self.product.size
-        whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
-        lens = [n for n, _ in whole]
-        strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
-        return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -286,7 +237,7 @@ class _WarpgroupText(ContractionText):
             "thread = thread_index(0)",
             "warp = warp_index()",
             f"ring_x = dynamic_{self.product.a}(0)",
-            f"ring_w = dynamic_{self.product.b}({ring})",
+            f"ring_w = dynamic_{self.right}({ring})",
             f"full = shared_int64({tile.stages})",
             f"empty = shared_int64({tile.stages})",
             "begin = block_index(2) * part",
@@ -296,28 +247,32 @@ class _WarpgroupText(ContractionText):
         ):
             buffer.line(line)
         self.sharing.begin(buffer)
+        arrivals = self.sharing.readers * tile.rows // 64 * self.arrivals
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {self.sharing.readers * tile.rows // 64})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {arrivals})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
         together = "cluster_barrier()" if self.sharing.blocks > 1 else "barrier()"
         buffer.line(together)
-        with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
-            self._begin_ring(buffer)
-            with buffer.block("while tile < tiles:"):
-                self._place(buffer)
-                self._produce(buffer)
-                buffer.line("tile = tile + stride")
+        with buffer.block(f"if warp >= {tile.consumers // WARP}:"):
+            self._share_registers(buffer, producer=True)
+            with buffer.block(f"if thread == {tile.consumers}:"):
+                self._begin_ring(buffer)
+                with buffer.block("while tile < tiles:"):
+                    self._place(buffer)
+                    self._produce(buffer)
+                    buffer.line("tile = tile + stride")
         with buffer.block("else:"):
+            self._share_registers(buffer, producer=False)
             for line in (
                 "grid_wait()",
                 "lane = thread - warp * 32",
                 "group = idiv(warp, 4)",
-                "leads = imod(thread, 128) == 0",
+                f"leads = imod(thread, {128 // self.arrivals}) == 0",
             ):
                 buffer.line(line)
             with buffer.block("while tile < tiles:"):
@@ -327,6 +282,37 @@ class _WarpgroupText(ContractionText):
         if self.sharing.blocks > 1:  # no block ends before all that comes from another one is there
             buffer.line(together)
         return buffer.lines
+
+    @property
+    def threads(self) -> int:
+        """Those of a block."""
+        return self.tile.threads
+
+    @property
+    def halves(self) -> bool:
+        """See `Solution.halves`."""
+        return self.ordered is not None and self.ordered.stored
+
+    def before(self) -> tuple[Launch, ...]:
+        """The launch that brings the right operand into order, if one does."""
+        return () if self.right_is_given or self.ordered is None else (self.ordered.launch(self.ordered_at),)
+
+    @property
+    def right_is_given(self) -> bool:
+        """Whether the right operand is read where it is, and not what a launch before makes of it."""
+        return self.ordered is None or self.ordered.stored
+
+    def _right_dtype(self) -> str:
+        return self.product.b
+
+    def _order(self, placed: PlacedRequest) -> OrderedColumns | None:
+        return ordered_columns(placed) if wants_order(placed.problem) else None
+
+    def _question(self, placed: PlacedRequest) -> TileQuestion:
+        return tile_question(placed)
+
+    def _share_registers(self, buffer: CodeBuffer, producer: bool) -> None:
+        """Emit what gives the registers of the producer's warps to the others; none do here."""
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
@@ -365,7 +351,7 @@ class _WarpgroupText(ContractionText):
         """Emit what is asked for before the launches before are done: slices of a constant right operand, as many as
         the ring has room for; ``there`` counts them."""
         buffer.line("there = 0")
-        if self.placed.constant:
+        if self.placed.constant and self.right_is_given:
             with buffer.block("if begin < end:"):
                 self._place(buffer)
                 buffer.line("k = begin")
@@ -391,13 +377,15 @@ class _WarpgroupText(ContractionText):
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.stage_bytes})")
         own = self.own_columns
-        begin = self.sharing.part(own * self.slice, "w")
+        begin = self.sharing.part(own * self.right_slice, "w")
         buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + {begin})")
         buffer.line(f"own_column = first_column + {self.sharing.part(own, 'w')}")
         if not isinstance(self._problem, GemmProblem):
-            self.sharing.bring(buffer, "w", "to_w", "place4(channel, tap, own_column, plane)")
+            times = self.right_slice // self.slice
+            along = "channel" if times == 1 else f"channel * {times}"
+            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, tap, own_column, plane)")
             return
-        along, place = f"k * {self.slice}", self._batch_places(1)
+        along, place = f"k * {self.right_slice}", self._batch_places(1)
         if not self.turned:
             self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
@@ -487,11 +475,15 @@ class _WarpgroupText(ContractionText):
         side = f"quarter * {wide}" if ordered else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"
         buffer.line(f"side = {side}")
         buffer.line("first_line = first_row + warp * 16 + idiv(lane, 4)")
-        parts = [_Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide))]
+        parts = [Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide))]
         ahead = self._parts_ahead()
         for part in parts[:ahead]:
             self._load_part(buffer, part)
         self._consume(buffer)
+        self._finish_tile(buffer, parts, ahead, wide)
+
+    def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
+        """Emit the way out of sums, with what is read for so many parts ahead."""
         for p, part in enumerate(parts):
             for soon in parts[p : p + ahead + 1]:
                 self._load_part(buffer, soon)
@@ -511,7 +503,7 @@ class _WarpgroupText(ContractionText):
         held = sum(self.width * ITEMSIZE[dtype] for dtype in shared)
         return min(ahead, ahead * VECTOR_BYTES // max(held, 1))
 
-    def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
+    def _load_part(self, buffer: CodeBuffer, part: Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
         if part.places:
             return
@@ -526,14 +518,14 @@ class _WarpgroupText(ContractionText):
                 stored = f"({rows[half]} < rows) & ({column} < columns)"
                 part.places.append(_Vector(half, k, near[half], inside, stored, place, extras))
 
-    def _load_late(self, buffer: CodeBuffer, part: _Part) -> None:
+    def _load_late(self, buffer: CodeBuffer, part: Part) -> None:
         """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
         what all rows of a tile share is near, in the first-level cache, since the tile before."""
         if self.reads and self.splits == 1:
             for own in part.places:
                 own.extras.update(self._place_of(buffer, own.row, own.column, _ALL - _OF_EACH)[1])
 
-    def _finish_part(self, buffer: CodeBuffer, part: _Part, wide: int) -> None:
+    def _finish_part(self, buffer: CodeBuffer, part: Part, wide: int) -> None:
         """Emit the epilogue and the stores of a part, of which ``wide`` sums of a row are neighbours.
 
         All loads come before the first store, across which the compiler moves none: so they are on their way together.
@@ -588,7 +580,7 @@ class _Vector:
 
 
 @dataclass
-class _Part:
+class Part:
     """Sums that each thread finishes together, of both of its rows.
 
     Attributes:

@@ -9,7 +9,7 @@ from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors", "tile_cycles", "weighed_tiles"]
+__all__ = ["TILES", "TileQuestion", "WarpgroupTile", "chosen_tile", "multiprocessors", "tile_cycles", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -30,6 +30,16 @@ for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth tim
 EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
 """Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills
 the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
+
+
+PRODUCER_REGISTERS, MOST_TAKEN = 40, 240
+"""Registers of the producer's threads where it gives others to warpgroups, and those that these take at most."""
+HALVING_REGISTERS = 72
+"""Registers besides sums of a thread that multiplies float32 in parts: 16 words that are multiplied, 16 of the next
+slice, 16 that these are made of, and places."""
+PART_SLICES = 32
+"""Slices of float32 in parts that tensor cores add up; longer sums are added to by ordinary additions. Each of the six
+instructions of a slice may cut off the last bit of a sum."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,27 @@ class WarpgroupTile:
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     @property
+    def part_threads(self) -> int:
+        """Threads of a block that multiplies parts of float32 (`wgmma_parts`): the producer is a warpgroup where there
+        are several others, so that it can give them registers."""
+        return self.threads if self.rows == 64 else self.consumers + WARPGROUP
+
+    @property
+    def part_registers(self) -> int:
+        """Registers of a thread that multiplies in such a block."""
+        groups = self.part_threads // WARPGROUP
+        if self.part_threads == self.threads:
+            warps = -(-self.threads // WARP // PARTS) * self.blocks
+            return min(MOST_REGISTERS, PART_REGISTERS // (WARP * warps))
+        each = PART_REGISTERS // (WARP * groups * self.blocks) // 8 * 8
+        return min(MOST_TAKEN, (each * groups - PRODUCER_REGISTERS) // (groups - 1) // 8 * 8)
+
+    def fits_parts(self, slices: int) -> bool:
+        """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`."""
+        sums = self.columns // 2 * (2 if slices > PART_SLICES else 1)
+        return sums + HALVING_REGISTERS <= self.part_registers
+
+    @property
     def shared_bytes(self) -> int:
         """Memory of a block besides its barriers."""
         return self.stages * self.stage_bytes
@@ -116,14 +147,15 @@ TILES = (
     WarpgroupTile(64, 64, 6, 2),
 )
 """Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. Pairs of
-blocks pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without
-215."""
+blocks below one another pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198
+us, and without 215; pairs beside one another where convolutions gather rows of few tiles: 3 x 3 ones of 14 x 14 pixels
+of 256 channels, 32 images, take 13.8 us, and without 15.1."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
-# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in
-# the mean to the fastest ones, at most 23%.
+# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: of 38 products and
+# convolutions the tiles that are chosen lose 0.6% in the mean to the fastest ones, at most 8%.
 MULTIPLIES = 2960
 """Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
 numbers were measured."""
@@ -131,6 +163,9 @@ PAIRED = 3070
 """The same of a cluster's blocks, whose columns come once for all of them."""
 ARRIVAL = 46
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
+GATHERED = 25
+"""The same of a convolution of float32 in parts: 60 tiles of 3 x 3 convolutions of ResNet-50 for 32 images took 0.85 to
+1.15 times as long as that says."""
 LATENCY = 2100
 """Until a slice is there that was asked for, which the stages of a ring share."""
 BEGINNING = 2440
@@ -145,6 +180,9 @@ ADDING = 1560.0
 """Bytes of parts that all of the device writes and reads a cycle."""
 
 
+PART_PRODUCTS = 1.5
+"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes: six instructions in the place of
+four."""
 READING = 1400
 """Until what an epilogue reads beside the sums is there, for vectors that a lane asks for together: on an H200 a
 convolution of 64 to 256 channels takes 24 us and with a residual 59, one of 128 to 512 channels 12 and 34."""
@@ -158,52 +196,68 @@ def multiprocessors() -> int:
         return LARGE_DEVICE
 
 
-def chosen_tile(
-    rows: int, columns: int, slices: int, planes: int, widths: int = 8, reads: bool = False
-) -> tuple[WarpgroupTile, int]:
+@dataclass(frozen=True)
+class TileQuestion:
+    """What a tile is chosen for.
+
+    Attributes:
+        rows, columns, planes: of the result.
+        slices: slices of `SLICE_BYTES` of the sum.
+        widths: a tile's columns are a multiple of it.
+        reads: whether the epilogue reads something for each sum.
+        parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
+        arrival: bytes a cycle that come to a multiprocessor.
+    """
+
+    rows: int
+    columns: int
+    slices: int
+    planes: int
+    widths: int = 8
+    reads: bool = False
+    parts: bool = False
+    arrival: int = ARRIVAL
+
+
+def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
     """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
-    _, tile, splits = weighed_tiles(rows, columns, slices, planes, widths, reads, multiprocessors())[0]
+    _, tile, splits = weighed_tiles(question, multiprocessors())[0]
     return tile, splits
 
 
 @functools.lru_cache(maxsize=1024)
-def weighed_tiles(
-    rows: int, columns: int, slices: int, planes: int, widths: int, reads: bool, cores: int
-) -> tuple[tuple[float, WarpgroupTile, int], ...]:
-    """The tiles that a product can have, and parts of its sums, the fastest ones first: estimated cycles, tile, parts.
-
-    Args:
-        rows, columns, planes: of the result.
-        slices: slices of `SLICE_BYTES` of the sum.
-        widths: columns that a block brings are a multiple of it.
-        reads: whether the epilogue reads something for each sum.
-        cores: multiprocessors of the device.
-    """
+def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles that a product can have on a device of so many multiprocessors, and parts of its sums, the fastest ones
+    first: estimated cycles, tile, parts."""
     candidates = [
-        (tile_cycles(tile, splits, rows, columns, slices, planes, reads, cores), tile, splits)
+        (tile_cycles(tile, splits, question, cores), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if tile.columns % (widths * tile.cluster) == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+        if tile.columns % (question.widths * tile.cluster) == 0
+        and (splits == 1 or question.slices >= splits * LEAST_SLICES)
+        and (not question.parts or tile.fits_parts(-(-question.slices // splits)))
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
-def tile_cycles(
-    tile: WarpgroupTile, splits: int, rows: int, columns: int, slices: int, planes: int, reads: bool, cores: int
-) -> float:
+def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
     """Estimated cycles of a multiprocessor that a product takes; arguments as of `weighed_tiles`."""
+    rows, columns, planes = question.rows, question.columns, question.planes
+    shared = tile.cluster * tile.across
     clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // (tile.columns * tile.across)) * planes * splits
-    blocks = clusters * tile.cluster * tile.across
+    blocks = clusters * shared
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
-    part = -(-slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if tile.cluster * tile.across > 1 else MULTIPLIES)
-    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
+    part = -(-question.slices // splits)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
+    if question.parts:
+        multiplying *= PART_PRODUCTS
+    slice = max(sharing * max(multiplying, tile.brought_bytes / question.arrival), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
-    if reads and splits == 1:
+    if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     cycles = rounds * (part * slice + storing) + BEGINNING
-    if tile.cluster * tile.across > 1:
+    if shared > 1:
         cycles += PAIRING
     if splits > 1:
         cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING

@@ -12,7 +12,10 @@ from ..architecture import Architecture, chosen, for_capability
 from .hip import hip_architecture, hip_device, uses_hip
 from .library import Driver, driver, loaded
 
-__all__ = ["Device", "architecture_of", "device", "device_count", "memory_at", "model_of", "selected_architecture"]
+__all__ = [
+    "Device", "architecture_of", "device", "device_count", "known_architecture", "memory_at", "model_of",
+    "selected_architecture",
+]  # fmt: skip
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
@@ -56,6 +59,7 @@ class Device:
         self.current = self.driver.bound("cuCtxGetCurrent")
         self._lock = threading.Lock()
         self.functions: dict[str, int] = {}
+        self._allowed: dict[int, int] = {}
 
     def use(self) -> _InUse:
         """A ``with`` in which its context is the calling thread's; another library's is put back afterwards."""
@@ -116,10 +120,13 @@ class Device:
             return self.functions[symbol]
 
     def allow_shared(self, function: int, size: int) -> None:
-        """Let launches of a kernel have so many bytes of shared memory besides what its text declares."""
-        self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
+        """Let launches of a kernel have so many bytes of shared memory besides what its text declares, or fewer."""
+        if size > self._allowed.get(function, 0):
+            self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
+            self._allowed[function] = size
 
 
+@functools.lru_cache(maxsize=64)
 def architecture_of(number: int) -> Architecture:
     """What kernels for a device are compiled for; it need not be opened.
 
@@ -141,6 +148,14 @@ def selected_architecture() -> Architecture:
         DeviceError: neither is there.
     """
     return chosen() or (hip_architecture(0) if uses_hip() else architecture_of(0))
+
+
+def known_architecture() -> Architecture | None:
+    """The same; None where neither is there: then plans are for the interpreter."""
+    try:
+        return selected_architecture()
+    except DeviceError:
+        return None
 
 
 def model_of(number: int) -> str:

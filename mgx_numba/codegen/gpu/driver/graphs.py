@@ -1,7 +1,8 @@
 """Graphs of NVIDIA's driver: kernels and copies in a row that are asked for at once, and can be given other arguments.
 
 They are put together node by node, not captured from a stream: other threads and libraries may use their streams
-meanwhile, and the nodes are at hand. Structures are those of cuda.h (CUDA 12.0).
+meanwhile, and the nodes are at hand. What a library asks for in a call is captured, from a stream that nobody else
+knows, and becomes a graph within the graph. Structures are those of cuda.h (CUDA 12.0).
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from ....errors import DeviceError
 from ...launch import Grid
 from .device import Device
+from .library import Driver
 
-__all__ = ["Graph", "GraphInMaking", "KernelNode"]
+__all__ = ["CallNode", "Graph", "GraphInMaking", "KernelNode"]
 
 _HOST, _DEVICE = 1, 2
 """CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE."""
+_OF_ITS_OWN, _RELAXED = 1, 2
+"""CU_STREAM_NON_BLOCKING, and CU_STREAM_CAPTURE_MODE_RELAXED: a library may load its kernels meanwhile."""
 
 
 class KernelNode(ctypes.Structure):
@@ -75,6 +81,41 @@ class CopyNode(ctypes.Structure):
         return self
 
 
+class StreamWork(Protocol):
+    """What asks a stream for work, by an argument block."""
+
+    def enqueue(self, words: np.ndarray, stream: int) -> None:
+        """Ask for it."""
+
+
+@dataclass(frozen=True)
+class CallNode:
+    """A call of a library with its argument block, which `Graph.change` reads again."""
+
+    call: StreamWork
+    words: np.ndarray
+
+    def captured(self, driver: Driver) -> c_void_p:
+        """A new graph of what the call asks for.
+
+        Raises:
+            DeviceError: the library or the driver refuses.
+        """
+        stream, graph = c_void_p(), c_void_p()
+        driver.call("cuStreamCreate", byref(stream), c_uint(_OF_ITS_OWN))
+        try:
+            driver.call("cuStreamBeginCapture_v2", stream, c_uint(_RELAXED))
+            try:
+                self.call.enqueue(self.words, stream.value or 0)
+            finally:
+                ended = driver.succeeds("cuStreamEndCapture", stream, byref(graph))
+            if not ended or not graph.value:
+                raise DeviceError("cuStreamEndCapture: a library's call cannot be captured")
+            return graph
+        finally:
+            driver.call("cuStreamDestroy_v2", stream)
+
+
 class _Edge(ctypes.Structure):
     """CUgraphEdgeData."""
 
@@ -101,11 +142,13 @@ class GraphInMaking:
         self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
         self._last: c_void_p | None = None
         self._overlaps = overlaps and hasattr(self._driver.library, _ADD_EDGE)
-        self._kernels: list[tuple[c_void_p, KernelNode]] = []
+        self._asked: list[tuple[c_void_p, KernelNode | CallNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:
         """Add a launch."""
-        before = self._kernels[-1][0] if self._kernels and self._kernels[-1][0] is self._last else None
+        before, last = self._asked[-1] if self._asked else (None, None)
+        if before is not self._last or not isinstance(last, KernelNode):
+            before = None
         early = self._overlaps and before is not None
         if early:
             self._last = None
@@ -113,7 +156,15 @@ class GraphInMaking:
         if early and before is not None:
             edge = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
             self._driver.call(_ADD_EDGE, self._graph, byref(before), byref(node), byref(edge), c_size_t(1))
-        self._kernels.append((node, parameters))
+        self._asked.append((node, parameters))
+
+    def call(self, node: CallNode) -> None:
+        """Add a library's call."""
+        graph = node.captured(self._driver)
+        try:
+            self._asked.append((self._add("cuGraphAddChildGraphNode", graph), node))
+        finally:
+            self._driver.call("cuGraphDestroy", graph)
 
     def copy(self, parameters: CopyNode) -> None:
         """Add a copy."""
@@ -131,7 +182,7 @@ class GraphInMaking:
         """The graph, ready to be launched; there is nothing to add any more."""
         executable = c_void_p()
         self._driver.call("cuGraphInstantiateWithFlags", byref(executable), self._graph, c_ulonglong(0))
-        return Graph(self._device, self._graph, executable, self._kernels)
+        return Graph(self._device, self._graph, executable, self._asked)
 
     def discard(self) -> None:
         """Give an unfinished graph up."""
@@ -142,11 +193,11 @@ class Graph:
     """A graph that can be launched; a launch comes after the earlier ones of the same graph."""
 
     def __init__(
-        self, device: Device, graph: c_void_p, executable: c_void_p, kernels: list[tuple[c_void_p, KernelNode]]
+        self, device: Device, graph: c_void_p, executable: c_void_p, asked: list[tuple[c_void_p, KernelNode | CallNode]]
     ) -> None:
         self._device = device
         self._graph, self._executable = graph, executable
-        self._kernels = kernels
+        self._asked = asked
         self._launch = device.driver.bound("cuGraphLaunch")
         self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
@@ -155,9 +206,17 @@ class Graph:
         self._launch(self._executable, stream)
 
     def change(self, number: int) -> None:
-        """Let later launches in the current context have what is now in the argument block of a kernel, by its place
-        among the kernels."""
-        node, parameters = self._kernels[number]
+        """Let later launches in the current context have what is now in the argument block of a kernel or a call, by
+        its place among these."""
+        node, parameters = self._asked[number]
+        if isinstance(parameters, CallNode):
+            driver = self._device.driver
+            graph = parameters.captured(driver)
+            try:
+                driver.call("cuGraphExecChildGraphNodeSetParams", self._executable, node, graph)
+            finally:
+                driver.call("cuGraphDestroy", graph)
+            return
         self._set(self._executable, node, byref(parameters))
 
     def __del__(self) -> None:

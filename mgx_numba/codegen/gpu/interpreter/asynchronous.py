@@ -19,7 +19,7 @@ from ...printer import numpy_dtype
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
-__all__ = ["ROW", "STEPS", "WARPGROUP", "BlockAsync", "Copies", "added_products"]
+__all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -27,8 +27,8 @@ MOST_BARRIERS = 64
 """Barriers of a cluster that clocks have entries for."""
 ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
-STEPS = 4
-"""Instructions of such a call."""
+STEP_BYTES = 32
+"""Bytes of the sum that one instruction of it multiplies."""
 _STALE = 0xFF
 """What bytes of a row become that a box leaves as they were: NaN in floats, so that nobody reads them unnoticed."""
 _TF32 = np.int32(-(1 << 13))
@@ -251,7 +251,7 @@ class BlockAsync:
         right = self._operand(b, first, np.arange(lines * ROW), numpy_dtype(product.b))
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
-        own, used = self._products[first], depth * steps // STEPS
+        own, used = self._products[first], steps * STEP_BYTES // product.size
         right = right.reshape(lines, depth)[:columns, :used]
         return added_products(sums, a[:, :used], right), own.complete + len(own.committed) + 1
 
@@ -273,7 +273,7 @@ class BlockAsync:
         self._products.setdefault(first, _Products()).current.append(reading)
         found = p.allocation.data[_swizzled(start + offsets)].view(dtype)
         if dtype == np.float32:
-            found = (found.view(np.int32) & _TF32).view(np.float32)
+            found = kept_by_tf32(found)
         return found
 
     def commit(self, first: int) -> None:
@@ -298,6 +298,11 @@ def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.
     """``sums + left @ right.T`` in the dtype of the sums, in which integers wrap."""
     with np.errstate(all="ignore"):
         return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
+
+
+def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:
+    """The bits of float32 numbers that TF32 keeps."""
+    return (numbers.view(np.int32) & _TF32).view(np.float32)
 
 
 class Copies:

@@ -113,6 +113,16 @@ def _rounded(dtype: np.dtype, x: np.ndarray, zero: int) -> np.ndarray:
     return _cast(dtype, np.rint(x) + np.float32(zero))
 
 
+def _rounded_product(dtype: np.dtype, x: np.ndarray, y: np.ndarray, zero: int) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return _cast(dtype, np.rint(x.astype(np.float64) * y + zero))  # float64 has all bits of the product
+
+
+def _saturated(dtype: np.dtype, x: Any) -> Any:
+    largest = float(ml_dtypes.finfo(dtype).max)
+    return np.clip(np.asarray(x), -largest, largest).astype(dtype)
+
+
 def _splat(x: Any, lanes: int) -> np.ndarray:
     x = np.asarray(x)
     return x if x.ndim else x.repeat(lanes)
@@ -125,7 +135,8 @@ def elementwise_names() -> dict[str, Any]:
     for name in (*UNARY, *BINARY, *COMPARE, *LOGICAL, *BITWISE, "fma", "isnan", "isinf", "logical_not", "bitwise_not"):
         names[name] = _elementwise(name)
     for name in ("add", "sub", "mul", "exp", "sigmoid", "tanh", "gelu_erf", "gelu_tanh", "silu", "softplus"):
-        names[f"{name}_fast"] = names[f"{name}_quick"] = names[f"{name}_short"] = names[name]
+        for kind in ("fast", "quick", "short", "bytes"):
+            names[f"{name}_{kind}"] = names[name]
     for name in ("fmod", "mod"):
         names[f"{name}_exact"] = names[name]
     for dtype in DTYPES:
@@ -134,6 +145,10 @@ def elementwise_names() -> dict[str, Any]:
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
     for dtype in ("int8", "uint8"):
         names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
+        names[f"rounded_product_{dtype}"] = functools.partial(_rounded_product, numpy_dtype(dtype))
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        names[f"saturated_{dtype}"] = functools.partial(_saturated, numpy_dtype(dtype))
+    names["round_bfloat16"] = functools.partial(_cast, numpy_dtype("bfloat16"))
     for dtype in ("float16", "bfloat16"):
         names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))
     for dtype in _INTEGERS:

@@ -21,10 +21,20 @@ from ...kernel import KernelSource
 from ...launch import Grid
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
-from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products
+from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products, kept_by_tf32
+from .matrix_cores import MATRIX_NAMES, WAVES
 from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
-from .warpgroups import WARPGROUP_NAMES, scale_sums, sums_in_turns, sums_part, sums_row, wgmma_zero
+from .warpgroups import (
+    WARPGROUP_NAMES,
+    add_sums,
+    finite_sums,
+    scale_sums,
+    sums_in_turns,
+    sums_part,
+    sums_row,
+    wgmma_zero,
+)
 
 __all__ = ["COLLECTIVES", "interpret"]
 
@@ -42,9 +52,10 @@ def _mma(product: Product, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
         rows[g, c], rows[g + 8, c], rows[g, c + 4], rows[g + 8, c + 4] = a
         columns[g, c], columns[g, c + 4] = b
         sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2] = own[:2], own[2:]
+    left, right = rows.view(numpy_dtype(product.a)), columns.view(numpy_dtype(product.b))
     if product.a == "float32":
-        rows, columns = rows & _TF32, columns & _TF32
-    sums = added_products(sums, rows.view(numpy_dtype(product.a)), columns.view(numpy_dtype(product.b)))
+        left, right = kept_by_tf32(left), kept_by_tf32(right)
+    sums = added_products(sums, left, right)
     return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
 
 
@@ -62,7 +73,6 @@ def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [np.array([tile[lane // 4, lane % 4] for tile in tiles]) for lane in range(WARP)]
 
 
-_TF32 = np.int32(-(1 << 13))
 COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "shuffle_xor": _shuffle_xor,
     "ldmatrix4": functools.partial(_ldmatrix, False),
@@ -70,8 +80,10 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "sums_row": sums_row,
     "warp_barrier": lambda lanes: [None] * WARP,
     **{f"mma_{product.name}": functools.partial(_mma, product) for product in PRODUCTS.values()},
+    **MATRIX_NAMES,
 }
-"""Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
+"""Names that the threads of a warp, or as many as `WAVES` says, call together: each one's result, from the operands of
+all."""
 
 _OF_CLUSTERS = ("cluster_barrier", "cluster_wait")
 _STOPPING = frozenset(("barrier", *_OF_CLUSTERS, "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
@@ -215,7 +227,6 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "mbarrier_arrive_at": lambda p, rank: state.sync.arrive(state.there(p, rank), state.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
-        "cluster_pointer": state.there,
         "cluster_arrive": lambda: None,
         "cluster_send": send,
         "copy_async": state.copies.ask,
@@ -232,9 +243,13 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "wgmma_keep": lambda words: None,
+        "add_sums": add_sums,
+        "finite_sums": finite_sums,
+        "give_registers": lambda count: None,
         "scale_sums": scale_sums,
         "sums_in_turns": sums_in_turns,
         "sums_part": sums_part,
+        "take_registers": lambda count: None,
     }
 
 
@@ -358,15 +373,18 @@ class _RunningBlock:
         for index, (name, line, given) in self._waiting.items():
             if name == "mbarrier_wait" and self._told(index, line, functools.partial(self._passed, index, *given)):
                 found[index] = None
-        for first in range(0, len(self._steps), WARP):
-            name, operands = self._agreed(range(first, first + WARP))
+        first = 0
+        while first < len(self._steps):
+            lanes = WAVES.get(self._waiting.get(first, ("",))[0], WARP)
+            name, operands = self._agreed(range(first, first + lanes))
             if name in COLLECTIVES:
                 if name == "warp_barrier":
                     self._warp_epochs[first // WARP] += 1
                     self._sync.meet(range(self._first + first, self._first + first + WARP))
                 self._turn(first)
                 results = self._told(first, self._waiting[first][1], functools.partial(COLLECTIVES[name], operands))
-                found.update(zip(range(first, first + WARP), results))
+                found.update(zip(range(first, first + lanes), results))
+            first += lanes
         for first in range(0, len(self._steps), WARPGROUP):
             name, operands = self._agreed(range(first, first + WARPGROUP))
             if name in WARPGROUP_NAMES:

@@ -11,10 +11,20 @@ import numpy as np
 from ...printer import numpy_dtype
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
-from .asynchronous import ROW, STEPS, WARPGROUP, BlockAsync
+from .asynchronous import ROW, STEP_BYTES, WARPGROUP, BlockAsync
 from .memory import KernelFault
 
-__all__ = ["WARPGROUP_NAMES", "HeldSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_zero"]
+__all__ = [
+    "WARPGROUP_NAMES",
+    "HeldSums",
+    "add_sums",
+    "finite_sums",
+    "scale_sums",
+    "sums_in_turns",
+    "sums_part",
+    "sums_row",
+    "wgmma_zero",
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,17 @@ def sums_part(sums: HeldSums, part: int) -> np.ndarray:
 def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
     """See the vocabulary."""
     return HeldSums(_ready(sums) * np.tile(np.array([x, x, y, y]), sums.numbers.size // 4))
+
+
+def add_sums(sums: HeldSums, more: HeldSums) -> HeldSums:
+    """See the vocabulary."""
+    with np.errstate(all="ignore"):
+        return HeldSums(_ready(sums) + _ready(more))
+
+
+def finite_sums(sums: HeldSums) -> np.int32:
+    """See the vocabulary."""
+    return np.int32(np.isfinite(_ready(sums)).all())
 
 
 def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
@@ -120,9 +141,11 @@ def _multiply_held(product: Product) -> Callable[[BlockAsync, int, Sequence[tupl
     def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
         _expect_one({(b.start, turned) for *_, b, turned in operands})
         *_, b, turned = operands[0]
-        left = np.empty((64, ROW // product.size), numpy_dtype(product.a))
-        left[rows, columns] = np.stack([o[1] for o in operands]).view(left.dtype)
-        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), left, b, turned, STEPS)
+        words = np.stack([o[1] for o in operands]).view(numpy_dtype(product.a))
+        left = np.empty((64, words.shape[1] * 2), words.dtype)
+        left[rows[:, : words.shape[1]], columns[:, : words.shape[1]]] = words
+        steps = left.shape[1] * product.size // STEP_BYTES
+        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), left, b, turned, steps)
 
     return call
 

@@ -20,10 +20,9 @@ from ...lang.vector import describe, make_intrinsic, pointer_dtype
 from .mbarriers import shared_address
 from .threads import call, inline, target
 
-__all__ = ["cluster_arrive", "cluster_barrier", "cluster_pointer", "cluster_rank", "cluster_send", "cluster_wait"]
+__all__ = ["cluster_arrive", "cluster_barrier", "cluster_rank", "cluster_send", "cluster_wait"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_MAP = "mapa.u64 $0, $1, $2;"
 _ARRIVE, _ARRIVE_RELAXED = "barrier.cluster.arrive.release;", "barrier.cluster.arrive.relaxed;"
 _WAIT = "barrier.cluster.wait.acquire;"
 _SEND = """{{
@@ -61,18 +60,6 @@ def _barrier(name: str, *texts: str) -> Any:
     return make_intrinsic(name, define, 0)
 
 
-def _pointer(p: types.Type, rank: types.Type) -> Any:
-    pointer_dtype("cluster_pointer", p)
-
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        _check("cluster_pointer")
-        place = builder.ptrtoint(values[0], _I64)
-        there = inline(builder, _MAP, "=l,l,r", _I64, [place, builder.trunc(values[1], _I32)], False)
-        return builder.inttoptr(there, values[0].type)
-
-    return p(p, types.int64), lower
-
-
 def _send(p: types.Type, i: types.Type, x: types.Type, rank: types.Type, b: types.Type) -> Any:
     dtype, lanes = describe("cluster_send", x)
     if pointer_dtype("cluster_send", p) != dtype or lanes or pointer_dtype("cluster_send", b) != "int64":
@@ -98,5 +85,4 @@ cluster_rank = make_intrinsic("cluster_rank", _rank, 0)
 cluster_barrier = _barrier("cluster_barrier", _ARRIVE, _WAIT)
 cluster_arrive = _barrier("cluster_arrive", _ARRIVE_RELAXED)
 cluster_wait = _barrier("cluster_wait", _WAIT)
-cluster_pointer = make_intrinsic("cluster_pointer", _pointer, 2)
 cluster_send = make_intrinsic("cluster_send", _send, 5)

@@ -98,7 +98,9 @@ def _warp_barrier(builder: ir.IRBuilder) -> None:
     if target().nvidia:
         call(builder, "llvm.nvvm.bar.warp.sync", ir.VoidType(), [_I32(-1)])
     else:
+        builder.fence("release", "wavefront")
         call(builder, "llvm.amdgcn.wave.barrier", ir.VoidType())
+        builder.fence("acquire", "wavefront")
 
 
 mbarrier_init = _of_barrier("mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", 1)

@@ -24,12 +24,12 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = Vec("int32", 4)
 COPIED = 16
 """Bytes of a copy, and of a row of a tile."""
-_LEAST_COPY, _LEAST_MATRIX = (8, 0), (7, 5)
-"""Compute capability from which on there are cp.async and ldmatrix."""
+_LEAST_MATRIX = (7, 5)
+"""Compute capability from which on there is ldmatrix."""
 
 
-def _check_target(name: str, least: tuple[int, int]) -> None:
-    if target().capability < least:
+def _check_target(name: str, has: bool) -> None:
+    if not has:
         raise TypingError(f"{name}: {target().name} has no such instruction")
 
 
@@ -38,7 +38,7 @@ def _copy_async(to: types.Type, i: types.Type, source: types.Type, j: types.Type
         raise TypingError(f"copy_async: expected pointers to one dtype, got {to} and {source}")
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check_target("copy_async", _LEAST_COPY)
+        _check_target("copy_async", target().copies)
         place = shared_address(builder, builder.gep(values[0], [values[1]]))
         origin = builder.ptrtoint(builder.gep(values[2], [values[3]]), _I64)
         wanted = builder.icmp_unsigned("!=", values[4], ir.Constant(values[4].type, 0))
@@ -52,7 +52,7 @@ def _copy_async(to: types.Type, i: types.Type, source: types.Type, j: types.Type
 
 def _copy_commit() -> Any:
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check_target("copy_commit", _LEAST_COPY)
+        _check_target("copy_commit", target().copies)
         inline(builder, "cp.async.commit_group;", "~{memory}", ir.VoidType(), [], True)
         return context.get_dummy_value()
 
@@ -63,7 +63,7 @@ def _copy_wait(pending: types.Type) -> Any:
     groups = constant_int("copy_wait", "PENDING", pending, high=7)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check_target("copy_wait", _LEAST_COPY)
+        _check_target("copy_wait", target().copies)
         inline(builder, f"cp.async.wait_group {groups};", "~{memory}", ir.VoidType(), [], True)
         return context.get_dummy_value()
 
@@ -77,7 +77,7 @@ def _ldmatrix(name: str, turned: bool) -> Any:
             raise TypingError(f"{name}: tiles of 16-bit elements can be turned, got {p}")
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            _check_target(name, _LEAST_MATRIX)
+            _check_target(name, target().capability >= _LEAST_MATRIX)
             place = shared_address(builder, builder.gep(values[0], [values[1]]))
             text = f"ldmatrix.sync.aligned.m8n8.x4{'.trans' * turned}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
             four = ir.LiteralStructType([_I32] * 4)

@@ -1,8 +1,9 @@
-"""Products of small matrices by a warp's tensor cores (sm_80 and above).
+"""Products of small matrices by a warp's tensor cores (sm_75 and above).
 
 In 32-bit words the operands of all types are alike: with g = lane // 4 and c = lane % 4, ``a`` has the words (row g,
 word c), (g + 8, c), (g, c + 4), (g + 8, c + 4) of 16 rows of 8 words, ``b`` the words c and c + 4 of column g, and the
 sums are those of rows g and g + 8, columns 2 c and 2 c + 1: PTX ISA, "Matrix fragments for mma.m16n8k16" (k8, k32).
+Instructions of sm_75 take some of these words: m16n8k8 half of them along the sum, m8n8k16 those of eight rows, too.
 `codegen.gpu.products` has the types and what the words for them are called.
 """
 
@@ -22,7 +23,6 @@ from .threads import call, target
 __all__ = ["floats_of", "join2", "join4", "pack_words", "words_of"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
-_NUMBERS = {"float32": _F32, "int32": _I32}
 _A, _B = Vec("int32", 4), Vec("int32", 2)
 _INTRINSICS = {
     "f16.f16": "m16n8k16.row.col.f32.f32",
@@ -36,12 +36,44 @@ _INTRINSICS = {
     "e5m2.e5m2": "m16n8k32.row.col.f32.e5m2.e5m2.f32",
 }
 """LLVM's names of the instructions, less what all begin with, by the operands' types (NVPTX usage, "mma")."""
+_SMALLER = {"f16.f16": "m16n8k8.row.col.f32.f32"} | {
+    f"{a}.{b}": f"m8n8k16.row.col.{a}" + f".{b}" * (a != b) for a in ("s8", "u8") for b in ("s8", "u8")
+}
+"""The same of what there is below compute capability `_WHOLE_FROM`."""
+_WHOLE_FROM = (8, 0)  # PTX ISA, "mma", target ISA notes
+_EVERY = (0, 1, 2, 3)  # four words, and four sums of a thread
+_Steps = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]
+_WHOLE: _Steps = ((_EVERY, (0, 1), _EVERY),)
+HALVES: _Steps = (((0, 1), (0,), _EVERY), ((2, 3), (1,), _EVERY))
+QUARTERS: _Steps = (((0,), (0,), (0, 1)), ((2,), (1,), (0, 1)), ((1,), (0,), (2, 3)), ((3,), (1,), (2, 3)))
+"""What each instruction of a product takes: words of ``a`` and of ``b``, and sums."""
+
+
+def _words(vector: ir.Value, builder: ir.IRBuilder, product: Product) -> list[ir.Value]:
+    """The words of an operand as the instructions take them."""
+    words = [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
+    if product.a == "float16":
+        words = [builder.bitcast(word, ir.VectorType(ir.HalfType(), 2)) for word in words]
+    return words
+
+
+def _added(builder: ir.IRBuilder, product: Product, a: list, b: list, sums: list) -> list[ir.Value]:
+    """The sums after the product of words."""
+    if target().capability >= _WHOLE_FROM:
+        name, steps = _INTRINSICS[product.kind], _WHOLE
+    else:
+        name, steps = _SMALLER[product.kind], HALVES if product.size == 2 else QUARTERS
+    for left, right, own in steps:
+        operands = [*(a[k] for k in left), *(b[k] for k in right), *(sums[k] for k in own)]
+        result = ir.LiteralStructType([sums[0].type] * len(own))
+        made = call(builder, f"llvm.nvvm.mma.{name}", result, operands)
+        for k, at in enumerate(own):
+            sums[at] = builder.extract_value(made, k)
+    return sums
 
 
 def _mma(name: str, product: Product) -> Any:
     held = Vec(product.accumulator, 4)
-    element = _NUMBERS[product.accumulator]
-    intrinsic = f"llvm.nvvm.mma.{_INTRINSICS[product.kind]}"
 
     def define(sums: types.Type, a: types.Type, b: types.Type) -> Any:
         if (sums, a, b) != (held, _A, _B):
@@ -50,14 +82,11 @@ def _mma(name: str, product: Product) -> Any:
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             if target().capability < product.capability:
                 raise TypingError(f"{name}: {target().name} has no such instruction")
-            words = [builder.extract_element(v, _I32(k)) for v, n in ((values[1], 4), (values[2], 2)) for k in range(n)]
-            if product.a == "float16":
-                words = [builder.bitcast(word, ir.VectorType(ir.HalfType(), 2)) for word in words]
-            before = [builder.extract_element(values[0], _I32(k)) for k in range(4)]
-            made = call(builder, intrinsic, ir.LiteralStructType([element] * 4), [*words, *before])
+            left, right = (_words(v, builder, product) for v in values[1:])
+            sums = [builder.extract_element(values[0], _I32(k)) for k in range(4)]
             result = ir.Constant(values[0].type, ir.Undefined)
-            for k in range(4):
-                result = builder.insert_element(result, builder.extract_value(made, k), _I32(k))
+            for k, total in enumerate(_added(builder, product, left, right, sums)):
+                result = builder.insert_element(result, total, _I32(k))
             return result
 
         return held(held, _A, _B), lower

@@ -25,8 +25,21 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_commit", "wgmma_fence",
-    "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
+    "WarpgroupSums",
+    "add_sums",
+    "finite_sums",
+    "give_registers",
+    "scale_sums",
+    "sums_in_turns",
+    "sums_part",
+    "sums_row",
+    "take_registers",
+    "wgmma_commit",
+    "wgmma_fence",
+    "wgmma_keep",
+    "wgmma_wait",
+    "wgmma_zero",
+    "wgmma_zero_int32",
 ]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -47,8 +60,13 @@ _GROUP = 1024 >> 4 << 32
 _FEATURE = "90a"
 STEP_WORDS = 4
 """Words of a left operand in registers that one instruction multiplies."""
-_WORDS = Vec("int32", STEP_WORDS * SLICE_BYTES // STEP_BYTES)
-"""A left operand in registers, of 128 bytes of the sum."""
+MOST_WORDS = STEP_WORDS * SLICE_BYTES // STEP_BYTES
+"""Words of a left operand in registers at most: those of 128 bytes of the sum."""
+LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 240, 8
+"""Registers of a thread that a warpgroup can ask for: PTX ISA, "setmaxnreg" has up to 256, of which 240 leave some for
+another warpgroup's producer."""
+MOST_CHAINS = 4
+"""Sums of zero times sums that are added beside each other."""
 MOST_ROW_LANES = 16
 """Elements of the widest row of a thread: as many of 8 bits are stored at once."""
 
@@ -225,8 +243,9 @@ def _wgmma_held(name: str, product: Product) -> Any:
 
 
 def _expect_words(name: str, words: types.Type) -> None:
-    if words != _WORDS:
-        raise TypingError(f"{name}: a left operand is {_WORDS}, got {words}")
+    lanes = words.lanes if isinstance(words, Vec) and words.dtype == "int32" else 0
+    if not lanes or lanes % STEP_WORDS or lanes > MOST_WORDS:
+        raise TypingError(f"{name}: a left operand is up to {MOST_WORDS} int32 in steps of {STEP_WORDS}, got {words}")
 
 
 def _lanes(builder: ir.IRBuilder, vector: ir.Value) -> list[ir.Value]:
@@ -326,6 +345,55 @@ def _row(name: str, exchanged: bool) -> Any:
     return make_intrinsic(name, define, 4, literal=True)
 
 
+def _add(sums: types.Type, more: types.Type) -> Any:
+    held = _expect_sums("add_sums", sums)
+    if more != held or held.dtype != "float32":
+        raise TypingError(f"add_sums: expected float32 sums of as many columns twice, got {sums} and {more}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        result = values[0]
+        for k, (a, b) in enumerate(zip(*(_members(builder, value) for value in values))):
+            result = builder.insert_value(result, builder.fadd(a, b), k)
+        return result
+
+    return held(held, held), lower
+
+
+def _finite(sums: types.Type) -> Any:
+    held = _expect_sums("finite_sums", sums)
+    if held.dtype != "float32":
+        raise TypingError(f"finite_sums: expected float32 sums, got {sums}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        zero = ir.Constant(_F32, 0.0)
+        chains = [zero] * MOST_CHAINS
+        for k, number in enumerate(_members(builder, values[0])):  # zero times what is not finite is NaN
+            operands = [number, zero, chains[k % MOST_CHAINS]]
+            chains[k % MOST_CHAINS] = call(builder, "llvm.fma.f32", _F32, operands)
+        total = chains[0]
+        for chain in chains[1:]:
+            total = builder.fadd(total, chain)
+        return builder.zext(builder.fcmp_ordered("ord", total, total), ir.IntType(32))
+
+    return types.int32(held), lower
+
+
+def _registers(name: str, how: str) -> Any:
+    def define(count: types.Type) -> Any:
+        wanted = constant_int(name, "COUNT", count, low=LEAST_REGISTERS, high=MOST_REGISTERS)
+        if wanted % REGISTER_STEP:
+            raise TypingError(f"{name}: COUNT must be a multiple of {REGISTER_STEP}, got {wanted}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            _check_target(name)
+            inline(builder, f"setmaxnreg.{how}.sync.aligned.u32 {wanted};", "~{memory}", ir.VoidType(), [], True)
+            return context.get_dummy_value()
+
+        return types.void(count), lower
+
+    return make_intrinsic(name, define, 1, literal=True)
+
+
 def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
     held = _expect_sums("scale_sums", sums)
     if (held.dtype, x, y) != ("float32", types.float32, types.float32):
@@ -348,6 +416,9 @@ wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
 sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 scale_sums = make_intrinsic("scale_sums", _scale, 3)
+add_sums = make_intrinsic("add_sums", _add, 2)
+finite_sums = make_intrinsic("finite_sums", _finite, 1)
+give_registers, take_registers = _registers("give_registers", "dec"), _registers("take_registers", "inc")
 
 for _product in PRODUCTS.values():
     _name = f"wgmma_{_product.name}"

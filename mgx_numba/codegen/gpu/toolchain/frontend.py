@@ -14,16 +14,19 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ...lang.float8_pairs import FEATURE as FLOAT8_PAIRS
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
 from ..architecture import Architecture, lowering_for
 from ..lang.threads import inline
 
-__all__ = ["BLOCK_ALIGNMENT", "FEATURES", "OVERLAP", "BlockShape", "Refused", "block_shape", "lower", "waits"]
+__all__ = ["BLOCK_ALIGNMENT", "OVERLAP", "BlockShape", "Refused", "block_shape", "features", "lower", "waits"]
 
 _WORDS = types.CPointer(types.int64)
 FEATURES = frozenset(("fma", "f16c"))
-"""What the names shared with the CPU may use, as the CPU's features call it."""
+"""What the names shared with the CPU may use on every GPU, as the CPU's features call it."""
+PAIRS_FROM = (8, 9)
+"""Compute capability from which on there are conversions of two float8: PTX ISA, "cvt"."""
 BLOCK_ALIGNMENT = 64
 """Bytes that a kernel's argument block starts at a multiple of: what a TMA descriptor in it needs."""
 OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
@@ -84,6 +87,11 @@ class _Entry(ir.Function):
         buf.append(f"define {self._head}\n")
 
 
+def features(arch: Architecture) -> frozenset[str]:
+    """What the names shared with the CPU may use."""
+    return FEATURES | ({FLOAT8_PAIRS} if arch.nvidia and arch.capability >= PAIRS_FROM else set())
+
+
 def lower(
     function: ast.FunctionDef,
     namespace: Mapping[str, Any],
@@ -107,7 +115,7 @@ def lower(
             inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
     words = _I64.as_pointer()
     place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
-    with with_features(FEATURES), lowering_for(arch):
+    with with_features(features(arch)), lowering_for(arch):
         write_function(builder, function, namespace, [(_WORDS, builder.bitcast(place, words))])
     return str(module) if arch.nvidia else _with_private_stack(str(module))
 

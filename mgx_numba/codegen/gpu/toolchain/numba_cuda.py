@@ -20,7 +20,7 @@ from ...kernel import KernelSource
 from ...lang.target import with_features
 from ...toolchain.kernel_text import failure, read_text
 from ..architecture import Architecture, lowering_for
-from .frontend import BLOCK_ALIGNMENT, FEATURES, OVERLAP, BlockShape, block_shape, waits
+from .frontend import BLOCK_ALIGNMENT, OVERLAP, BlockShape, block_shape, features, waits
 from .nvvm_dialect import nvvm_text
 
 __all__ = ["ptx"]
@@ -63,7 +63,7 @@ def _lowered(source: KernelSource, function: ast.FunctionDef, names: dict[str, A
     """LLVM IR of the kernel's function as one of a pointer to its argument block."""
     exec(compile(ast.Module([function], []), f"<{source.name}>", "exec"), names)
     try:
-        with with_features(FEATURES), lowering_for(arch):
+        with with_features(features(arch)), lowering_for(arch):
             made = compile_cuda(
                 names["kernel"], types.void, (types.CPointer(types.int64),), cc=arch.capability, abi="c",
                 abi_info={"abi_name": _BODY},

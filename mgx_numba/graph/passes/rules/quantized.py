@@ -2,13 +2,14 @@
 quantised.
 
 A pair of scale and zero point that is one for all elements is a monotone function, so that the largest of dequantised
-values is the largest value dequantised.
+values is the largest value dequantised. Floats of 8 bits have a zero point of 0.
 """
 
 from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
 from ....core.types import Type
@@ -21,10 +22,13 @@ from ..build import RewriteBuilder
 from ..match import Match, op, rule
 
 __all__ = [
-    "INT8", "QUANTIZED_RULES", "SHIFT", "STEPS", "Parameters", "multiplies_signed", "pair_like", "parameters",
+    "EIGHT_BITS", "INT8", "PRODUCTS_OF_FLOAT8", "QUANTIZED_RULES", "SHIFT", "Parameters", "largest_dequantized",
+    "multiplies_signed", "pair_like", "parameters",
 ]  # fmt: skip
 
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
+PRODUCTS_OF_FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e5m2_type})
+EIGHT_BITS = INT8 | PRODUCTS_OF_FLOAT8
 SHIFT = 128
 """What makes every int8 a uint8."""
 
@@ -44,24 +48,34 @@ def multiplies_signed(options: Options) -> bool:
 
 def parameters(ins: Instruction) -> Parameters | None:
     """Scale, zero point and 8-bit type of a ``quantizelinear`` or ``dequantizelinear``; None if they differ between
-    elements, are computed, or if a difference of 8 bits times the scale is not a normal float32."""
+    elements, are computed, or if a difference of 8 bits times the scale is not a normal float32; of floats, if there is
+    a zero point."""
     given, scale, *zero = ins.inputs
     type = ins.shape.type if ins.name == "quantizelinear" else given.shape.type
     wide = given.shape.type if ins.name == "quantizelinear" else ins.shape.type
     step, point = uniform_value(scale), uniform_value(zero[0]) if zero else 0
-    if type not in INT8 or wide is not Type.float_type or step is None or point is None:
+    if type not in EIGHT_BITS or wide is not Type.float_type or step is None or point is None:
         return None
-    step = float(step)
-    if not (step >= np.finfo(np.float32).tiny and math.isfinite(np.float32(step) * np.float32(STEPS))):
+    if type.is_floating and point != 0:
         return None
-    return step, int(point), type
+    step, least = float(step), float(ml_dtypes.finfo(type.numpy).smallest_subnormal) if type.is_floating else 1.0
+    found = step, int(point), type
+    if not (step * least >= np.finfo(np.float32).tiny and math.isfinite(np.float32(largest_dequantized(found)))):
+        return None
+    return found
+
+
+def largest_dequantized(p: Parameters) -> float:
+    """A number that no dequantised one is larger than, whatever the zero point."""
+    step, _, type = p
+    return step * (float(ml_dtypes.finfo(type.numpy).max) if type.is_floating else STEPS)
 
 
 def pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -> Instruction:
     """``quantizelinear`` or ``dequantizelinear`` of a value, with the same scale and zero point for all elements."""
     step, point, type = p
     scale = b.scalar(step, value.shape.with_type(Type.float_type))
-    if point == 0 and type is Type.uint8_type:
+    if point == 0 and type is not Type.int8_type:
         return b.op(name, value, scale, **({"out_type": type} if name == "quantizelinear" else {}))
     return b.op(name, value, scale, b.scalar(point, value.shape.with_type(type)))
 
@@ -70,8 +84,8 @@ def pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -
 def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``view(dequantize(x)) -> dequantize(view(x))``."""
     x, *given = m.dq.inputs
-    if x.shape.type not in INT8:
-        return "the values are no 8-bit integers"
+    if x.shape.type not in EIGHT_BITS:
+        return "the values have no 8 bits"
     if len(m.ins.inputs) > 1 or not all(map(is_constant, given)):
         return "the view, or a scale or zero point, is computed"
     values = [uniform_value(p) for p in given]
@@ -93,7 +107,7 @@ def moved_dequantized(m: Match, b: RewriteBuilder) -> object:
         return None
     p = parameters(dq)
     if p is None:
-        return "the scale or zero point varies, or the values are no 8-bit integers"
+        return "the scale or zero point varies, or the values have no 8 bits"
     x, point = dq.inputs[0], p[1]
     if m.ins.name == "relu":
         return pair_like(b, "dequantizelinear", b.op("max", x, b.scalar(point, x.shape)), p)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from ....codegen.gpu.attention.flash import attention_refusal, attention_solution
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.problems.attention import AttentionProblem, MaskLayout
+from ....codegen.problems.epilogue import Epilogue
+from ....codegen.problems.fused_contraction import epilogue_parameters, make_epilogue
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -33,30 +35,32 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
     return attention_refusal(problem, precision)
 
 
-@lowering("attention", accepts=accepts_attention)
+@lowering("attention", "fused_attention", accepts=accepts_attention, repeats=True)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches over views in place; operands that do not lie in whole vectors are copied."""
-    op, type = ins.op, ins.shape.type
+    core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
+    op, type = core.op, core.shape.type
     assert isinstance(op, Attention)
     if type not in ATTENTION or any(0 in i.shape.lens for i in ins.inputs):
         shapes = "; ".join(str(i.shape) for i in ins.inputs)
         low.host(ins, f"kernels take float32 and 16-bit floats, and some elements, not {shapes}")
         return
-    q, k, v = (_in_vectors(low, ins, view) for view in low.inputs(ins)[:3])
+    given, extras, epilogue = _operands(low, ins, core)
+    q, k, v = (_in_vectors(low, ins, view) for view in given[:3])
     out = attention_output(low, ins)
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=out.strides,
         dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math, nan_rows=op.nan_rows,
+        epilogue=epilogue,
     )  # fmt: skip
     reason = attention_refusal(problem, low.options.precision)
     if reason:
         low.host(ins, reason)
         return
-    operands = {"q": q, "k": k, "v": v, "out": out}
-    if len(ins.inputs) == 4:
-        given = low.input(ins, 3)
-        mask = given if given.type in (Type.bool_type, Type.float_type) else as_type(low, ins, given, type)
+    operands = {"q": q, "k": k, "v": v, "out": out, **{f"e{k}": view for k, view in enumerate(extras)}}
+    if len(given) == 4:
+        mask = given[3] if given[3].type in (Type.bool_type, Type.float_type) else as_type(low, ins, given[3], type)
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
         problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
         operands["mask"] = mask
@@ -68,6 +72,17 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
+
+
+def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[View], list[View], Epilogue]:
+    """The views that attention reads, those that its epilogue does, and that."""
+    if ins is core:
+        return low.inputs(ins), [], Epilogue()
+    body = ins.module_args[0]
+    views = dict(zip(body.parameters(), low.inputs(ins)))
+    extras = epilogue_parameters(body, core)
+    epilogue = make_epilogue(body, core, ["scalar"] * len(extras), low.options.fast_math)
+    return [views[p] for p in core.inputs], [views[p] for p in extras], epilogue
 
 
 def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:

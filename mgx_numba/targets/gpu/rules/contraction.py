@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -9,13 +10,13 @@ from math import gcd, prod
 import numpy as np
 
 from ....codegen.body import ScalarBody
-from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
+from ....codegen.gpu.contraction.right_columns import in_halves
 from ....codegen.gpu.contraction.ring import pack_columns
-from ....codegen.gpu.contraction.tensor import refusal
+from ....codegen.gpu.contraction.solvers import in_vectors, own_candidates
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
@@ -54,7 +55,7 @@ MOST_SLOWER = 3
 takes as long as some ten thousand runs of a small product. No figures kept."""
 
 
-@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction, repeats=True)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """One launch, with the pointwise operations around the contraction compiled in."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -103,11 +104,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(
-            low, ins, problem, chosen.solver.columns, operands["w"], weights, filled, solution.turns
-        )
-    elif weights is not None:
-        operands["w"] = _columns(low, weights, solution.turns)
+        columns = chosen.solver.columns
+        if constant:
+            operands["w"] = low.derived(what.right, partial(_packed, low, problem, columns, filled, solution))
+        else:
+            operands["w"] = _repacked(low, ins, problem, columns, operands["w"])
+    elif constant:
+        operands["w"] = low.derived(what.right, partial(_columns, low, solution))
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -124,7 +127,7 @@ def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
     first = _planned(low, placed, chosen)
     if low.usable(first.launches):
         return chosen, first
-    solvers = low.backend.candidates(placed)
+    solvers = own_candidates(placed)
     others = [*solvers, *(c for s in solvers for c in low.backend.refinements(placed, s))]
     seconds = {c: c.solver.estimate(placed, c.blocking) for c in others}
     longest = MOST_SLOWER * chosen.solver.estimate(placed, chosen.blocking)
@@ -179,7 +182,7 @@ def _with_blocks(
 def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
     """Whether a convolution has kernels whose operands come in vectors."""
     placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
-    return not (refusal(placed) and fma_refusal(placed))
+    return in_vectors(placed)
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
@@ -207,18 +210,26 @@ def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _columns(low: Lowering, weights: np.ndarray, turns: int) -> View:
-    """A constant right operand with its columns contiguous, `in_turns` if they are; matrices that repeat are kept once,
-    whatever their number: plans for other lengths find them."""
+def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
+    """A constant right operand with its columns contiguous, as a solution wants them; matrices that repeat are kept
+    once, whatever their number: plans for other lengths find them."""
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
 
     def made() -> np.ndarray:
-        columns = once.swapaxes(-1, -2)
-        return _contiguous(in_turns(columns, -2, turns) if turns else columns)
+        return _in_order(once.swapaxes(-1, -2), -2, solution)
 
-    kept = low.packed_constant(once, ("columns", turns), made)
+    kept = low.packed_constant(once, ("columns", solution.turns, solution.halves), made)
+    if solution.halves:
+        return kept
     lens = (*weights.shape[:-2], *kept.lens[-2:])
     return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
+
+
+def _in_order(columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
+    """Columns of a right operand, each contiguous, as a solution wants them; they lie along an axis."""
+    if solution.turns:
+        columns = in_turns(columns, axis, solution.turns)
+    return _contiguous(in_halves(columns) if solution.halves else columns)
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
@@ -239,26 +250,26 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
 
 def _packed(
     low: Lowering,
-    ins: Instruction,
     problem: ConvProblem,
     columns: bool,
-    view: View,
-    weights: np.ndarray | None,
     filled: FilledImages | None,
-    turns: int,
+    solution: Solution,
+    weights: np.ndarray,
 ) -> View:
-    """Weights in the order that kernels read, output channels `in_turns` if they are; those that are not constant are
-    copied in every run."""
-    pack = partial(pack_columns if columns else pack_weights, problem)
-    if weights is not None:
-        images = filled and (filled.channels, filled.block, filled.folded)
-        how = (columns, problem.groups, problem.taps, problem.transposed, images, turns)
+    """Constant weights in the order that kernels read, output channels as a solution wants them."""
+    images = filled and (filled.channels, filled.block, filled.folded)
+    how = (columns, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
 
-        def made() -> np.ndarray:
-            packed = pack(filled.weights(weights) if filled else weights)
-            return _contiguous(in_turns(packed, 1, turns) if turns else packed)
+    def made() -> np.ndarray:
+        packed = _pack(columns)(problem, filled.weights(weights) if filled else weights)
+        return _in_order(packed, 1, solution)
 
-        return low.packed_constant(weights, how, made)
+    return low.packed_constant(weights, how, made)
+
+
+def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View) -> View:
+    """Weights that are not constant in the order that kernels read: they are copied in every run."""
+    pack = partial(_pack(columns), problem)
     groups, taps, inputs, outputs = packed_lens(problem)
     lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
     packed = view.aliased(pack)
@@ -266,6 +277,10 @@ def _packed(
         packed = low.materialized(view, row_major_strides(view.lens), ins).aliased(pack)
     assert packed is not None
     return low.materialized(packed, row_major_strides(lens), ins)
+
+
+def _pack(columns: bool) -> Callable[[ConvProblem, np.ndarray], np.ndarray]:
+    return pack_columns if columns else pack_weights
 
 
 _HERE = Contractions(_refused, _check, _launch, any_order=True)

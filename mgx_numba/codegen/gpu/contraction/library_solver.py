@@ -1,0 +1,141 @@
+"""What solvers by NVIDIA's libraries have in common: when they apply, what they take, how a call becomes a launch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....errors import DeviceError, UnsupportedError
+from ...launch import Launch, Operand, Solution
+from ...problems.element_types import ITEMSIZE
+from ...tuning.request import least_bytes
+from ..driver.device import device
+from ..driver.library import missing
+from ..libraries.calls import bound_call, call_launch
+from ..libraries.epilogues import Finish
+from ..products import product_of
+from ..units import TENSOR_CORES
+from .cost import BANDWIDTH, CLOCK
+from .placed import PlacedRequest
+from .text import ACCUMULATORS
+from .wgmma_tiles import BEGINNING, multiprocessors
+
+__all__ = ["LibrarySolver", "call_of", "sums_dtype"]
+
+PRODUCTS = 2048.0
+"""Of 16-bit numbers that tensor cores of a multiprocessor of an H200 multiply in a cycle at most."""
+MOST_KEPT = 512
+"""Contractions whose tilings are remembered: more than a program has. No figures kept."""
+
+
+class LibrarySolver:
+    """A solver (`contraction.solvers.GpuSolver`) whose tilings are what a library's heuristic has for a contraction.
+
+    Attributes:
+        library: the library, `DeviceError` if it cannot be used.
+    """
+
+    name: str
+    columns = True
+    library: Callable[[], Any]
+
+    def asked(self, placed: PlacedRequest) -> Any:
+        """A contraction as the library is asked for it.
+
+        Raises:
+            UnsupportedError: the library has no such contractions.
+        """
+        raise NotImplementedError
+
+    def found(self, number: int, placed: PlacedRequest) -> Sequence[Any]:
+        """What the library's heuristic has for a contraction on the device of this number, which is the current one."""
+        raise NotImplementedError
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        raise NotImplementedError
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        reason = missing()
+        if reason:
+            return reason
+        try:
+            type(self).library()
+            self.asked(placed)
+        except (DeviceError, UnsupportedError) as error:
+            return str(error)
+        return "" if self.tilings(placed) else f"the library has nothing for {placed.problem.types} that lie so"
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return list(_tilings(self, placed))
+
+    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+        """See `GpuSolver.estimate`: the device's limits, by which measuring knows how often to run it."""
+        problem = placed.problem
+        products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * multiprocessors() * CLOCK
+        return max(problem.flops / 2 / products, least_bytes(problem) / BANDWIDTH) + BEGINNING / CLOCK
+
+    def builds(self, placed: PlacedRequest, tiling: Any) -> bool:
+        """Whether the library takes a tiling that a record names."""
+        here = device()
+        try:
+            with here.use():
+                bound_call(self.plan(placed, tiling).launches[0].kernel, here.number)
+        except DeviceError:
+            return False
+        return True
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _tilings(solver: LibrarySolver, placed: PlacedRequest) -> tuple[Any, ...]:
+    here = device()
+    try:
+        with here.use():
+            return tuple(solver.found(here.number, placed))
+    except DeviceError:
+        return ()
+
+
+def call_of(
+    placed: PlacedRequest, solver: LibrarySolver, name: str, fields: dict[str, Any], finish: Finish, workspace: int
+) -> Launch:
+    """The launch of a call that computes a contraction with ``finish``.
+
+    Args:
+        name: for readers, behind the solver's.
+        fields: of the call, see `call_launch`.
+        workspace: bytes that it takes, of ``scratch``.
+    """
+    operands = {"left": Operand("x"), "right": Operand("w"), "out": Operand("out")}
+    if finish.bias >= 0:
+        operands["bias"] = Operand(f"e{finish.bias}")
+    if finish.added >= 0:
+        operands["added"] = Operand(f"e{finish.added}")
+    if workspace:
+        operands["workspace"] = Operand("scratch")
+    problem = placed.problem
+    multiplied = problem.types.a
+    exact = sums_dtype(placed) == multiplied
+    unit = "" if exact else TENSOR_CORES.get(multiplied, f"{multiplied} on tensor cores")
+    name = f"{solver.name}_{multiplied}{finish.name}_{name}_kernel"
+    return call_launch(solver.name, name, unit, fields, operands, problem.flops, least_bytes(problem))
+
+
+def sums_dtype(placed: PlacedRequest) -> str:
+    """In what a library adds sums: ``tf32`` where it may multiply float32 numbers so.
+
+    Raises:
+        UnsupportedError: the types are none of the libraries'.
+    """
+    types = placed.problem.types
+    if types.a == "float32" and placed.precision == "medium":
+        return "tf32"
+    if types.uniform in ACCUMULATORS and types.uniform != "int32":
+        return ACCUMULATORS[types.uniform]
+    product = product_of(types)
+    if product is None or "uint8" in (types.a, types.b):
+        raise UnsupportedError(f"NVIDIA's libraries have no products of {types}")
+    return product.accumulator

@@ -1,0 +1,155 @@
+"""NVIDIA's libraries as solvers: only measuring chooses them, among what they have for a contraction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ....errors import UnsupportedError
+from ...launch import Operand, Solution
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED
+from ..libraries.convolutions import AskedConvolution, ConvolutionCall, ConvolutionEngine, engines
+from ..libraries.cublaslt import Algorithm, MatmulCall, ProductTypes, algorithms, cublaslt
+from ..libraries.cudnn import DATA_TYPES, cudnn
+from ..libraries.epilogues import Finish, finish_of
+from ..libraries.matrices import Matrices
+from .library_matrices import matrices_of
+from .library_solver import LibrarySolver, call_of, sums_dtype
+from .parts import add_parts
+from .placed import VECTOR_BYTES, PlacedRequest
+from .text import ACCUMULATORS
+
+__all__ = ["LIBRARIES", "CublasLtProducts", "CudnnConvolutions"]
+
+_WORKSPACE_ALIGNMENT = 256
+"""Bytes at whose multiples a workspace shall begin: NVIDIA's cuBLAS documentation, cublasSetWorkspace."""
+
+
+@dataclass(frozen=True)
+class _AskedProduct:
+    """What cuBLASLt is asked for. ``finish`` None: a launch of ours reads the sums from memory."""
+
+    matrices: Matrices
+    types: ProductTypes
+    finish: Finish | None
+
+    @property
+    def told(self) -> tuple[Matrices, ProductTypes, bool, str]:
+        """As the library is told of it."""
+        finish = self.finish or Finish()
+        return self.matrices, self.types, finish.bias >= 0, finish.activation
+
+
+class CublasLtProducts(LibrarySolver):
+    """Products, and convolutions of single pixels, by cuBLASLt; an epilogue that it has no words for is ours."""
+
+    name = "cublaslt"
+    library = staticmethod(cublaslt)
+
+    def asked(self, placed: PlacedRequest) -> _AskedProduct:
+        """See `LibrarySolver.asked`."""
+        types, request = placed.problem.types, placed.request
+        sums, matrices, finish = sums_dtype(placed), matrices_of(placed), finish_of(request.epilogue)
+        accumulator, stored = ACCUMULATORS[types.out], request.epilogue.out_dtype(types.out)
+        able = stored in (types.a, accumulator) and all(o.dtype == stored for o in request.epilogue.operands)
+        if finish is None or not able or (ITEMSIZE[types.a] == 1 and finish != Finish()):
+            matrices, stored, finish = matrices.written_to(matrices.whole), accumulator, None
+        return _AskedProduct(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
+
+    def found(self, number: int, placed: PlacedRequest) -> list[Algorithm]:
+        """See `LibrarySolver.found`."""
+        product = self.asked(placed)
+        out = VECTOR_BYTES if product.finish is None else placed.alignment
+        return algorithms(number, *product.told, (VECTOR_BYTES, VECTOR_BYTES, out))
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        product, algorithm = self.asked(placed), tiling or self.tilings(placed)[0]
+        name, workspace = f"algorithm{algorithm.number}_tile{algorithm.tile}", algorithm.workspace
+        fields = MatmulCall.fields(*product.told, algorithm)
+        call = call_of(placed, self, name, fields, product.finish or Finish(), workspace)
+        if product.finish is not None:
+            return Solution((call,), workspace)
+        finished = add_parts(placed, call, 1)
+        start = -(-finished.scratch // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+        moved = {Operand("out"): Operand("scratch"), Operand("scratch"): Operand("scratch", start)}
+        args = tuple(moved.get(arg, arg) if isinstance(arg, Operand) else arg for arg in call.args)
+        return Solution((replace(call, args=args), finished.launches[1]), start + workspace)
+
+
+class CudnnConvolutions(LibrarySolver):
+    """Convolutions of 16-bit numbers and float32 by cuDNN, with all of their epilogue."""
+
+    name = "cudnn"
+    library = staticmethod(cudnn)
+
+    def asked(self, placed: PlacedRequest) -> tuple[AskedConvolution, Finish]:
+        """See `LibrarySolver.asked`."""
+        problem, epilogue = placed.problem, placed.request.epilogue
+        if not isinstance(problem, ConvProblem):
+            raise UnsupportedError("it is no convolution")
+        if problem.prologue is not None:
+            raise UnsupportedError(NOT_COMPUTED)
+        types, finish = problem.types, finish_of(epilogue)
+        if types.a not in DATA_TYPES:
+            raise UnsupportedError(f"cuDNN is not asked for convolutions of {types.a}")
+        stored = (epilogue.out_dtype(types.out), *(o.dtype for o in epilogue.operands))
+        if finish is None or finish.activation not in ("", "relu") or not {*stored} <= {*DATA_TYPES}:
+            raise UnsupportedError("cuDNN is asked for a tensor that is added, a bias and ReLU after it")
+        if problem.transposed or min((*problem.pads_begin, *problem.pads_end)) < 0:
+            raise UnsupportedError("it is transposed, or crops")
+        if problem.x_strides[-1] < problem.in_channels:
+            raise UnsupportedError("pixels overlap")
+        dtypes = dict(enumerate(stored, -1))
+        added = placed.request.strides[finish.added] if finish.added >= 0 else ()
+        full = problem.volume()
+        axes = slice(1 if len(problem.in_lens) < 3 else 0, 3)  # it has none of one dimension
+        steps = [prod(full.out_lens[d + 1 :]) for d in range(3)][axes]
+        told = AskedConvolution(
+            x_lens=(full.batch, full.in_channels, *full.in_lens[axes]),
+            x_strides=(full.x_strides[0] or problem.in_pixels * full.x_strides[3], 1, *_walked(full)[axes]),
+            w_lens=(full.out_channels, full.group_in, *full.kernel[axes]),
+            y_lens=(full.batch, full.out_channels, *full.out_lens[axes]),
+            y_strides=_strides(full, steps, *problem.out_strides),
+            left=types.a, right=types.b, out=stored[0], sums=sums_dtype(placed),
+            before=full.pads_begin[axes], after=full.pads_end[axes], steps=full.stride[axes],
+            dilation=full.dilation[axes], added=dtypes[finish.added] if added else "",
+            added_strides=_strides(full, steps, *added) if added else (),
+            bias=dtypes[finish.bias] if finish.bias >= 0 else "", relu=bool(finish.activation),
+            rounds=problem.fast_math, alignment=placed.alignment,
+        )  # fmt: skip
+        return told, finish
+
+    def found(self, number: int, placed: PlacedRequest) -> list[ConvolutionEngine]:
+        """See `LibrarySolver.found`."""
+        return engines(number, self.asked(placed)[0])
+
+    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        (told, finish), engine = self.asked(placed), tiling or self.tilings(placed)[0]
+        fields = ConvolutionCall.fields(told, engine)
+        call = call_of(placed, self, f"engine{engine.number}", fields, finish, engine.workspace)
+        return Solution((call,), engine.workspace)
+
+
+LIBRARIES: tuple[LibrarySolver, ...] = (CublasLtProducts(), CudnnConvolutions())
+"""The solvers that only measuring chooses."""
+
+
+def _strides(full: ConvProblem, steps: Sequence[int], image: int, pixel: int) -> tuple[int, ...]:
+    """Of a tensor like the result: those of images, channels and spatial axes, also where there is one image."""
+    return (image or pixel * full.out_pixels, 1, *(pixel * step for step in steps))
+
+
+def _walked(full: ConvProblem) -> tuple[int, ...]:
+    """Strides of the input's three spatial axes, also of those of length 1."""
+    found, step = list(full.x_strides[1:]), full.x_strides[3]
+    for axis in (2, 1, 0):
+        if full.in_lens[axis] == 1:
+            found[axis] = step
+        step = found[axis] * full.in_lens[axis]
+    return tuple(found)

@@ -1,0 +1,108 @@
+"""Products and convolutions on AMD's matrix cores: of 8 and 16 bits, float32 as it is or in TF32, float64.
+
+Positions of the sum of a slice go to lanes as they lie, for both operands alike (`matrix_tiles`).
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ...printer import CodeBuffer
+from ..driver.device import known_architecture
+from ..matrix_tiles import MatrixTile, matrix_tiles
+from .cores import CoresText
+from .placed import PlacedRequest
+from .ring import RingTile, ring_refusal
+
+__all__ = ["MatrixText", "Wave32Text", "Wave64Text", "declared_tiles", "matrix_refusal"]
+
+
+def declared_tiles(placed: PlacedRequest) -> tuple[MatrixTile, ...]:
+    """The instructions that the architecture has for a contraction, the larger one first."""
+    arch = known_architecture()
+    return () if arch is None else matrix_tiles(arch, placed.request.problem.types, placed.precision)
+
+
+def matrix_refusal(placed: PlacedRequest) -> str:
+    """Why matrix cores do not compute a contraction; empty if they do."""
+    if not declared_tiles(placed):
+        return f"no matrix cores have products of {placed.problem.types}"
+    return ring_refusal(placed)
+
+
+class MatrixText(CoresText):
+    """The text of one contraction."""
+
+    @functools.cached_property
+    def core(self) -> MatrixTile:
+        """The instruction: the largest that a wave's part of the tile is made of."""
+        fitting = (t for t in declared_tiles(self.placed) if self.high % t.side == self.wide % t.side == 0)
+        return next(fitting)
+
+    @property
+    def _side(self) -> tuple[int, int]:
+        return self.core.side, self.core.side
+
+    def _own(self) -> list[str]:
+        core = self.core
+        column, first = (self.pitch, 1) if self.along else (1, self.turned_pitch)
+        return [
+            f"own_line = imod(lane, {core.side})",
+            f"own_block = idiv(lane, {core.side})",
+            f"own_first = imod(own_block * {core.held}, {core.depth})",
+            f"own_a = (warp_row + own_line) * {self.pitch} + own_first",
+            "own_column = warp_column + own_line",
+            f"own_b = own_column * {column} + own_first * {first}",
+        ]
+
+    def _multiply(self, buffer: CodeBuffer) -> None:
+        side, depth = self.core.side, self.core.depth
+        for start in range(0, self.depth, depth):
+            for i in range(self.high // side):
+                place = f"slice_a + {side * i * self.pitch + start}"
+                buffer.line(f"a{i} = load_aligned(ring_a, {place}, {self.core.held})")
+            for j in range(self.wide // side):
+                buffer.line(f"b{j} = {self._right_part(side * j, start)}")
+            for i, j in self._parts():
+                buffer.line(f"acc{i}_{j} = {self.core.name}(acc{i}_{j}, a{i}, b{j})")
+
+    def _right_part(self, column: int, start: int) -> str:
+        """What a lane holds of the right operand: side by side in the slice, or a row apart."""
+        if self.along:
+            return f"load_aligned(ring_b, slice_b + {column * self.pitch + start}, {self.core.held})"
+        rows = range(start, start + self.core.held)
+        return _joined([f"load(ring_b, slice_b + {row * self.turned_pitch + column}, 1)" for row in rows])
+
+    def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
+        core = self.core
+        buffer.line(f"place = area + own_block * {core.group * pitch} + own_line + {core.side * j}")
+        for number in range(core.sums):
+            down = core.row(0, number) * pitch
+            buffer.line(f"store_scalar(staged, place + {down}, extract(acc{i}_{j}, {number}))")
+
+
+class Wave32Text(MatrixText):
+    """Of waves of 32 lanes."""
+
+    tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
+    split_tile = tiles[2]
+
+
+class Wave64Text(MatrixText):
+    """Of waves of 64 lanes."""
+
+    tiles = (
+        RingTile(128, 128, 2, 2, 64),
+        RingTile(128, 64, 2, 2, 64),
+        RingTile(64, 64, 2, 2, 64),
+        RingTile(32, 32, 1, 2, 64),
+    )
+    split_tile = tiles[2]
+
+
+def _joined(parts: list[str]) -> str:
+    """Vectors of one lane side by side; of these there is a power of two."""
+    while len(parts) > 1:
+        count = 4 if len(parts) % 4 == 0 else 2
+        parts = [f"join{count}({', '.join(parts[k : k + count])})" for k in range(0, len(parts), count)]
+    return parts[0]

@@ -1,0 +1,223 @@
+"""Right operands in the order in which warpgroups take slices of them: columns of 128 bytes of the sum, one after the
+other.
+
+Of float32 that is multiplied in parts a slice of 32 positions has the halves of its numbers: 32 of bfloat16 nearest to
+them, and 32 of what these leave. Within a slice the positions lie so that each thread finds what it multiplies with
+them in two vectors of 16 bytes of the left operand's row. A constant may be kept so; of anything else a launch before
+the product makes it, in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from ...arguments import Arguments
+from ...launch import Grid, Launch, Operand
+from ...printer import CodeBuffer
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ..cluster.indexing import Axes
+from ..kernel import gpu_kernel
+from .placed import PlacedRequest
+from .wgmma_tiles import SLICE_BYTES
+
+__all__ = ["POSITIONS", "OrderedColumns", "in_halves", "ordered_columns", "place_in_slice"]
+
+POSITIONS = SLICE_BYTES // 4
+"""Positions of the sum of a slice: numbers of float32 in 128 bytes."""
+THREADS = 256
+"""Threads of a block. No figures kept."""
+COLUMNS = 64
+"""Columns of a block, which are read 256 bytes at a time where they lie side by side. No figures kept."""
+PITCH = POSITIONS + 1
+"""Words from one column of a slice to the next in a block's memory: the columns of a warp then lie in different
+banks."""
+PIECES = 8
+"""Vectors of 16 bytes of a column's slice."""
+LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
+"""The largest bfloat16."""
+LARGEST_REST = float(np.uint32(0x7B7F0000).view(np.float32))
+"""The largest low half: the sum of both largest ones is still a float32."""
+
+
+def place_in_slice(position: int) -> int:
+    """Where a position of a slice lies among its halves: thread c of four has positions 8 c to 8 c + 7 of a row, of
+    which an instruction takes four, two from place 2 c on and two from 8 further."""
+    thread, rest = divmod(position, 8)
+    step, half, one = rest // 4, rest // 2 % 2, rest % 2
+    return 16 * step + 8 * half + 2 * thread + one
+
+
+def in_halves(columns: np.ndarray) -> np.ndarray:
+    """Halves of float32 ``[..., k]``: bfloat16 ``[..., slices * 64]``, with zeros behind the last position.
+
+    Infinities and NaN are high halves, with 0 as the low one; numbers beyond the largest bfloat16 have that.
+    """
+    columns = np.asarray(columns, np.float32)
+    lens, depth = columns.shape[:-1], columns.shape[-1]
+    slices = -(-depth // POSITIONS)
+    whole = np.zeros((*lens, slices * POSITIONS), np.float32)
+    whole[..., :depth] = columns
+    whole = whole.reshape(*lens, slices, 4, 2, 2, 2).swapaxes(-4, -3).swapaxes(-3, -2)
+    whole = whole.reshape(*lens, slices, POSITIONS)
+    finite = np.isfinite(whole)
+    high = np.where(finite, np.clip(whole, -LARGEST, LARGEST), whole).astype(ml_dtypes.bfloat16)
+    rest = np.where(finite, whole, 0) - np.where(finite, high.astype(np.float32), 0)
+    low = np.clip(rest, -LARGEST_REST, LARGEST_REST)
+    halves = np.stack([high, low.astype(ml_dtypes.bfloat16)], axis=-2)
+    return halves.reshape(*lens, slices * 2 * POSITIONS)
+
+
+@dataclass(frozen=True)
+class OrderedColumns:
+    """A right operand in slices.
+
+    Attributes:
+        dtype: of what is in a slice: bfloat16 for halves of float32, or float32.
+        lens, strides: of the planes, and strides between them of the right operand, which is ``w`` of float32.
+        columns, apart: columns of a plane, and elements from one to the next.
+        depth, step: positions of a sum, and elements from one to the next.
+        stored: whether ``w`` is what a launch would make of it.
+    """
+
+    dtype: str
+    lens: tuple[int, ...]
+    strides: tuple[int, ...]
+    columns: int
+    apart: int
+    depth: int
+    step: int
+    stored: bool = False
+
+    @property
+    def slices(self) -> int:
+        """Of a column."""
+        return -(-self.depth // POSITIONS)
+
+    @property
+    def row(self) -> int:
+        """Elements of a column."""
+        return self.slices * SLICE_BYTES // ITEMSIZE[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """Those that a launch writes; none where that is not needed."""
+        return 0 if self.stored else prod(self.lens) * self.columns * self.slices * SLICE_BYTES
+
+    @property
+    def moved(self) -> int:
+        """Bytes that a launch reads and writes."""
+        return self.bytes and self.bytes + prod(self.lens) * self.columns * self.depth * 4
+
+    def batch_strides(self, problem: GemmProblem) -> tuple[int, ...]:
+        """Strides of the planes of a product in what a launch writes, or of which ``w`` consists."""
+        rank, size = len(problem.batch), self.columns * self.row
+        found = [0] * rank
+        for d in reversed(range(rank)):
+            if problem.batch[d] > 1 and problem.b_strides[d]:
+                found[d], size = size, size * problem.batch[d]
+        return tuple(found)
+
+    def launch(self, at: int) -> Launch:
+        """The launch that makes the columns, from byte ``at`` of ``scratch`` on."""
+        arguments, buffer = Arguments(), CodeBuffer()
+        arguments.pointer("p_w", "w", "float32")
+        arguments.pointer("p_to", Operand("scratch", at), self.dtype)
+        arguments.integers(
+            columns=self.columns, apart=self.apart, depth=self.depth, step=self.step, slices=self.slices
+        )  # fmt: skip
+        planes = Axes(arguments, "b", self.lens, [self.strides])
+        for line in (
+            *arguments.bind(),
+            "thread = thread_index(0)",
+            "slice = block_index(0)",
+            f"first = block_index(1) * {COLUMNS}",
+            "plane = block_index(2)",
+            f"tile = shared_float32({COLUMNS * PITCH})",
+        ):
+            buffer.line(line)
+        places = planes.split(buffer, "plane")
+        buffer.line(f"r_w = offset(p_w, {planes.offset(0, places)})")
+        self._read(buffer)
+        buffer.line("barrier()")
+        self._write(buffer)
+        name = "halves" if self.dtype == "bfloat16" else "columns"
+        values = arguments.values
+        kernel = gpu_kernel(f"{name}_in_slices_kernel", buffer.lines, THREADS, len(values))
+        grid = Grid((self.slices, -(-self.columns // COLUMNS), prod(self.lens)), (THREADS, 1, 1))
+        return Launch(kernel, values, grid, 0, self.moved)
+
+    def _read(self, buffer: CodeBuffer) -> None:
+        """Emit the loads of a tile, along what is contiguous; what lies outside is 0."""
+        across = self.apart == 1
+        found = []
+        for turn in range(COLUMNS * POSITIONS // THREADS):
+            item = buffer.emit(f"thread + {turn * THREADS}")
+            length = COLUMNS if across else POSITIONS
+            other = buffer.emit(f"idiv32({item}, {length})")
+            inner = buffer.emit(f"{item} - {other} * {length}")
+            column, position = (inner, other) if across else (other, inner)
+            n, k = buffer.emit(f"first + {column}"), buffer.emit(f"slice * {POSITIONS} + {position}")
+            place = f"imin({k}, depth - 1) * step + imin({n}, columns - 1) * apart"
+            value = buffer.emit(f"load(r_w, {place}, 1)")
+            found.append((f"{column} * {PITCH} + {position}", f"({k} < depth) & ({n} < columns)", value))
+        for at, inside, value in found:
+            buffer.line(f"store(tile, {at}, where({inside}, {value}, const_float32(0, 1)))")
+
+    def _write(self, buffer: CodeBuffer) -> None:
+        """Emit the stores of whole vectors."""
+        elements = SLICE_BYTES // PIECES // ITEMSIZE[self.dtype]
+        for turn in range(COLUMNS * PIECES // THREADS):
+            item = buffer.emit(f"thread + {turn * THREADS}")
+            column = buffer.emit(f"idiv32({item}, {PIECES})")
+            piece = buffer.emit(f"{item} - {column} * {PIECES}")
+            place = (
+                f"((plane * columns + first + {column}) * slices + slice) * {PIECES * elements} + {piece} * {elements}"
+            )
+            with buffer.block(f"if first + {column} < columns:"):
+                if self.dtype == "float32":
+                    value = f"load(tile, {column} * {PITCH} + {piece} * {elements}, {elements})"
+                    buffer.line(f"store_aligned(p_to, {place}, {value})")
+                    continue
+                start = buffer.emit(f"{column} * {PITCH} + imod({piece}, {PIECES // 2}) * 2")
+                pairs = [buffer.emit(f"load(tile, {start} + {8 * thread}, 2)") for thread in range(4)]
+                given = buffer.emit(f"join4({', '.join(pairs)})")
+                near = _clipped(given, LARGEST, elements)
+                finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {elements}))")
+                high = buffer.emit(f"round_bfloat16(where({finite}, {near}, {given}))")
+                rest = f"where({finite}, sub({given}, cast_float32({high})), const_float32(0, {elements}))"
+                low = buffer.emit(f"round_bfloat16({_clipped(buffer.emit(rest), LARGEST_REST, elements)})")
+                with buffer.block(f"if {piece} < {PIECES // 2}:"):
+                    buffer.line(f"store_aligned(p_to, {place}, {high})")
+                with buffer.block("else:"):
+                    buffer.line(f"store_aligned(p_to, {place}, {low})")
+
+
+def _clipped(value: str, most: float, lanes: int) -> str:
+    """A value no larger than ``most``, whatever its sign, in the text."""
+    return f"min(max({value}, const_float32({-most!r}, {lanes})), const_float32({most!r}, {lanes}))"
+
+
+def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedColumns:
+    """The right operand of a contraction in slices; of a convolution ``w`` is as `ring.pack_columns` makes it.
+
+    Halves of constants that may be stored in any order are stored, if their columns are whole slices.
+    """
+    problem = placed.problem
+    if isinstance(problem, ConvProblem):
+        full, inputs = problem, problem.group_in
+        columns = full.group_out * full.taps
+        lens: tuple[int, ...] = (full.groups,)
+        found = OrderedColumns(dtype, lens, (columns * inputs,), columns, inputs, inputs, 1)
+    else:
+        rank, strides = len(problem.batch), problem.b_strides
+        moving = [(n, s) for n, s in zip(problem.batch, strides) if n > 1 and s]
+        lens, steps = tuple(n for n, _ in moving), tuple(s for _, s in moving)
+        found = OrderedColumns(dtype, lens or (1,), steps or (0,), problem.n, strides[-1], problem.k, strides[rank])
+    stored = dtype == "bfloat16" and placed.constant and placed.any_order and found.depth % POSITIONS == 0
+    return OrderedColumns(**{**found.__dict__, "stored": stored})

@@ -1,0 +1,141 @@
+"""Which contractions the copy engine brings operands of, as warpgroups multiply them (sm_90a)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....errors import DeviceError
+from ...launch import TensorLayout, Windows
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ..driver.device import selected_architecture
+from ..products import product_of
+from .operands import Extent
+from .placed import VECTOR_BYTES, PlacedRequest
+from .wgmma_tiles import SLICE_BYTES
+
+__all__ = [
+    "MOST_BATCH_AXES",
+    "TURNED_BYTES",
+    "layout_of",
+    "parts_refusal",
+    "wants_order",
+    "wgmma_refusal",
+    "windows_of",
+]
+
+TARGET = "sm_90a"
+"""The only architecture with these instructions."""
+TURNED_BYTES = 2
+"""Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
+MOST_BATCH_AXES = 2
+"""Dimensions of a tensor map besides a matrix's own."""
+MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
+"""Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
+say: CUDA driver API, cuTensorMapEncodeIm2col."""
+
+
+def wgmma_refusal(placed: PlacedRequest) -> str:
+    """Why warpgroups do not compute a contraction; empty if they do."""
+    if placed.problem.types.a == "float32" and placed.precision != "medium":
+        return "warpgroups multiply float32 in TF32"
+    refused = _refusal(placed)
+    if refused or not isinstance(placed.problem, GemmProblem) or wants_order(placed.problem):
+        return refused
+    return _right_refusal(placed.problem)
+
+
+def parts_refusal(placed: PlacedRequest) -> str:
+    """Why they do not compute one of float32 as products of parts; empty if they do."""
+    if placed.problem.types.a != "float32" or placed.precision != "high":
+        return "only float32 is multiplied in parts, where that is precise enough"
+    return _refusal(placed)
+
+
+def wants_order(problem: GemmProblem | ConvProblem) -> bool:
+    """Whether the right operand of a product in TF32 has its columns side by side, which no instruction takes."""
+    if not isinstance(problem, GemmProblem) or problem.types.b != "float32":
+        return False
+    return problem.b_strides[-1] == 1 != problem.b_strides[len(problem.batch)]
+
+
+def _refusal(placed: PlacedRequest) -> str:
+    """What is refused whatever the right operand is."""
+    problem = placed.request.problem
+    try:
+        arch = selected_architecture()
+    except DeviceError:
+        return "the architecture is not known"
+    if arch.name != TARGET:
+        return f"{arch.name} has no products of warpgroups"
+    product = product_of(problem.types)
+    if product is None:
+        return f"warpgroups have no products of {problem.types}"
+    if problem.prologue is not None:
+        return "the left operand has a prologue"
+    if Extent.of(problem).tiles(1, 1) >> 32:
+        return "more results than numbers of 32 bits"
+    lanes = VECTOR_BYTES // product.size
+    if isinstance(problem, ConvProblem):
+        return _convolution_refusal(problem, lanes)
+    if sum(n > 1 for n in problem.batch) > MOST_BATCH_AXES:
+        return "more batch dimensions than a tensor map has"
+    left = problem.a_strides
+    if left[-1] != 1 or any(s % lanes for s in left[:-1]) or (problem.m > 1 and left[len(problem.batch)] == 0):
+        return "the left operand's rows are no whole vectors"
+    return ""
+
+
+def _right_refusal(problem: GemmProblem) -> str:
+    """Why a product's right operand cannot be read where it is."""
+    rank, right, size = len(problem.batch), problem.b_strides, ITEMSIZE[problem.types.b]
+    lanes = VECTOR_BYTES // size
+    moving = [s for n, s in zip(problem.batch, right) if n > 1]
+    along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
+    across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
+    if across and not along and size != TURNED_BYTES:
+        return f"columns of {problem.types.b} cannot be turned"
+    return "" if along or across else "the right operand has no whole vectors"
+
+
+def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
+    full = problem.volume()
+    if problem.transposed:
+        return "the convolution is a transposed one"
+    if full.kernel[0] > 1 or full.in_lens[0] > 1:
+        return "a tensor map of images has two spatial dimensions"
+    slice = SLICE_BYTES // VECTOR_BYTES * lanes
+    if full.group_in % lanes or any(s % lanes for s in full.x_strides):
+        return "the channels of a group are no whole vectors"
+    if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
+        return "the channels of a group leave most of a slice empty"
+    windows = windows_of(full)
+    reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
+    if max(windows.steps) > MOST_STEP or max(reach) > MOST_REACH:
+        return "the filter's positions are further apart than a tensor map says"
+    if max(map(abs, (*windows.lower, *windows.upper))) > FARTHEST_CORNER:
+        return "the filter's first position is further outside than a tensor map says"
+    return ""
+
+
+def windows_of(full: ConvProblem) -> Windows:
+    """The positions of the filter of a convolution over depth, height and width."""
+    reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
+    return Windows(
+        lower=(-full.pads_begin[2], -full.pads_begin[1]),
+        upper=(full.pads_end[2] - reach[2], full.pads_end[1] - reach[1]),
+        steps=(full.stride[2], full.stride[1]),
+    )
+
+
+def layout_of(
+    dtype: str, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int], windows: Windows | None = None
+) -> TensorLayout:
+    """The layout of an operand with these lengths and strides in elements, the contiguous dimension first; a stride
+    along which nothing moves is any that is valid."""
+    lanes = VECTOR_BYTES // ITEMSIZE[dtype]
+    whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
+    lens = [n for n, _ in whole]
+    strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
+    return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]

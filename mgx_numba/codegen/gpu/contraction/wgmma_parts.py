@@ -1,0 +1,227 @@
+"""Float32 by warpgroups as three products of parts in bfloat16, whose sum is within 1e-5 of float32 (sm_90a).
+
+A number is the bfloat16 nearest to it, its high half, and the one nearest to what that leaves, its low one; high times
+high, high times low and low times high are added, low times low is left out. Halves of the right operand lie side by
+side in its slices (`right_columns`). The left operand comes as it is: threads read what they multiply of it, halve it,
+and hold the halves while tensor cores multiply the slice before.
+
+Tensor cores cut off what does not fit a sum, always towards zero. Of long sums those of some slices are therefore
+added to what was before by ordinary additions.
+
+What halves do not have, infinities, NaN and numbers beyond the largest bfloat16, makes sums that are not finite. A warp
+that finds some computes all of its sums again, one by one in float32. Numbers below 2**-110 lose some of their low
+half, which has no smaller denormals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...launch import Solution
+from ...printer import CodeBuffer
+from ...problems.gemm import GemmProblem
+from ..architecture import WARP
+from .placed import PlacedRequest
+from .right_columns import POSITIONS, OrderedColumns, ordered_columns, place_in_slice
+from .wgmma import Part, WarpgroupText, tile_question, warpgroup_launches
+from .wgmma_tiles import PART_SLICES, PRODUCER_REGISTERS, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
+
+__all__ = ["parts_solution", "parts_tiles"]
+
+
+def parts_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
+    """The launches of a contraction that `parts_refusal` lets pass; of a convolution ``w`` is as `pack_columns` makes
+    it, of either as `Solution.halves` and `Solution.turns` say.
+
+    ``tile`` and ``splits`` are chosen if they are not given.
+
+    Raises:
+        UnsupportedError: an operation around the contraction has no kernel.
+    """
+    return warpgroup_launches(_PartsText(placed, tile, splits), "warpgroup_parts")
+
+
+def parts_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+    """The tiles of a contraction that is not refused, see `weighed_tiles`."""
+    return weighed_tiles(tile_question(placed, parts=True), multiprocessors())
+
+
+class _PartsText(WarpgroupText):
+    """The text of one contraction."""
+
+    arrivals = 4  # a warp's, which reads a stage by its own loads
+
+    @property
+    def threads(self) -> int:
+        """See `WarpgroupText.threads`: the producer is a whole warpgroup where it gives registers to the others."""
+        return self.tile.part_threads
+
+    def _right_dtype(self) -> str:
+        return "bfloat16"
+
+    def _order(self, placed: PlacedRequest) -> OrderedColumns:
+        return ordered_columns(placed, "bfloat16")
+
+    def _question(self, placed: PlacedRequest) -> TileQuestion:
+        return tile_question(placed, parts=True)
+
+    def _map_right(self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
+        self.arguments.pointer("p_halves", self._right_place(), "bfloat16")
+        self._halves_planes = []
+        if isinstance(self._problem, GemmProblem):
+            assert self.ordered is not None
+            strides = self.ordered.batch_strides(self._problem)
+            self._halves_planes = [
+                (d, self.arguments.integer(f"halves{d}", stride)) for d, stride in enumerate(strides) if stride
+            ]
+        super()._map_right(axes, box)
+
+    def _share_registers(self, buffer: CodeBuffer, producer: bool) -> None:
+        if self.tile.part_threads > self.tile.threads:
+            word, count = ("give", PRODUCER_REGISTERS) if producer else ("take", self.tile.part_registers)
+            buffer.line(f"{word}_registers({count})")
+
+    def _consume(self, buffer: CodeBuffer) -> None:
+        columns, long = self.tile.columns, -(-self._question(self.placed).slices // self.splits) > PART_SLICES
+        for line in (
+            f"sums = wgmma_zero({columns})",
+            f"own_line = (warp * 16 + idiv(lane, 4)) * {POSITIONS}",
+            "near = own_line + (2 * quarter ^ idiv(lane, 4)) * 4",  # `TensorLayout`: how pieces of 16 bytes lie
+            "far = own_line + (2 * quarter + 1 ^ idiv(lane, 4)) * 4",
+            "last = slot",
+            "k = begin",
+            "high = const_int32(0, 8)",
+            "low = high",
+        ):
+            buffer.line(line)
+        if long:
+            buffer.line("whole = sums")
+        with buffer.block("if k < end:"):
+            self._halve(buffer, "high", "low")
+        buffer.line("next_high = high")
+        buffer.line("next_low = low")
+        with buffer.block("while k < end:"):
+            for line in (
+                f"theirs = offset(ring_w, slot * {self.right_elements})",
+                "both = join2(high, high)",
+                "wgmma_fence()",
+                "sums = wgmma_bfloat16_held(sums, both, theirs, 0)",
+                "sums = wgmma_bfloat16_held(sums, low, theirs, 0)",
+                "wgmma_commit()",
+                "last = slot",
+            ):
+                buffer.line(line)
+            self._advance(buffer)
+            with buffer.block("if k < end:"):
+                self._halve(buffer, "next_high", "next_low")
+            for line in ("sums = wgmma_wait(sums, 0)", "wgmma_keep(both)", "wgmma_keep(low)"):
+                buffer.line(line)
+            with buffer.block("if leads:"):
+                self.sharing.release(buffer)
+            buffer.line("high = next_high")
+            buffer.line("low = next_low")
+            if long:
+                with buffer.block(f"if imod(k - begin, {PART_SLICES}) == 0:"):
+                    buffer.line("whole = add_sums(whole, sums)")
+                    buffer.line(f"sums = wgmma_zero({columns})")
+        if long:
+            buffer.line("sums = add_sums(whole, sums)")
+
+    def _halve(self, buffer: CodeBuffer, high: str, low: str) -> None:
+        """Emit the halves of what a thread multiplies of the stage in ``slot``, as words."""
+        buffer.line("mbarrier_wait(offset(full, slot), phase)")
+        buffer.line(f"stage = offset(ring_x, slot * {self.left_elements})")
+        words: dict[str, list[str]] = {"high": [], "low": []}
+        for step, place in enumerate(("near", "far")):
+            buffer.line(f"first{step} = load_aligned(stage, {place}, 4)")
+            buffer.line(f"second{step} = load_aligned(stage, {place} + {8 * POSITIONS}, 4)")
+        for step in (0, 1):
+            rows = f"first{step}", f"second{step}"
+            pairs = [f"{half}({row})" for half in ("low2", "high2") for row in rows]
+            buffer.line(f"given{step} = join4({', '.join(pairs)})")
+            buffer.line(f"high{step} = round_bfloat16(given{step})")
+            buffer.line(f"low{step} = round_bfloat16(sub(given{step}, cast_float32(high{step})))")
+            for half, own in words.items():
+                own.append(f"pack_words({half}{step})")
+        buffer.line(f"{high} = join2({', '.join(words['high'])})")
+        buffer.line(f"{low} = join2({', '.join(words['low'])})")
+
+    def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
+        buffer.line("finite = finite_sums(sums)")
+        mask = WARP // 2
+        while mask:
+            buffer.line(f"finite = min(finite, shuffle_xor(finite, {mask}))")
+            mask //= 2
+        with buffer.block("if finite == 1:"):
+            super()._finish_tile(buffer, parts, ahead, wide)
+        with buffer.block("else:"):
+            self._finish_exactly(buffer)
+
+    def _finish_exactly(self, buffer: CodeBuffer) -> None:
+        """Emit the sums of a warp's rows in float32, of halves put together again, and their way out."""
+        buffer.line("item = lane")
+        with buffer.block(f"while item < {16 * self.tile.columns}:"):
+            for line in (
+                f"below = idiv(item, {self.tile.columns})",
+                "exact_row = first_row + warp * 16 + below",
+                f"exact_column = first_column + item - below * {self.tile.columns}",
+                f"item = item + {WARP}",
+            ):
+                buffer.line(line)
+            with buffer.block("if (exact_row < rows) & (exact_column < columns):"):
+                self._add_exactly(buffer)
+                if self.splits == 1:
+                    self._store(buffer, "exact", "exact_row", "exact_column", 1)
+                else:
+                    buffer.line("store(p_scratch, (first_part + exact_row) * columns + exact_column, exact)")
+
+    def _add_exactly(self, buffer: CodeBuffer) -> None:
+        """Emit one sum."""
+        place = self.operands.row_place(buffer, "exact_row")
+        for line in (
+            *self._kept_column(),
+            f"halves = offset(p_halves, {self._halves_plane()} + kept * slices * {2 * POSITIONS})",
+            "exact = const_float32(0, 1)",
+            "k = begin",
+        ):
+            buffer.line(line)
+        with buffer.block("while k < end:"):
+            if isinstance(self._problem, GemmProblem):
+                buffer.line(f"channel = k * {POSITIONS}")
+                position, length = "channel + i", "depth"
+            else:
+                self._taps(buffer, "k")
+                position, length = "tap * group_channels + channel + i", "group_channels"
+            with buffer.block(f"for i in range(imin({POSITIONS}, {length} - channel)):"):
+                self.operands.step(buffer, buffer.emit(position))
+                inside, offset, _ = self.operands.left(buffer, place)
+                with buffer.block(f"if {inside}:"):
+                    half = buffer.emit(f"k * {2 * POSITIONS} + {_place_of('i')}")
+                    two = [f"cast_float32(load(halves, {half} + {further}, 1))" for further in (0, POSITIONS)]
+                    buffer.line(f"exact = fma(load(r_x, {offset}, 1), add({', '.join(two)}), exact)")
+            buffer.line("k = k + 1")
+
+    def _kept_column(self) -> list[str]:
+        """Statements for where the halves of ``exact_column`` lie, see `in_turns`."""
+        if not self.turns:
+            return ["kept = exact_column"]
+        lanes = self.turns
+        return [
+            f"turn = imod(exact_column, {4 * lanes})",
+            f"thread_of = idiv(turn, {lanes})",
+            f"pair = idiv(turn - thread_of * {lanes}, 2)",
+            "kept = exact_column - turn + pair * 8 + thread_of * 2 + imod(turn, 2)",
+        ]
+
+    def _halves_plane(self) -> str:
+        """Where the halves of the plane are."""
+        if not isinstance(self._problem, GemmProblem):
+            return f"plane * columns * slices * {2 * POSITIONS}"
+        indices = self.operands.plane_indices  # type: ignore[union-attr]
+        return " + ".join(f"{indices[d]} * {stride}" for d, stride in self._halves_planes) or "0"
+
+
+def _place_of(position: str) -> str:
+    """`place_in_slice` of a position, in the text."""
+    weights = [(bit, place_in_slice(1 << bit)) for bit in range(5)]
+    return " + ".join(f"imod(idiv({position}, {1 << bit}), 2) * {place}" for bit, place in weights)

@@ -1,0 +1,326 @@
+"""cuBLASLt: its functions, what algorithms it has for a product, and products as calls.
+
+Names and values are those of cublasLt.h and library_types.h. The library counts columns first; a product of rows is
+that of its transposes, whose left operand is ours on the right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ....errors import DeviceError
+from ..driver.library import Library
+from .finding import loaded_library
+from .matrices import Matrices, Matrix
+
+__all__ = ["Algorithm", "CublasLt", "MatmulCall", "ProductTypes", "algorithms", "cublaslt"]
+
+_NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
+LEAST_VERSION = 120103
+"""Of cuBLAS 12.1 Update 1, the first that has what CUDA 12.1 says of clusters of blocks in algorithms."""
+
+TYPES = {
+    "float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14, "float8_e4m3fn": 28,
+    "float8_e5m2": 29,
+}  # fmt: skip
+"""cudaDataType_t."""
+COMPUTES = {"float32": 68, "tf32": 77, "float64": 70, "int32": 72}
+"""cublasComputeType_t, by what sums are added in."""
+_SCALES: dict[str, Any] = {"float32": c_float, "float64": c_double, "int32": c_int}
+_LEFT_TURNED, _RIGHT_TURNED, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8  # cublasLtMatmulDescAttributes_t
+_BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
+_MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
+_IN_SUMS_TYPE = 2
+"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums are added in the type of the sums, always in one order."""
+_ACTIVATIONS = {"": 0, "relu": 2, "gelu_tanh": 32}  # cublasLtEpilogue_t
+_BIAS = 4
+"""Likewise; an activation and a bias are added. GELU is that by tanh."""
+WORKSPACE_BYTES = 32 << 20
+"""What NVIDIA's documentation recommends for Hopper, and enough for others (cublasSetWorkspace)."""
+MOST_ALGORITHMS = 12
+"""Algorithms of the library's heuristic that tuning may measure: as many as it measures tiles of a solver of ours."""
+
+
+class _AlgorithmWords(ctypes.Structure):
+    """cublasLtMatmulAlgo_t."""
+
+    _fields_ = (("data", c_uint64 * 8),)
+
+
+class _Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", _AlgorithmWords),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm of a version of the library, by all its parameters (cublasLtMatmulAlgoConfigAttributes_t), and the
+    bytes of ``workspace`` that it takes."""
+
+    version: int
+    number: int
+    tile: int
+    splits: int
+    reduction: int
+    swizzle: int
+    custom: int
+    stages: int
+    inner: int
+    cluster: int
+    workspace: int
+
+
+_PARAMETERS: dict[str, tuple[int, Any]] = {
+    "tile": (1, c_uint32), "splits": (2, c_int), "reduction": (3, c_uint32), "swizzle": (4, c_uint32),
+    "custom": (5, c_uint32), "stages": (6, c_uint32), "inner": (7, c_uint16), "cluster": (8, c_uint16),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProductTypes:
+    """Dtypes of a product: of its operands, its result and its sums, which are ``tf32`` where float32 numbers are
+    multiplied in TF32."""
+
+    left: str
+    right: str
+    out: str
+    sums: str
+
+    @property
+    def scale(self) -> str:
+        """Dtype of the factors of sums and of what is added."""
+        return "float32" if self.sums == "tf32" else self.sums
+
+
+class CublasLt(Library):
+    """The functions of libcublasLt, and a handle of it for each device."""
+
+    vendor = "NVIDIA's cuBLASLt"
+
+    def __init__(self, library: Any) -> None:
+        """Raises `DeviceError` for one that is too old."""
+        super().__init__(library)
+        library.cublasLtGetVersion.restype = c_size_t
+        self.version = int(library.cublasLtGetVersion())
+        if self.version < LEAST_VERSION:
+            raise DeviceError(f"cuBLASLt is version {self.version}; {LEAST_VERSION} is needed")
+        self._handles: dict[int, c_void_p] = {}
+        self._lock = threading.Lock()
+
+    def name_of(self, status: int) -> str:
+        """See `Library.name_of`."""
+        function = self.library.cublasLtGetStatusName
+        function.restype = c_char_p
+        told = function(status)
+        return told.decode() if isinstance(told, bytes) else ""
+
+    def handle(self, number: int) -> c_void_p:
+        """That of a device, which is the current one."""
+        with self._lock:
+            if number not in self._handles:
+                made = c_void_p()
+                self.call("cublasLtCreate", byref(made))
+                self._handles[number] = made
+            return self._handles[number]
+
+
+@functools.lru_cache(maxsize=1)
+def cublaslt() -> CublasLt:
+    """The library of this process.
+
+    Raises:
+        DeviceError: there is none, or it is too old.
+    """
+    return CublasLt(loaded_library(_NAMES))
+
+
+class _Descriptions:
+    """What the library is told of a product, but for addresses."""
+
+    def __init__(self, library: CublasLt, matrices: Matrices, types: ProductTypes, bias: bool, activation: str) -> None:
+        self._library = library
+        self._made: list[tuple[str, c_void_p]] = []
+        rows, columns, depth = matrices.rows, matrices.columns, matrices.depth
+        self.product = self._new("MatmulDesc", COMPUTES[types.sums], TYPES[types.scale])
+        self.set("MatmulDesc", self.product, _LEFT_TURNED, c_int(matrices.right.turned))
+        self.set("MatmulDesc", self.product, _RIGHT_TURNED, c_int(matrices.left.turned))
+        if bias or activation:
+            self.set("MatmulDesc", self.product, _EPILOGUE, c_int(_ACTIVATIONS[activation] + _BIAS * bias))
+        batch = matrices.batch
+        self.left = self._layout(types.right, matrices.right, depth, columns, batch)
+        self.right = self._layout(types.left, matrices.left, rows, depth, batch)
+        self.out = self._layout(types.out, matrices.out, rows, columns, batch)
+        added = matrices.extras[0][1] if matrices.extras else matrices.out
+        self.added = self._layout(types.out, added, rows, columns, batch)
+
+    def _new(self, kind: str, *arguments: Any) -> c_void_p:
+        made = c_void_p()
+        self._library.call(f"cublasLt{kind}Create", byref(made), *arguments)
+        self._made.append((kind, made))
+        return made
+
+    def set(self, kind: str, what: c_void_p, attribute: int, value: Any) -> None:
+        """Set an attribute."""
+        name = f"cublasLt{kind}SetAttribute"
+        self._library.call(name, what, attribute, byref(value), c_size_t(ctypes.sizeof(value)))
+
+    def _layout(self, dtype: str, matrix: Matrix, rows: int, columns: int, batch: int) -> c_void_p:
+        """A matrix by rows is for the library its transpose, by columns."""
+        inner, outer = (rows, columns) if matrix.turned else (columns, rows)
+        made = self._new("MatrixLayout", TYPES[dtype], c_uint64(inner), c_uint64(outer), c_int64(matrix.pitch))
+        if batch > 1:
+            self.set("MatrixLayout", made, _BATCH_COUNT, c_int(batch))
+            self.set("MatrixLayout", made, _BATCH_STRIDE, c_int64(matrix.plane))
+        return made
+
+    def preference(self, alignments: Sequence[int]) -> c_void_p:
+        """What algorithms may have; alignments are of left, right, added and out."""
+        made = self._new("MatmulPreference")
+        self.set("MatmulPreference", made, _MOST_WORKSPACE, c_uint64(WORKSPACE_BYTES))
+        self.set("MatmulPreference", made, _REDUCTIONS, c_uint32(_IN_SUMS_TYPE))
+        for attribute, alignment in zip(_ALIGNMENTS, alignments, strict=True):
+            self.set("MatmulPreference", made, attribute, c_uint32(alignment))
+        return made
+
+    @property
+    def layouts(self) -> tuple[c_void_p, ...]:
+        """Of left, right, added and out."""
+        return self.left, self.right, self.added, self.out
+
+    def __del__(self) -> None:
+        for kind, what in self._made if not self._library.forked else ():
+            self._library.succeeds(f"cublasLt{kind}Destroy", what)
+
+
+def algorithms(
+    number: int, matrices: Matrices, types: ProductTypes, bias: bool, activation: str, alignments: Sequence[int]
+) -> list[Algorithm]:
+    """What the library's heuristic has for a product, the best first; none where it has nothing.
+
+    Args:
+        number: of the device, which is the current one.
+        matrices: those of the product; ``extras`` has at most one, which is added to the product.
+        alignments: bytes of whose multiples the left and the right operand, and results with what is added to them,
+            begin at one.
+
+    Raises:
+        DeviceError: the library is not there, or refuses the types.
+    """
+    library = cublaslt()
+    told = _Descriptions(library, matrices, types, bias, activation)
+    left, right, out = alignments
+    if bias:  # the heuristic takes from it at what multiples biases lie
+        told.set("MatmulDesc", told.product, _BIAS_POINTER, c_uint64(out))
+    found, count = (_Heuristic * MOST_ALGORITHMS)(), c_int()
+    able = library.succeeds(
+        "cublasLtMatmulAlgoGetHeuristic", library.handle(number), told.product, *told.layouts,
+        told.preference((right, left, out, out)), MOST_ALGORITHMS, found, byref(count),
+    )  # fmt: skip
+    usable = [one for one in found[: count.value] if one.state == 0] if able else []
+    return list(dict.fromkeys(_parameters(library, one) for one in usable))
+
+
+def _parameters(library: CublasLt, found: _Heuristic) -> Algorithm:
+    def read(attribute: int, kind: Any) -> int:
+        value, written = kind(), c_size_t()
+        library.call(
+            "cublasLtMatmulAlgoConfigGetAttribute", byref(found.algorithm), attribute, byref(value),
+            c_size_t(ctypes.sizeof(value)), byref(written),
+        )  # fmt: skip
+        return int(value.value)
+
+    own = {name: read(*how) for name, how in _PARAMETERS.items()}
+    return Algorithm(library.version, read(0, c_int), **own, workspace=found.workspace)
+
+
+class MatmulCall:
+    """See `LibraryCall`. Operands are ``left``, ``right``, ``out``, ``bias``, ``added`` and ``workspace``, those that
+    there are."""
+
+    def __init__(
+        self, number: int, matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
+    ) -> None:
+        """Raises `DeviceError` where the library is of another version, or has no such algorithm."""
+        self._library = library = cublaslt()
+        if library.version != algorithm.version:
+            raise DeviceError(f"cuBLASLt is version {library.version}, the algorithm is of {algorithm.version}")
+        self._handle = library.handle(number)
+        self._told = told = _Descriptions(library, matrices, types, bias, activation)
+        self._bias = bias
+        self._algorithm, checked = _AlgorithmWords(), _Heuristic()
+        dtypes = [TYPES[t] for t in (types.right, types.left, types.out, types.out)]
+        library.call(
+            "cublasLtMatmulAlgoInit", self._handle, COMPUTES[types.sums], TYPES[types.scale], *dtypes,
+            algorithm.number, byref(self._algorithm),
+        )  # fmt: skip
+        for name, (attribute, kind) in _PARAMETERS.items():
+            value = kind(getattr(algorithm, name))
+            library.call(
+                "cublasLtMatmulAlgoConfigSetAttribute", byref(self._algorithm), attribute, byref(value),
+                c_size_t(ctypes.sizeof(value)),
+            )  # fmt: skip
+        library.call(
+            "cublasLtMatmulAlgoCheck", self._handle, told.product, *told.layouts, byref(self._algorithm), byref(checked)
+        )
+        if checked.workspace > algorithm.workspace:
+            raise DeviceError(
+                f"cuBLASLt's algorithm takes {checked.workspace} bytes of workspace, {algorithm.workspace} were known"
+            )
+        self._workspace = algorithm.workspace
+        scale = _SCALES[types.scale]
+        self._one, self._added_times = scale(1), scale(bool(matrices.extras))
+        self._lock = threading.Lock()  # the address of a bias is part of the product's description
+
+    @classmethod
+    def described(cls, fields: Mapping[str, Any], number: int) -> MatmulCall:
+        """What `fields` gave, on the device of this number, which is the current one.
+
+        Raises:
+            DeviceError: see the class.
+        """
+        own = dict(fields["matrices"])
+        for name in ("left", "right", "out"):
+            own[name] = Matrix(**own[name])
+        own["extras"] = tuple((k, Matrix(**e)) for k, e in own["extras"])
+        types, algorithm = ProductTypes(**fields["types"]), Algorithm(**fields["algorithm"])
+        return cls(number, Matrices(**own), types, fields["bias"], fields["activation"], algorithm)
+
+    @staticmethod
+    def fields(
+        matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
+    ) -> dict[str, Any]:
+        """A call as JSON values."""
+        return {
+            "matrices": asdict(matrices),
+            "types": asdict(types),
+            "bias": bias,
+            "activation": activation,
+            "algorithm": asdict(algorithm),
+        }
+
+    def enqueue(self, addresses: Mapping[str, int], stream: int) -> None:
+        """See `LibraryCall.enqueue`."""
+        told, out = self._told, addresses["out"]
+        left, right, added = addresses["right"], addresses["left"], addresses.get("added", out)
+        with self._lock:
+            if self._bias:
+                told.set("MatmulDesc", told.product, _BIAS_POINTER, c_uint64(addresses["bias"]))
+            self._library.call(
+                "cublasLtMatmul", self._handle, told.product, byref(self._one),
+                c_void_p(left), told.left, c_void_p(right), told.right, byref(self._added_times),
+                c_void_p(added), told.added, c_void_p(out), told.out, byref(self._algorithm),
+                c_void_p(addresses.get("workspace")), c_size_t(self._workspace), c_void_p(stream),
+            )  # fmt: skip

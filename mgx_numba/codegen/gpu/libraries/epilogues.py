@@ -1,0 +1,83 @@
+"""Which epilogues libraries have words for: a tensor and a bias that are added, and an activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....core.types import Type
+from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import Epilogue
+
+__all__ = ["Finish", "finish_of"]
+
+_ACTIVATIONS = ("relu", "gelu_tanh")
+
+
+@dataclass(frozen=True)
+class Finish:
+    """``activation(sum + bias + added)``, with what there is of it, before it is stored.
+
+    Attributes:
+        bias: number of the epilogue's operand with a value for each column, -1 for none.
+        added: number of its operand with a value for each result, -1 for none.
+        activation: ``relu``, ``gelu_tanh``, or empty.
+    """
+
+    bias: int = -1
+    added: int = -1
+    activation: str = ""
+
+    @property
+    def name(self) -> str:
+        """As it follows a kernel's name."""
+        return "_bias" * (self.bias >= 0) + "_add" * (self.added >= 0) + "_" * bool(self.activation) + self.activation
+
+
+def finish_of(epilogue: Epilogue) -> Finish | None:
+    """What an epilogue is; None if libraries have no words for it. Conversions to wider types and one to the type that
+    is stored are part of all: libraries compute in float32."""
+    body = epilogue.body
+    if body is None:
+        return Finish()
+    first, value = len(body.parameters), 0
+    types: list[Type] = [*body.parameters, *(call.dtype for call in body.calls)]
+    found, activation = {"per_n": -1, "full": -1}, ""
+    same, zeros = {k: k for k in range(first)}, set()
+    for number, call in enumerate(body.calls, first):
+        if call.method == "const":
+            if np.frombuffer(call.constant, call.dtype.numpy)[0] == 0:
+                zeros.add(number)
+            continue
+        if call.method == "cast":
+            (source,) = call.operands
+            if not _widens(types[source], types[number]) and not (source == value and number == body.result):
+                return None
+            if source == value:
+                value = number
+            elif source in same:
+                same[number] = same[source]
+            continue
+        others = [k for k in call.operands if k != value]
+        if activation or len(others) != len(call.operands) - 1:
+            return None
+        if call.method in _ACTIVATIONS and not others:
+            activation = call.method
+        elif call.method == "max" and len(others) == 1 and others[0] in zeros:
+            activation = "relu"
+        else:
+            operand = same.get(others[0], 0) if call.method == "add" and len(others) == 1 else 0
+            access = epilogue.operands[operand - 1].access if operand else ""
+            if found.get(access, 0) >= 0:
+                return None
+            found[access] = operand - 1
+        value = number
+    return Finish(found["per_n"], found["full"], activation) if body.result == value else None
+
+
+def _widens(source: Type, target: Type) -> bool:
+    """Whether every number of a type of floats is one of another."""
+    sizes = (ITEMSIZE.get(t.dtype_name, 0) for t in (source, target))
+    low, high = sizes
+    return source.is_floating and target.is_floating and (source is target or 0 < low < high)

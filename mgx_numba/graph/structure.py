@@ -1,0 +1,31 @@
+"""What a body of a kernel computes, to be compared with others at once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from .instruction import Instruction, Return
+from .module import Module
+
+__all__ = ["structure"]
+
+SMALL_BYTES = 64
+"""Of a constant that is known by its value: a scalar, or a vector of few elements."""
+
+
+def structure(body: Module) -> Hashable:
+    """What a module without submodules computes. Operators and shapes count as equal if they are one object, as those
+    of equal layers are in replayed programs: it says nothing once the module is gone, or changed."""
+    places: dict[Instruction, int] = {}
+    rows: list[Hashable] = []
+    for ins in body:
+        places[ins] = len(places)
+        literal: Hashable = None
+        if ins.literal is not None:
+            array = ins.literal.array
+            small = array is not None and array.nbytes <= SMALL_BYTES
+            literal = (array.dtype.name, array.tobytes()) if small and array is not None else id(ins.literal)
+        if not isinstance(ins.op, Return):  # each has one of its own
+            rows.append((literal or id(ins.op), id(ins.shape)))
+        rows.append(tuple([places[i] for i in ins.inputs]))
+    return tuple(rows)

@@ -1,0 +1,154 @@
+"""Instructions that do the same to other values, such as those of equal layers: a plan that is made in a run has the
+rule of the first of them tried, and the steps of the others follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...codegen.launch import Launch
+from ...core.shape import Shape
+from ...graph.instruction import Instruction
+from ...graph.structure import structure
+from ...runtime.plan import Region
+from .buffers import Buffer, View
+from .steps import PendingStep
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+__all__ = ["Derived", "Recipe", "likeness", "recipe"]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What ``make`` has made of the constant that an instruction stands for."""
+
+    source: Instruction
+    make: Callable[[np.ndarray], View]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A view of the buffer of this number: those of operands and lent memory first, then new ones."""
+
+    buffer: int
+    shape: Shape
+    offset: int
+
+    def of(self, buffers: Sequence[Buffer]) -> View:
+        """The view itself."""
+        return View(buffers[self.buffer], self.shape, self.offset)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is derived from the constant that the input of this number is."""
+
+    index: int
+    make: Callable[[np.ndarray], View]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The steps of an instruction, to be had again for one that is alike."""
+
+    steps: Sequence[tuple[Launch, str, Mapping[str, _Place | _Made]]]
+    values: Sequence[_Place]
+    new: Sequence[int]
+
+    def follow(self, low: Lowering, ins: Instruction) -> None:
+        """Append the steps of an instruction with the likeness that this was made for, and register its value."""
+        buffers = [*_buffers(low, ins), *(Buffer(Region.ARENA, 0, size) for size in self.new)]
+        for launch, label, places in self.steps:
+            operands = {name: self._view(low, ins, place, buffers) for name, place in places.items()}
+            low.steps.append(PendingStep(launch, operands, label, ins))
+        views = [place.of(buffers) for place in self.values]
+        low.values[ins] = views if ins.shape.sub_shapes else views[0]
+
+    @staticmethod
+    def _view(low: Lowering, ins: Instruction, place: _Place | _Made, buffers: Sequence[Buffer]) -> View:
+        if isinstance(place, _Place):
+            return place.of(buffers)
+        weights = low.constant_value(ins.inputs[place.index])
+        assert weights is not None
+        return place.make(weights)
+
+
+def likeness(low: Lowering, ins: Instruction) -> Hashable | None:
+    """What is the same of instructions whose steps differ in buffers and in constants alone; None of one that has
+    operands which are no views. Operators and shapes count as equal if they are one object, as in replayed programs."""
+    numbers: dict[int, int] = {}
+    operands = []
+    for source in ins.inputs:
+        view = low.values[source]
+        if not isinstance(view, View):
+            return None
+        operands.append(_seen(view, numbers))
+    lent = tuple([None if view is None else _seen(view, numbers) for view in _lent(low, ins)])
+    bodies = tuple([structure(body) for body in ins.module_args])
+    return id(ins.op), id(ins.shape), tuple(operands), lent, bodies
+
+
+def recipe(
+    low: Lowering, ins: Instruction, steps: Sequence[PendingStep], derived: Mapping[int, Derived]
+) -> Recipe | None:
+    """How to have the steps again that a rule has appended for an instruction; None if some of it is not told by
+    operands and lent memory. ``derived`` are views by identity."""
+    numbers: dict[int, int] = {}
+    for buffer in _buffers(low, ins):
+        numbers.setdefault(id(buffer), len(numbers))
+    known, new = len(numbers), []
+
+    def placed(view: View) -> _Place | None:
+        number = numbers.get(id(view.buffer))
+        if number is None:
+            if view.buffer.region is not Region.ARENA:
+                return None
+            number = numbers[id(view.buffer)] = len(numbers)
+            new.append(view.buffer.bytes)
+        return _Place(number, view.shape, view.offset)
+
+    found = []
+    for step in steps:
+        if step.launch is None:
+            return None
+        places: dict[str, _Place | _Made] = {}
+        for name, view in step.operands.items():
+            made = derived.get(id(view))
+            place = placed(view) if made is None else _made(ins, made)
+            if place is None:
+                return None
+            places[name] = place
+        found.append((step.launch, step.label, places))
+    value: Any = low.values[ins]
+    values = [placed(view) for view in (value if ins.shape.sub_shapes else [value])]
+    if known != len(_buffers(low, ins)) or None in values:
+        return None
+    return Recipe(found, [place for place in values if place is not None], new)
+
+
+def _made(ins: Instruction, derived: Derived) -> _Made | None:
+    return _Made(ins.inputs.index(derived.source), derived.make) if derived.source in ins.inputs else None
+
+
+def _lent(low: Lowering, ins: Instruction) -> list[View | None]:
+    """Memory that is lent to the results of an instruction."""
+    if not ins.shape.sub_shapes:
+        return [low.destinations.get(ins)]
+    elements = {user.op.index: user for user in ins.users if user.name == "get_tuple_elem"}  # type: ignore[attr-defined]
+    return [low.destinations.get(elements[k]) if k in elements else None for k in range(len(ins.shape.sub_shapes))]
+
+
+def _buffers(low: Lowering, ins: Instruction) -> list[Buffer]:
+    """Those of operands and of lent memory, each once."""
+    views = [*(low.values[source] for source in ins.inputs), *_lent(low, ins)]
+    return list({id(view.buffer): view.buffer for view in views if view is not None}.values())
+
+
+def _seen(view: View, numbers: dict[int, int]) -> Hashable:
+    buffer = view.buffer
+    return view.shape, view.offset, buffer.region, numbers.setdefault(id(buffer), len(numbers))
