@@ -191,7 +191,8 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     """The images that a convolution reads in the place of its input."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, filled.step, filled.block, low.origin(ins))
+    how = filled.channels, filled.before, filled.step, filled.block
+    launch = filled_channels_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
