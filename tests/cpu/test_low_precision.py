@@ -260,7 +260,7 @@ def test_transposed_convolutions_of_quantised_values_are_products_of_integers(
     assert not host_steps(p)
     assert any("uint8" in kernel.name and "tile" in kernel.name for kernel in p.kernels()) == (zero == 0)
     apart = np.abs(np.asarray(p.run({"x": x})[0]).astype(int) - expected)
-    assert 20 < expected.std() and apart.max() <= 1 and np.mean(apart) < 0.01
+    assert expected.std() > 20 and apart.max() <= 1 and np.mean(apart) < 0.01
 
 
 def test_products_of_values_that_are_quantised_as_they_come() -> None:
