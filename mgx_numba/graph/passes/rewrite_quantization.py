@@ -11,11 +11,11 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
 from .rewriter import RulePass
-from .rules.quantized import EIGHT_BITS
+from .rules.quantized import EIGHT_BITS, INT8
 
 __all__ = ["RewriteQuantization"]
 
-SUMS = frozenset({"quant_dot", "quant_convolution"})
+SUMS = frozenset({"quant_dot", "quant_convolution", "quant_convolution_backwards"})
 EPILOGUES = frozenset(
     "add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear"
     " gelu_erf gelu_tanh erf tanh sigmoid silu leaky_relu".split()
@@ -30,14 +30,18 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
     """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates.
 
     With ``fast_math`` what becomes of sums of products in 8 bits is multiplied by the inverse of a constant scale, as
-    ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one.
+    ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one. What
+    is made of 8 bits has one factor, too, if each of these numbers becomes the same by it.
     """
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
     value, step = b.convert(x, wide), b.convert(scale, wide)
     inverse = _inverse(step) if m.options.fast_math and _of_sums(x) else None
+    requantized = None if target.is_floating or inverse is not None else _requantized(b, value, step)
     if inverse is not None:
         value = _times(b, value, b.constant(inverse, step.shape))
+    elif requantized is not None:
+        value = requantized
     elif uniform_value(scale) != 1:
         value = b.op("div", value, step)
     if not target.is_floating:
@@ -65,6 +69,29 @@ def _of_sums(value: Instruction) -> bool:
         elif ins.shape.type not in EIGHT_BITS:
             return False
     return False
+
+
+def _requantized(b: RewriteBuilder, value: Instruction, step: Instruction) -> Instruction | None:
+    """``value / step`` of dequantised numbers of 8 bits as one product, if it rounds alike for each of them."""
+    divisor = uniform_value(step)
+    if value.name != "mul" or value.shape.type is not Type.float_type or divisor is None:
+        return None
+    computed, constant = sorted(value.inputs, key=is_constant)
+    scale, point, held = uniform_value(constant), 0, computed
+    while held.name == "convert" and held.shape.type in (Type.float_type, Type.int32_type):
+        held = held.inputs[0]
+        if held.name == "sub" and held.shape.type is Type.int32_type and uniform_value(held.inputs[1]) is not None:
+            point += int(uniform_value(held.inputs[1]) or 0)
+            held = held.inputs[0]
+    if held.shape.type not in INT8 or scale is None:
+        return None
+    limits = np.iinfo(held.shape.type.numpy)
+    numbers = np.arange(limits.min, limits.max + 1).astype(np.float32) - np.float32(point)
+    with np.errstate(all="ignore"):
+        factor = np.float32(float(scale) / float(divisor))
+        divided = np.rint(numbers * np.float32(scale) / np.float32(divisor))
+        alike = np.array_equal(np.rint(numbers * factor), divided)
+    return b.op("mul", computed, b.scalar(factor, computed)) if alike else None
 
 
 def _times(b: RewriteBuilder, value: Instruction, factor: Instruction) -> Instruction:
