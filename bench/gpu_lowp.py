@@ -6,7 +6,8 @@
 int8, float8 and float16, first checked (integers to the last bit); the rate beside the peak of the type, the least
 bytes beside a copy. ``--tiles``: every tile instead of the chosen one. ``models``: whole networks in float16, and in
 8 bits with float16 for the rest, as they take turns; the error is that of the results to our float32. ``weights``: one
-row times weights of 4 bits in blocks.
+row times weights of 4 bits in blocks, some matrices as one, and one after the other beside kernels that copy as many
+bytes and such that do next to nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import gc
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.transfers import to_device
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
@@ -45,6 +47,8 @@ FAST = TargetOptions(fast_math=True)
 DECODER = ((4096, 4096), (11008, 4096), (4096, 11008))
 """Columns and rows of weights: a square one, and those of a decoder of 7 billion parameters."""
 BLOCKS = (32, 128)
+ROTATED_BYTES = 192 << 20
+"""Codes that are read one after the other: some times as many as that cache holds."""
 TOGETHER = 8
 """Matrices: those of the smallest shape are some times as large as the second-level cache of an H100 (50 MiB)."""
 
@@ -170,34 +174,78 @@ def plain_literals(program: Program) -> list[Instruction]:
     return sorted(held, key=lambda i: -i.shape.elements)
 
 
+def in_a_row(count: int, build: Callable[[Module, int], Instruction]) -> float:
+    """Seconds of one of ``count`` kernels that a graph runs one after the other, each on operands of its own."""
+    program, rng = Program(), np.random.default_rng(0)
+    program.main.add_return([build(program.main, k) for k in range(count)])
+    made = GpuProgram(program, FAST)
+    assert made.executable is not None
+    steps = [s for s in made.executable.plan.steps if isinstance(s, Step)]
+    if len(steps) != count:
+        raise RuntimeError(f"{len(steps)} kernels instead of {count}")
+    engine, given = made.executable.engine, made.executable.plan.parameters
+    inputs = [to_device(engine, np.resize(rng.standard_normal(1 << 20).astype(p.dtype), p.lens), p.name) for p in given]
+    return min(made.executable.seconds(inputs) for _ in range(ROUNDS)) / count
+
+
+def nbits_product(
+    m: Module, x: Instruction, columns: int, block: int, rng: np.random.Generator, more: int = 0
+) -> Instruction:
+    """``x`` times random weights of 4 bits; ``more`` makes them others."""
+    lens = (columns, x.shape.lens[1] // block)
+    literals: list[np.ndarray] = [
+        np.resize(rng.integers(0, 256, (1 << 20) + more).astype(np.uint8), (*lens, block // 2)),
+        np.resize(rng.uniform(0.001, 0.1, (1 << 16) + more).astype(np.float32), lens),
+    ]
+    return m.add_instruction("matmul_nbits", [x, *map(m.add_literal, literals)], bits=4, block_size=block)
+
+
+def alone(columns: int, depth: int, block: int) -> dict[str, float]:
+    """Seconds of one product whose weights come from memory, of a kernel that copies as many bytes, and of one that
+    does next to nothing."""
+    rng, shared = np.random.default_rng(0), dict[Module, Instruction]()
+
+    def product(m: Module, k: int) -> Instruction:
+        if m not in shared:
+            shared[m] = m.add_parameter("x", Shape(F16, (1, depth)))
+        return nbits_product(m, shared[m], columns, block, rng, k)
+
+    def copied(elements: int) -> Callable[[Module, int], Instruction]:
+        return lambda m, k: m.add_instruction("relu", [m.add_parameter(f"x{k}", Shape(F16, (elements,)))])
+
+    count = -(-ROTATED_BYTES // (columns * depth // 2))
+    moved = columns * depth // 2 + 4 * columns * depth // block
+    return {
+        "product": in_a_row(count, product),
+        "copying": in_a_row(count, copied(moved // 4)),
+        "nothing": in_a_row(count, copied(8)),
+    }
+
+
 def weights() -> list[dict[str, Any]]:
     """One row times weights of 4 bits, beside a copy: several matrices as one of so many more columns, since a single
-    one stays in the second-level cache from one run to the next."""
+    one stays in the second-level cache from one run to the next; and `alone`."""
     rate, found = copy_rate(), []
     rng = np.random.default_rng(0)
     for columns, depth in DECODER:
         for block in BLOCKS:
             program = Program()
             m = program.main
-            lens = (TOGETHER * columns, depth // block)
-            literals: list[np.ndarray] = [
-                np.resize(rng.integers(0, 256, 1 << 20).astype(np.uint8), (*lens, block // 2)),
-                np.resize(rng.uniform(0.001, 0.1, 1 << 16).astype(np.float32), lens),
-            ]
             x = m.add_parameter("x", Shape(F16, (1, depth)))
-            held = [m.add_literal(values) for values in literals]
-            m.add_return([m.add_instruction("matmul_nbits", [x, *held], bits=4, block_size=block)])
+            m.add_return([nbits_product(m, x, TOGETHER * columns, block, rng)])
             made = GpuProgram(program, FAST)
             assert made.executable is not None
             (step,) = (s for s in made.executable.plan.steps if isinstance(s, Step))
             (seconds,) = made.executable.time_steps([random(rng, F16, (1, depth))])
-            part = step.bytes / seconds / rate
+            part, single = step.bytes / seconds / rate, alone(columns, depth, block)
             print(
                 f"{columns} x {depth}, blocks of {block:3}: {1e6 * seconds / TOGETHER:6.2f} us each,"
-                f" {step.bytes / seconds / 1e9:.0f} GB/s, {100 * part:.0f}% of a copy's",
+                f" {step.bytes / seconds / 1e9:.0f} GB/s, {100 * part:.0f}% of a copy's; alone"
+                f" {', '.join(f'{1e6 * t:.2f} ({what})' for what, t in single.items())}",
                 flush=True,
             )
             found.append({"columns": columns, "depth": depth, "block": block, "seconds": seconds, "of_copy": part})
+            found[-1] |= single
     return found
 
 
