@@ -110,7 +110,8 @@ def quantized_convolution() -> tuple[Program, dict[str, np.ndarray]]:
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
     transposed = kind.startswith("transposed")
-    channels, name = 3 if kind == "few" else 24, "convolution_backwards" if transposed else "convolution"
+    channels = {"few": 3, "32 channels": 32}.get(kind, 24)
+    name = "convolution_backwards" if transposed else "convolution"
     kernel = {"1x1": 1, "5x5": 5, "5x5 by 2": 5, "7x7 by 2": 7, "transposed 2x2 by 2": 2}.get(kind, 3)
     stride = (2, 2) if kind.endswith("by 2") else (1, 1)
     groups = {"grouped": 2, "depthwise": channels}.get(kind, 1)
@@ -154,6 +155,7 @@ CASES = {
     "conv_winograd_2x2_5x5": lambda: convolution("5x5"),
 }
 CASES |= {f"{name}_stored": case for name, case in CASES.items() if "winograd" in name}
+CASES["conv_winograd_2x2_tiles"] = lambda: convolution("32 channels")
 CASES |= {f"conv_winograd_4x4{stored}_strided": lambda: convolution("5x5 by 2") for stored in ("", "_stored")}
 CASES |= {f"conv_winograd_3x3_4x4{stored}_strided": lambda: convolution("7x7 by 2") for stored in ("", "_stored")}
 
