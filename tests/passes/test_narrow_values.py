@@ -7,10 +7,11 @@ import pytest
 
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
-from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.base import Options, run_passes
 from mgx_numba.graph.passes.narrow_residuals import NarrowResiduals
 from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.passes.truncate_float import TruncateFloat
+from mgx_numba.targets.cpu.capabilities import pass_options as cpu_options
 from mgx_numba.targets.gpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
@@ -20,6 +21,7 @@ from .test_quantize import quantized, weights
 
 GPU = pass_options(TargetOptions(fast_math=True))
 """What the ``gpu`` target tells its passes."""
+CPU = cpu_options(TargetOptions(fast_math=True))
 FLOAT, HALF, U8, I8 = Type.float_type, Type.half_type, Type.uint8_type, Type.int8_type
 
 
@@ -29,17 +31,20 @@ def stream(g: Graph, *lens: int) -> tuple[Instruction, Instruction]:
     return x, g.op("add", x, g.op("relu", quantized(g, x, 0.01, 99)))
 
 
-def test_sums_of_images_are_read_in_8_bits() -> None:
+@pytest.mark.parametrize("options", [CPU, GPU], ids=["cpu", "gpu"])
+def test_sums_of_images_are_read_in_8_bits(options: Options) -> None:
     g = Graph()
     _, total = stream(g, 2, 3, 4, 5)
-    after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=0.0051)
+    after = check(g.ret(total), NarrowResiduals(), options=options, atol=0.0051)
     assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
 
 
-def test_other_sums_are_read_in_16_bits() -> None:
+def test_other_sums_are_read_in_16_bits_where_kernels_do_so() -> None:
     g = Graph()
     _, total = stream(g, 7, 5)
-    after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=1e-3)
+    program = g.ret(total)
+    assert str(check(program, NarrowResiduals(), options=CPU)) == str(program)
+    after = check(program, NarrowResiduals(), options=GPU, atol=1e-3)
     assert {u.name: u.shape.type for u in find(after, "tanh").users} == {"quantizelinear": U8, "convert": HALF}
 
 
