@@ -30,7 +30,7 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 class NarrowResiduals(Pass):
     """``quantize(x)``, ``f(x)`` -> ``f(dequantize(quantize(x)))`` of images, ``f(float(half(x)))`` of other values.
 
-    Only with ``fast_math``, since ``f`` sees fewer bits. Results of the program keep all bits.
+    Only with ``fast_math``, since ``f`` sees fewer bits, and to float8 only where it is multiplied. Results of the program keep all bits.
     """
 
     name = "narrow_residuals"
@@ -54,8 +54,10 @@ class NarrowResiduals(Pass):
         others = [u for u in users if u not in same and u.shape.type is not Type.half_type]
         if not others or any(isinstance(u.op, Return) or not u.op.pointwise or u.module is not module for u in users):
             return
-        image, capabilities = source.shape.ndim == IMAGE, options.capabilities
-        if not image and (capabilities is None or not capabilities.float16_residuals):
+        can = options.capabilities
+        if source.shape.ndim != IMAGE and (can is None or not can.float16_residuals):
+            return
+        if quantized.shape.type.is_floating and (can is None or not can.float8_products):
             return
         b = RewriteBuilder(module, min(users, key=order.__getitem__))
         wide = _rounded(b, source, known, same)
