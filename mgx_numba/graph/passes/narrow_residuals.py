@@ -30,7 +30,8 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 class NarrowResiduals(Pass):
     """``quantize(x)``, ``f(x)`` -> ``f(dequantize(quantize(x)))`` of images, ``f(float(half(x)))`` of other values.
 
-    Only with ``fast_math``, since ``f`` sees fewer bits, and to float8 only where it is multiplied. Results of the program keep all bits.
+    Only with ``fast_math``, since ``f`` sees fewer bits, and in float8 only where kernels multiply that. Results of the
+    program keep all bits.
     """
 
     name = "narrow_residuals"
