@@ -7,11 +7,12 @@ import pytest
 
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
-from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.base import Options, run_passes
 from mgx_numba.graph.passes.narrow_residuals import NarrowResiduals
 from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
 from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.passes.truncate_float import TruncateFloat
+from mgx_numba.targets.cpu.capabilities import pass_options as cpu_options
 from mgx_numba.targets.gpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
@@ -21,6 +22,7 @@ from .test_quantize import quantized, weights
 
 GPU = pass_options(TargetOptions(fast_math=True))
 """What the ``gpu`` target tells its passes."""
+CPU = cpu_options(TargetOptions(fast_math=True))
 FLOAT, HALF, U8, I8 = Type.float_type, Type.half_type, Type.uint8_type, Type.int8_type
 
 
@@ -30,10 +32,11 @@ def stream(g: Graph, *lens: int) -> tuple[Instruction, Instruction]:
     return x, g.op("add", x, g.op("relu", quantized(g, x, 0.01, 99)))
 
 
-def test_sums_of_images_are_read_in_8_bits() -> None:
+@pytest.mark.parametrize("options", [CPU, GPU], ids=["cpu", "gpu"])
+def test_sums_of_images_are_read_in_8_bits(options: Options) -> None:
     g = Graph()
     _, total = stream(g, 2, 3, 4, 5)
-    after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=0.0051)
+    after = check(g.ret(total), NarrowResiduals(), options=options, atol=0.0051)
     assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
 
 
@@ -43,7 +46,9 @@ def test_sums_of_images_are_read_in_float8_where_they_are_quantised_so() -> None
     x = g.op("tanh", g.param("x", [2, 3, 6, 6]))
     pooled = g.op("pooling", x, mode="max", lengths=(3, 3), padding=(1, 1), stride=(2, 2), dilations=(1, 1))
     total = g.op("add", pooled, g.op("relu", in_float8(g, pooled, 0.01)))
-    after = check(g.ret(total), NarrowResiduals(), SimplifyQdq(), options=GPU, atol=0.04)
+    program = g.ret(total)
+    assert str(check(program, NarrowResiduals(), options=CPU)) == str(program)
+    after = check(program, NarrowResiduals(), SimplifyQdq(), options=GPU, atol=0.04)
     assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
     assert find(after, "pooling").shape.type is Type.fp8e4m3fn_type
 
@@ -62,10 +67,12 @@ def in_float8(g: Graph, x: Instruction, step: float) -> Instruction:
     return g.op("dequantizelinear", g.op("quantizelinear", x, scale, out_type=Type.fp8e4m3fn_type), scale)
 
 
-def test_other_sums_are_read_in_16_bits() -> None:
+def test_other_sums_are_read_in_16_bits_where_kernels_do_so() -> None:
     g = Graph()
     _, total = stream(g, 7, 5)
-    after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=1e-3)
+    program = g.ret(total)
+    assert str(check(program, NarrowResiduals(), options=CPU)) == str(program)
+    after = check(program, NarrowResiduals(), options=GPU, atol=1e-3)
     assert {u.name: u.shape.type for u in find(after, "tanh").users} == {"quantizelinear": U8, "convert": HALF}
 
 

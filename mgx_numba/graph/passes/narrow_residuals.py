@@ -2,7 +2,7 @@
 
 Of the sums of a residual stream there would be two forms in memory, of which the one in 8 bits is the smaller part.
 What reads such a value besides takes it dequantised where it is an image, as ONNX Runtime's quantiser and TensorRT let
-additions; elsewhere, in float16.
+additions; elsewhere in float16, on targets whose kernels do best so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 class NarrowResiduals(Pass):
     """``quantize(x)``, ``f(x)`` -> ``f(dequantize(quantize(x)))`` of images, ``f(float(half(x)))`` of other values.
 
-    Only with ``fast_math``, since ``f`` sees fewer bits. Results of the program keep all bits.
+    Only with ``fast_math``, since ``f`` sees fewer bits, and in float8 only where kernels multiply that. Results of the
+    program keep all bits.
     """
 
     name = "narrow_residuals"
@@ -41,9 +42,11 @@ class NarrowResiduals(Pass):
         order = {ins: k for k, ins in enumerate(module)}
         for ins in order:
             if ins.name == "quantizelinear" and ins.module is module and not ins.shape.is_dynamic:
-                self._narrow(module, ins, order)
+                self._narrow(module, ins, order, options)
 
-    def _narrow(self, module: Module, quantized: Instruction, order: Mapping[Instruction, int]) -> None:
+    def _narrow(
+        self, module: Module, quantized: Instruction, order: Mapping[Instruction, int], options: Options
+    ) -> None:
         source, known = quantized.inputs[0], parameters(quantized)
         if known is None or isinstance(source.op, Parameter) or is_constant(source):
             return
@@ -51,6 +54,11 @@ class NarrowResiduals(Pass):
         same = [u for u in users if u.name == "quantizelinear" and parameters(u) == known]
         others = [u for u in users if u not in same and u.shape.type is not Type.half_type]
         if not others or any(isinstance(u.op, Return) or not u.op.pointwise or u.module is not module for u in users):
+            return
+        can = options.capabilities
+        if source.shape.ndim != IMAGE and (can is None or not can.float16_residuals):
+            return
+        if quantized.shape.type.is_floating and (can is None or not can.float8_products):
             return
         b = RewriteBuilder(module, min(users, key=order.__getitem__))
         wide = _rounded(b, source, known, same)

@@ -12,15 +12,13 @@ bfloat16 of that again: tensor cores take these as they are."""
 
 BEFORE = {
     "rewrite_softmax": "rewrite_attention",
-    "simplify_qdq": "narrow_residuals",
     "layout_convolution": "split_channel_groups",
     "fuse_contraction": "round_once",
     "fuse_reduce": "fuse_attention_epilogue",
 }
 """Passes of this target alone, by the one that each comes before: attention that has no kernel is written out before
-what it is made of is looked at, what is in 8 bits is settled before contractions of integers are made, what
-channels-last values are seen as before these are made, what is in 16 bits before regions are made of the rest, and what
-attention's kernel quantises before other kernels would."""
+what it is made of is looked at, what channels-last values are seen as before these are made, what is in 16 bits before
+regions are made of the rest, and what attention's kernel quantises before other kernels would."""
 
 PASSES: tuple[str, ...] = tuple(
     name for own in OF_COMPILERS for name in (BEFORE.get(own), own) if name is not None and name not in WITHOUT_KERNEL
