@@ -9,7 +9,7 @@ the product makes it, in every run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import ml_dtypes
@@ -233,4 +233,4 @@ def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedCol
         lens, steps = tuple(n for n, _ in moving), tuple(s for _, s in moving)
         found = OrderedColumns(dtype, lens or (1,), steps or (0,), problem.n, strides[-1], problem.k, strides[rank])
     stored = dtype == "bfloat16" and placed.constant and placed.any_order and found.depth % POSITIONS == 0
-    return OrderedColumns(**{**found.__dict__, "stored": stored})
+    return replace(found, stored=stored)
