@@ -112,8 +112,6 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     sums_in_turns(sums, ROW, PART, LANES)
                                          the same of columns that lie in turns (`contraction.placed.in_turns`): the
                                          thread's own sums, from column q LANES on
-    give_registers(COUNT)                from here on a thread of the warpgroup has this many registers, fewer than
-    take_registers(COUNT)                before; or more, which others have given
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick

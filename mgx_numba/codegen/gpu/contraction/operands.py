@@ -168,13 +168,14 @@ class ConvolutionOperands:
         return RowPlace(inside, buffer.emit(self._pixel.offset(0, indices)), starts, indices[0])
 
     def step(self, buffer: CodeBuffer, k: str) -> None:
-        """See `ProductOperands.step`."""
-        tap = buffer.emit(f"idiv({k}, {self._channels})")
+        """See `ProductOperands.step`. Divisions of 64 bits would be calls, beside which ptxas lets no products of
+        warpgroups run on."""
+        tap = buffer.emit(f"idiv32({k}, {self._channels})")
         self._channel = buffer.emit(f"{k} - {tap} * {self._channels}")
         self._valid = buffer.emit(f"{k} < depth")
-        plane = buffer.emit(f"idiv({tap}, {self._taps[2]})")
+        plane = buffer.emit(f"idiv32({tap}, {self._taps[2]})")
         last = buffer.emit(f"{tap} - {plane} * {self._taps[2]}")
-        first = buffer.emit(f"idiv({plane}, {self._taps[1]})")
+        first = buffer.emit(f"idiv32({plane}, {self._taps[1]})")
         middle = buffer.emit(f"{plane} - {first} * {self._taps[1]}")
         self._reach = [buffer.emit(f"{t} * {d}") for t, d in zip((first, middle, last), self._dilation)]
 
@@ -184,7 +185,7 @@ class ConvolutionOperands:
         for d, (start, reach) in enumerate(zip(place.starts, self._reach)):
             if self.problem.transposed:
                 distance = buffer.emit(f"{start} - {reach}")
-                at = buffer.emit(f"idiv(imax({distance}, 0), {self._stride[d]})")
+                at = buffer.emit(f"idiv32(imax({distance}, 0), {self._stride[d]})")
                 conditions.append(f"({at} * {self._stride[d]} == {distance})")
             else:
                 at = buffer.emit(f"{start} + {reach}")

@@ -9,7 +9,7 @@ the product makes it, in every run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import ml_dtypes
@@ -34,9 +34,6 @@ THREADS = 256
 """Threads of a block. No figures kept."""
 COLUMNS = 64
 """Columns of a block, which are read 256 bytes at a time where they lie side by side. No figures kept."""
-PITCH = POSITIONS + 1
-"""Words from one column of a slice to the next in a block's memory: the columns of a warp then lie in different
-banks."""
 PIECES = 8
 """Vectors of 16 bytes of a column's slice."""
 LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
@@ -138,7 +135,7 @@ class OrderedColumns:
             "slice = block_index(0)",
             f"first = block_index(1) * {COLUMNS}",
             "plane = block_index(2)",
-            f"tile = shared_float32({COLUMNS * PITCH})",
+            f"tile = shared_{self.dtype}({COLUMNS * self._pitch * (4 // ITEMSIZE[self.dtype])})",
         ):
             buffer.line(line)
         places = planes.split(buffer, "plane")
@@ -153,54 +150,70 @@ class OrderedColumns:
         return Launch(kernel, values, grid, 0, self.moved)
 
     def _read(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of a tile, along what is contiguous; what lies outside is 0."""
+        """Emit the loads of a tile, along what is contiguous, and its stores to the block's memory, of halves high ones
+        before low ones; what lies outside is 0."""
         across = self.apart == 1
+        length = COLUMNS if across else POSITIONS
+        buffer.line(f"other = idiv32(thread, {length})")
+        buffer.line(f"inner = thread - other * {length}")
         found = []
         for turn in range(COLUMNS * POSITIONS // THREADS):
-            item = buffer.emit(f"thread + {turn * THREADS}")
-            length = COLUMNS if across else POSITIONS
-            other = buffer.emit(f"idiv32({item}, {length})")
-            inner = buffer.emit(f"{item} - {other} * {length}")
-            column, position = (inner, other) if across else (other, inner)
+            other = buffer.emit(f"other + {turn * (THREADS // length)}")
+            column, position = ("inner", other) if across else (other, "inner")
             n, k = buffer.emit(f"first + {column}"), buffer.emit(f"slice * {POSITIONS} + {position}")
             place = f"imin({k}, depth - 1) * step + imin({n}, columns - 1) * apart"
+            inside = buffer.emit(f"({k} < depth) & ({n} < columns)")
             value = buffer.emit(f"load(r_w, {place}, 1)")
-            found.append((f"{column} * {PITCH} + {position}", f"({k} < depth) & ({n} < columns)", value))
-        for at, inside, value in found:
-            buffer.line(f"store(tile, {at}, where({inside}, {value}, const_float32(0, 1)))")
+            found.append((f"{column} * {self._pitch} + {position}", f"where({inside}, {value}, const_float32(0, 1))"))
+        if self.dtype == "float32":
+            for at, value in found:
+                buffer.line(f"store(tile, {at}, {value})")
+            return
+        for two in zip(found[::2], found[1::2]):
+            halves = _halves(buffer, buffer.emit(f"join2({two[0][1]}, {two[1][1]})"))
+            for lane, (at, _) in enumerate(two):
+                for below, half in enumerate(halves):
+                    one = f"splat(extract({half}, {lane}), 1)"
+                    buffer.line(f"store(tile, {below * COLUMNS * self._pitch} + {at}, {one})")
 
     def _write(self, buffer: CodeBuffer) -> None:
         """Emit the stores of whole vectors."""
         elements = SLICE_BYTES // PIECES // ITEMSIZE[self.dtype]
+        buffer.line(f"line = idiv32(thread, {PIECES})")
+        buffer.line(f"piece = thread - line * {PIECES}")
         for turn in range(COLUMNS * PIECES // THREADS):
-            item = buffer.emit(f"thread + {turn * THREADS}")
-            column = buffer.emit(f"idiv32({item}, {PIECES})")
-            piece = buffer.emit(f"{item} - {column} * {PIECES}")
+            column = buffer.emit(f"line + {turn * (THREADS // PIECES)}")
             place = (
-                f"((plane * columns + first + {column}) * slices + slice) * {PIECES * elements} + {piece} * {elements}"
+                f"((plane * columns + first + {column}) * slices + slice) * {PIECES * elements} + piece * {elements}"
             )
             with buffer.block(f"if first + {column} < columns:"):
                 if self.dtype == "float32":
-                    value = f"load(tile, {column} * {PITCH} + {piece} * {elements}, {elements})"
-                    buffer.line(f"store_aligned(p_to, {place}, {value})")
-                    continue
-                start = buffer.emit(f"{column} * {PITCH} + imod({piece}, {PIECES // 2}) * 2")
-                pairs = [buffer.emit(f"load(tile, {start} + {8 * thread}, 2)") for thread in range(4)]
-                given = buffer.emit(f"join4({', '.join(pairs)})")
-                near = _clipped(given, LARGEST, elements)
-                finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {elements}))")
-                high = buffer.emit(f"round_bfloat16(where({finite}, {near}, {given}))")
-                rest = f"where({finite}, sub({given}, cast_float32({high})), const_float32(0, {elements}))"
-                low = buffer.emit(f"round_bfloat16({_clipped(buffer.emit(rest), LARGEST_REST, elements)})")
-                with buffer.block(f"if {piece} < {PIECES // 2}:"):
-                    buffer.line(f"store_aligned(p_to, {place}, {high})")
-                with buffer.block("else:"):
-                    buffer.line(f"store_aligned(p_to, {place}, {low})")
+                    value = f"load(tile, {column} * {self._pitch} + piece * {elements}, {elements})"
+                else:  # `place_in_slice`: pairs of each of four threads
+                    below = f"idiv(piece, {PIECES // 2}) * {COLUMNS}"
+                    start = buffer.emit(f"({below} + {column}) * {self._pitch} + imod(piece, {PIECES // 2}) * 2")
+                    pairs = [f"load_aligned(tile, {start} + {8 * thread}, 2)" for thread in range(4)]
+                    value = f"join4({', '.join(pairs)})"
+                buffer.line(f"store_aligned(p_to, {place}, {value})")
+
+    @property
+    def _pitch(self) -> int:
+        """Elements from one column of a slice to the next in a block's memory: an odd number of words, so that the
+        columns of a warp lie in different banks."""
+        return POSITIONS + 4 // ITEMSIZE[self.dtype]
 
 
-def _clipped(value: str, most: float, lanes: int) -> str:
-    """A value no larger than ``most``, whatever its sign, in the text."""
-    return f"min(max({value}, const_float32({-most!r}, {lanes})), const_float32({most!r}, {lanes}))"
+def _halves(buffer: CodeBuffer, given: str) -> tuple[str, str]:
+    """Emit the halves of two lanes, see `in_halves`."""
+    finite = buffer.emit(f"lt(abs({given}), const_float32(INF, 2))")
+    high = buffer.emit(f"round_bfloat16(where({finite}, {_clipped(given, LARGEST)}, {given}))")
+    rest = buffer.emit(f"where({finite}, sub({given}, cast_float32({high})), const_float32(0, 2))")
+    return high, buffer.emit(f"round_bfloat16({_clipped(rest, LARGEST_REST)})")
+
+
+def _clipped(value: str, most: float) -> str:
+    """Two lanes no larger than ``most``, whatever their sign, in the text."""
+    return f"min(max({value}, const_float32({-most!r}, 2)), const_float32({most!r}, 2))"
 
 
 def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedColumns:
@@ -220,4 +233,4 @@ def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedCol
         lens, steps = tuple(n for n, _ in moving), tuple(s for _, s in moving)
         found = OrderedColumns(dtype, lens or (1,), steps or (0,), problem.n, strides[-1], problem.k, strides[rank])
     stored = dtype == "bfloat16" and placed.constant and placed.any_order and found.depth % POSITIONS == 0
-    return OrderedColumns(**{**found.__dict__, "stored": stored})
+    return replace(found, stored=stored)

@@ -33,9 +33,7 @@ from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
-    ARRIVAL,
     EARLY_REGISTERS,
-    GATHERED,
     SLICE_BYTES,
     STEP_BYTES,
     TileQuestion,
@@ -79,7 +77,7 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     split = text.splits > 1
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}" * (not split)
-    tile, values, threads = text.tile, text.arguments.values, text.threads
+    tile, values, threads = text.tile, text.arguments.values, text.tile.threads
     name = f"{kind}_{how}_{problem.types.out}{work}_kernel"
     launch = Launch(
         kernel=gpu_kernel(name, lines, threads, len(values), blocks=tile.blocks, cluster=text.sharing.blocks),
@@ -110,8 +108,7 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
         turned = False
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    arrival = GATHERED if parts and not isinstance(problem, GemmProblem) else ARRIVAL
-    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts, arrival)
+    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts)
 
 
 class WarpgroupText(ContractionText):
@@ -258,16 +255,13 @@ class WarpgroupText(ContractionText):
             buffer.line("tensor_prefetch(map_w)")
         together = "cluster_barrier()" if self.sharing.blocks > 1 else "barrier()"
         buffer.line(together)
-        with buffer.block(f"if warp >= {tile.consumers // WARP}:"):
-            self._share_registers(buffer, producer=True)
-            with buffer.block(f"if thread == {tile.consumers}:"):
-                self._begin_ring(buffer)
-                with buffer.block("while tile < tiles:"):
-                    self._place(buffer)
-                    self._produce(buffer)
-                    buffer.line("tile = tile + stride")
+        with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
+            self._begin_ring(buffer)
+            with buffer.block("while tile < tiles:"):
+                self._place(buffer)
+                self._produce(buffer)
+                buffer.line("tile = tile + stride")
         with buffer.block("else:"):
-            self._share_registers(buffer, producer=False)
             for line in (
                 "grid_wait()",
                 "lane = thread - warp * 32",
@@ -282,11 +276,6 @@ class WarpgroupText(ContractionText):
         if self.sharing.blocks > 1:  # no block ends before all that comes from another one is there
             buffer.line(together)
         return buffer.lines
-
-    @property
-    def threads(self) -> int:
-        """Those of a block."""
-        return self.tile.threads
 
     @property
     def halves(self) -> bool:
@@ -310,9 +299,6 @@ class WarpgroupText(ContractionText):
 
     def _question(self, placed: PlacedRequest) -> TileQuestion:
         return tile_question(placed)
-
-    def _share_registers(self, buffer: CodeBuffer, producer: bool) -> None:
-        """Emit what gives the registers of the producer's warps to the others; none do here."""
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""

@@ -24,7 +24,7 @@ from ..architecture import WARP
 from .placed import PlacedRequest
 from .right_columns import POSITIONS, OrderedColumns, ordered_columns, place_in_slice
 from .wgmma import Part, WarpgroupText, tile_question, warpgroup_launches
-from .wgmma_tiles import PART_SLICES, PRODUCER_REGISTERS, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
+from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
 
 __all__ = ["parts_solution", "parts_tiles"]
 
@@ -51,11 +51,6 @@ class _PartsText(WarpgroupText):
 
     arrivals = 4  # a warp's, which reads a stage by its own loads
 
-    @property
-    def threads(self) -> int:
-        """See `WarpgroupText.threads`: the producer is a whole warpgroup where it gives registers to the others."""
-        return self.tile.part_threads
-
     def _right_dtype(self) -> str:
         return "bfloat16"
 
@@ -75,11 +70,6 @@ class _PartsText(WarpgroupText):
                 (d, self.arguments.integer(f"halves{d}", stride)) for d, stride in enumerate(strides) if stride
             ]
         super()._map_right(axes, box)
-
-    def _share_registers(self, buffer: CodeBuffer, producer: bool) -> None:
-        if self.tile.part_threads > self.tile.threads:
-            word, count = ("give", PRODUCER_REGISTERS) if producer else ("take", self.tile.part_registers)
-            buffer.line(f"{word}_registers({count})")
 
     def _consume(self, buffer: CodeBuffer) -> None:
         columns, long = self.tile.columns, -(-self._question(self.placed).slices // self.splits) > PART_SLICES

@@ -32,11 +32,11 @@ EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
 the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
 
 
-PRODUCER_REGISTERS, MOST_TAKEN = 40, 240
-"""Registers of the producer's threads where it gives others to warpgroups, and those that these take at most."""
-HALVING_REGISTERS = 72
-"""Registers besides sums of a thread that multiplies float32 in parts: 16 words that are multiplied, 16 of the next
-slice, 16 that these are made of, and places."""
+HALVING_REGISTERS, KEPT_REGISTERS = 54, 8
+"""Registers besides sums of a thread that multiplies float32 in parts: for 16 words that are multiplied, 16 of the next
+slice, 16 that these are made of, and places. With fewer ptxas lets products wait for one another. Where sums are kept
+twice, it may keep some of them in local memory: with 160, and 200 bytes of that, 3072 by 768 by 3072 takes 71 us on an
+H200, where 128 sums and none take 110."""
 PART_SLICES = 32
 """Slices of float32 in parts that tensor cores add up; longer sums are added to by ordinary additions. Each of the six
 instructions of a slice may cut off the last bit of a sum."""
@@ -96,26 +96,12 @@ class WarpgroupTile:
             return AHEAD
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
-    @property
-    def part_threads(self) -> int:
-        """Threads of a block that multiplies parts of float32 (`wgmma_parts`): the producer is a warpgroup where there
-        are several others, so that it can give them registers."""
-        return self.threads if self.rows == 64 else self.consumers + WARPGROUP
-
-    @property
-    def part_registers(self) -> int:
-        """Registers of a thread that multiplies in such a block."""
-        groups = self.part_threads // WARPGROUP
-        if self.part_threads == self.threads:
-            warps = -(-self.threads // WARP // PARTS) * self.blocks
-            return min(MOST_REGISTERS, PART_REGISTERS // (WARP * warps))
-        each = PART_REGISTERS // (WARP * groups * self.blocks) // 8 * 8
-        return min(MOST_TAKEN, (each * groups - PRODUCER_REGISTERS) // (groups - 1) // 8 * 8)
-
     def fits_parts(self, slices: int) -> bool:
         """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`."""
-        sums = self.columns // 2 * (2 if slices > PART_SLICES else 1)
-        return sums + HALVING_REGISTERS <= self.part_registers
+        least = HALVING_REGISTERS
+        if slices > PART_SLICES:
+            least = max(least, self.columns // 2 + KEPT_REGISTERS)
+        return least <= self.spare_registers
 
     @property
     def shared_bytes(self) -> int:
@@ -165,9 +151,6 @@ PAIRED = 3070
 """The same of a cluster's blocks, whose columns come once for all of them."""
 ARRIVAL = 46
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
-GATHERED = 25
-"""The same of a convolution of float32 in parts: 60 tiles of 3 x 3 convolutions of ResNet-50 for 32 images took 0.85 to
-1.15 times as long as that says."""
 LATENCY = 2100
 """Until a slice is there that was asked for, which the stages of a ring share."""
 BEGINNING = 2440
@@ -208,7 +191,6 @@ class TileQuestion:
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
         parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
-        arrival: bytes a cycle that come to a multiprocessor.
     """
 
     rows: int
@@ -218,7 +200,6 @@ class TileQuestion:
     widths: int = 8
     reads: bool = False
     parts: bool = False
-    arrival: int = ARRIVAL
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -254,7 +235,7 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
     if question.parts:
         multiplying *= PART_PRODUCTS
-    slice = max(sharing * max(multiplying, tile.brought_bytes / question.arrival), LATENCY / tile.stages)
+    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)

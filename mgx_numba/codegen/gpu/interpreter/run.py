@@ -245,11 +245,9 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_keep": lambda words: None,
         "add_sums": add_sums,
         "finite_sums": finite_sums,
-        "give_registers": lambda count: None,
         "scale_sums": scale_sums,
         "sums_in_turns": sums_in_turns,
         "sums_part": sums_part,
-        "take_registers": lambda count: None,
     }
 
 

@@ -25,21 +25,8 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums",
-    "add_sums",
-    "finite_sums",
-    "give_registers",
-    "scale_sums",
-    "sums_in_turns",
-    "sums_part",
-    "sums_row",
-    "take_registers",
-    "wgmma_commit",
-    "wgmma_fence",
-    "wgmma_keep",
-    "wgmma_wait",
-    "wgmma_zero",
-    "wgmma_zero_int32",
+    "WarpgroupSums", "add_sums", "finite_sums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_commit",
+    "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -62,9 +49,6 @@ STEP_WORDS = 4
 """Words of a left operand in registers that one instruction multiplies."""
 MOST_WORDS = STEP_WORDS * SLICE_BYTES // STEP_BYTES
 """Words of a left operand in registers at most: those of 128 bytes of the sum."""
-LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 240, 8
-"""Registers of a thread that a warpgroup can ask for: PTX ISA, "setmaxnreg" has up to 256, of which 240 leave some for
-another warpgroup's producer."""
 MOST_CHAINS = 4
 """Sums of zero times sums that are added beside each other."""
 MOST_ROW_LANES = 16
@@ -378,22 +362,6 @@ def _finite(sums: types.Type) -> Any:
     return types.int32(held), lower
 
 
-def _registers(name: str, how: str) -> Any:
-    def define(count: types.Type) -> Any:
-        wanted = constant_int(name, "COUNT", count, low=LEAST_REGISTERS, high=MOST_REGISTERS)
-        if wanted % REGISTER_STEP:
-            raise TypingError(f"{name}: COUNT must be a multiple of {REGISTER_STEP}, got {wanted}")
-
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            _check_target(name)
-            inline(builder, f"setmaxnreg.{how}.sync.aligned.u32 {wanted};", "~{memory}", ir.VoidType(), [], True)
-            return context.get_dummy_value()
-
-        return types.void(count), lower
-
-    return make_intrinsic(name, define, 1, literal=True)
-
-
 def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
     held = _expect_sums("scale_sums", sums)
     if (held.dtype, x, y) != ("float32", types.float32, types.float32):
@@ -418,7 +386,6 @@ sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 scale_sums = make_intrinsic("scale_sums", _scale, 3)
 add_sums = make_intrinsic("add_sums", _add, 2)
 finite_sums = make_intrinsic("finite_sums", _finite, 1)
-give_registers, take_registers = _registers("give_registers", "dec"), _registers("take_registers", "inc")
 
 for _product in PRODUCTS.values():
     _name = f"wgmma_{_product.name}"
