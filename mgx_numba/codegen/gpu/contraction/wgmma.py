@@ -33,9 +33,10 @@ from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
-    ARRIVAL,
+    COSTS,
     EARLY_REGISTERS,
     GATHERED,
+    OTHER_COSTS,
     SLICE_BYTES,
     STEP_BYTES,
     TileQuestion,
@@ -110,7 +111,9 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
         turned = False
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    arrival = GATHERED if parts and not isinstance(problem, GemmProblem) else ARRIVAL
+    arrival = OTHER_COSTS.arrival if parts else COSTS.arrival
+    if parts and not isinstance(problem, GemmProblem):
+        arrival = GATHERED
     return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts, arrival)
 
 
