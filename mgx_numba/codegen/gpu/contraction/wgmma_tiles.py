@@ -203,8 +203,8 @@ OTHER_COSTS = TileCosts(2800, 3010, 40, 4200, 7.3, 2800, 3000, 3000)
 """Of float32 in parts, and of what other solvers have in common with these (`cost`): an earlier fit, beside which their
 own figures were found."""
 GATHERED = 25
-"""Bytes a cycle that come of a convolution of float32 in parts: 60 tiles of 3 x 3 convolutions of ResNet-50 for 32 images
-took 0.85 to 1.15 times as long as that says."""
+"""Bytes a cycle that come of a convolution of float32 in parts: 60 tiles of 3 x 3 convolutions of ResNet-50 for 32
+images took 0.85 to 1.15 times as long as that says."""
 LATENCY = 2100
 """Cycles until a slice is there that was asked for, which the stages of a ring share."""
 PART_PRODUCTS = 1.5
