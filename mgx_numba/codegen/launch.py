@@ -10,7 +10,7 @@ from typing import ClassVar
 from .kernel import KernelSource
 
 __all__ = [
-    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange",
+    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall", "Operand", "Solution", "TaskRange",
     "TensorLayout", "TensorMap", "Windows",
 ]  # fmt: skip
 
@@ -131,7 +131,17 @@ class Grid:
         return 0 in self.blocks
 
 
-Geometry = TaskRange | Grid
+@dataclass(frozen=True)
+class OneCall:
+    """A library's call: how its work is shared is the library's."""
+
+    @property
+    def empty(self) -> bool:
+        """Never: nobody asks a library for nothing."""
+        return False
+
+
+Geometry = TaskRange | Grid | OneCall
 
 
 @dataclass(frozen=True)

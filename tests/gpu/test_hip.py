@@ -4,6 +4,7 @@ is told. Nothing here has run on an AMD GPU."""
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,14 +72,22 @@ def test_a_program_runs_by_way_of_hip(installed: Callable[..., HipLibrary], name
     close(host.run({"x": x, "y": y}), wanted(x, y))
 
 
-def test_products_run_by_way_of_hip(installed: Callable[..., HipLibrary]) -> None:
-    installed(architecture="gfx1201")
-    weights = np.random.default_rng(0).standard_normal((20, 24)).astype(np.float32)
+@pytest.mark.parametrize(
+    ("name", "type", "how", "allowed"),
+    [("gfx1201", "float", "fma", 1e-5), ("gfx942", "half", "tensor", 1e-2), ("gfx1100", "half", "tensor", 1e-2)],
+)
+def test_products_run_by_way_of_hip(
+    installed: Callable[..., HipLibrary], name: str, type: str, how: str, allowed: float
+) -> None:
+    made = installed(architecture=name)
+    dtype = np.float16 if type == "half" else np.float32
+    weights = np.random.default_rng(0).standard_normal((24, 40)).astype(dtype)
     model = one_input(
-        lambda main, x: [main.add_instruction(mgx.op("dot"), [x, main.add_literal(weights)])], "float", [7, 20]
+        lambda main, x: [main.add_instruction(mgx.op("dot"), [x, main.add_literal(weights)])], type, [70, 24]
     ).compile("gpu")
-    x = np.random.default_rng(1).standard_normal((7, 20)).astype(np.float32)
-    np.testing.assert_allclose(np.asarray(model.run({"x": x})[0]), x @ weights, atol=1e-5)
+    x = np.random.default_rng(1).standard_normal((70, 24)).astype(dtype)
+    np.testing.assert_allclose(np.asarray(model.run({"x": x})[0]), x @ weights, atol=allowed)
+    assert any(f"_{how}_" in launch for launch in made.launches), made.launches
 
 
 def test_too_little_memory_is_told_and_the_program_runs_again(installed: Callable[..., HipLibrary]) -> None:
@@ -92,6 +101,41 @@ def test_too_little_memory_is_told_and_the_program_runs_again(installed: Callabl
     before = made.free
     del model, feed
     assert made.free >= before
+
+
+def test_what_another_process_holds_is_told_and_the_program_runs_again(installed: Callable[..., HipLibrary]) -> None:
+    made = installed()
+    model = softmax_of_sum().compile("gpu", offload_copy=False)
+    x, y = numbers(0)
+    feed = {"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}
+    close(model.run(feed), wanted(x, y))
+    free, made.free = made.free, 0
+    close(model.run(feed), wanted(x, y))
+    later = softmax_of_sum().compile("gpu")
+    with pytest.raises(DeviceError, match="hipMalloc: the device has not enough memory"):
+        later.run({"x": x, "y": y})
+    made.free = free
+    close(later.run({"x": x, "y": y}), wanted(x, y))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_cannot_use_the_device_and_its_parent_can(installed: Callable[..., HipLibrary]) -> None:
+    installed()
+    model = softmax_of_sum().compile("gpu", offload_copy=False)
+    x, y = numbers(0)
+    feed = {"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}
+    close(model.run(feed), wanted(x, y))
+    child = os.fork()
+    if not child:
+        told = 0
+        for attempt in (lambda: model.run(feed), lambda: mgx.to_gpu(x)):
+            try:
+                attempt()
+            except DeviceError as error:
+                told += "the GPU was in use when this process was forked" in str(error)
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    close(model.run(feed), wanted(x, y))
 
 
 def test_what_cannot_be_used_is_told(installed: Callable[..., HipLibrary], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from mgx_numba.codegen.gpu.lang import periodic
+from mgx_numba.codegen.gpu.lang import double
 from mgx_numba.codegen.lang.target import with_features
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
@@ -42,7 +42,7 @@ def check_values(name: str, x: np.ndarray, found: np.ndarray) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_language_makes_of_them_is_right_to_a_unit(name: str) -> None:
     """The LLVM IR, which is the same on every device, run by this machine's CPU."""
-    function = getattr(periodic, name)
+    function = getattr(double, name)
 
     @njit
     def every(x: Any, out: Any) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
-from ...errors import UnsupportedError
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
 
 __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
-# What the shared names compute by the C library, which no GPU has.
-_LIBRARY = {
-    Type.double_type: frozenset(
-        (
-            *"log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),
-            *"atanh pow gelu_erf softplus mish".split(),
-        )
-    ),
-}
 _EXACT = frozenset(("fmod", "mod"))
 """Names with a version of `lang.remainders`, in integers."""
 _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
@@ -36,6 +29,8 @@ VECTOR_BYTES = 16
 
 class ThreadPrinter(VectorPrinter):
     """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
+
+    FAST_CASTS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)
@@ -96,8 +91,6 @@ class ThreadPrinter(VectorPrinter):
         return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
-        if name in _LIBRARY.get(operands[0].dtype.compute, ()):
-            raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
         if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):
             arguments = ", ".join(self.register(x) for x in operands)
             return VectorValue(self.buffer.emit(f"{name}_exact({arguments})"), result)

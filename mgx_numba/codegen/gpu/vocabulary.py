@@ -4,8 +4,8 @@ A kernel is ``def kernel(args)``, run by every thread of every block of a grid (
 ``THREADS``, the threads of a block, and ``SLOTS``, the int64 words of ``args``. Values, pointers and all names of
 `mgx_numba.codegen.cpu.vocabulary` under "Making values", "Arithmetic", "Elementary functions", "Index arithmetic" and
 the following of "Memory" mean what they mean there: ``pointer_<dtype> offset load_scalar store_scalar load_splat load
-store``. A vector belongs to one thread. What calls the C library there (float64 functions without a polynomial of our
-own, ``fmod`` and ``mod`` of floats) does not exist here.
+store``. A vector belongs to one thread. What calls the C library there is here of its own (`lang.periodic`,
+`lang.double`), or does not exist: ``fmod`` and ``mod`` of floats.
 
 Threads
     thread_index(AXIS)                   0 to THREADS - 1 along axis 0
@@ -171,10 +171,10 @@ from .lang.blocks import *
 from .lang.bytes import *
 from .lang.clusters import *
 from .lang.codes import *
+from .lang.double import *
 from .lang.faults import *
 from .lang.matrix_cores import *
 from .lang.mbarriers import *
-from .lang.periodic import *
 from .lang.pipelines import *
 from .lang.quick import *
 from .lang.remainders import *

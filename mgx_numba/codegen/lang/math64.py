@@ -15,7 +15,7 @@ from . import polynomials as table
 from .builder import VectorBuilder
 from .math32 import log_special, rational_erf
 
-_FRACTION = 52  # bits of a float64, by IEEE 754
+FRACTION = 52  # bits of a float64, by IEEE 754
 _NORMAL = 54  # a power of two that makes any subnormal a normal number
 _MAGIC = 1.5 * 2.0**52  # adding it leaves no room for a fraction, which is rounded to even
 _LARGE_ANGLE = 1.0e6  # below, a quarter turn in two parts of a float64 leaves float32 results exact
@@ -29,9 +29,9 @@ def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     return b.muladd(n, -table.LN2_LOW_64, r), b.bits(shifted)
 
 
-def _power_of_two(b: VectorBuilder, n: ir.Value) -> ir.Value:
+def power_of_two(b: VectorBuilder, n: ir.Value) -> ir.Value:
     """2**n for an integer vector that holds n in its low 11 bits, n from -1022 to 1023."""
-    return b.from_bits(b.iadd(b.shl(n, _FRACTION), 1023 << _FRACTION))
+    return b.from_bits(b.iadd(b.shl(n, FRACTION), 1023 << FRACTION))
 
 
 def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -39,17 +39,17 @@ def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
     bounded = b.first_less(710.0, b.first_greater(-746.0, x))
     r, bits = _reduce(b, bounded)
     p = b.add(b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64), r), 1.0)
-    n = b.ashr(b.shl(bits, _FRACTION), _FRACTION)
+    n = b.ashr(b.shl(bits, FRACTION), FRACTION)
     # 2**n in two factors: n goes from -1077 to 1025.
     half = b.isub(b.lshr(b.iadd(n, 2048), 1), 1024)
-    return b.mul(b.mul(p, _power_of_two(b, half)), _power_of_two(b, b.isub(n, half)))
+    return b.mul(b.mul(p, power_of_two(b, half)), power_of_two(b, b.isub(n, half)))
 
 
 def exp_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """exp; results outside e**-708 to e**709 are 0 and infinity."""
     r, bits = _reduce(b, x)
     p = b.add(b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64_SHORT), r), 1.0)
-    scaled = b.mul(p, _power_of_two(b, bits))
+    scaled = b.mul(p, power_of_two(b, bits))
     # x times a number near the largest is infinity, or NaN.
     scaled = b.select(b.fcmp("<", x, -708.0), 0.0, scaled)
     return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))  # as above
@@ -63,19 +63,24 @@ def tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1 in float32.
     r, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
     expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64_SHORT), r)
-    power = _power_of_two(b, bits)
+    power = power_of_two(b, bits)
     t = b.muladd(power, expm1, b.sub(power, 1.0))
     return b.copysign(b.div(t, b.add(t, 2.0)), x)
 
 
-def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
+def split(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """x = (1 + f) 2**n for a positive finite x, 1 + f between sqrt(1/2) and sqrt(2): f and n, both as float64."""
     subnormal = b.fcmp("<", x, 2.0**-1022)
     bits = b.bits(b.select(subnormal, b.mul(x, 2.0**_NORMAL), x))
     high = b.isub(bits, 0x3FE6A09E667F3BCD)
-    exponent = b.and_(high, 0xFFF << _FRACTION)
+    exponent = b.and_(high, 0xFFF << FRACTION)
     f = b.sub(b.from_bits(b.isub(bits, exponent)), 1.0)
-    n = _small_to_float(b, b.lshr(exponent, _FRACTION))
-    n = b.sub(n, b.select(subnormal, b.coerce(n, float(_NORMAL))[1], 0.0))
+    n = _small_to_float(b, b.lshr(exponent, FRACTION))
+    return f, b.sub(n, b.select(subnormal, b.coerce(n, float(_NORMAL))[1], 0.0))
+
+
+def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    f, n = split(b, x)
     s = b.div(f, b.add(f, 2.0))
     z = b.mul(s, s)
     half_square = b.mul(b.mul(f, f), 0.5)
@@ -193,8 +198,12 @@ def large_angle(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def pow_short(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """x**y with the special cases of IEEE 754 `pow`; results outside the float32 range need not be finite."""
+    return power_cases(b, x, y, exp_short(b, b.mul(y, log(b, b.fabs(x)))))
+
+
+def power_cases(b: VectorBuilder, x: ir.Value, y: ir.Value, result: ir.Value) -> ir.Value:
+    """x**y with the special cases of IEEE 754 `pow`, of ``result``, which is |x|**y."""
     magnitude = b.fabs(x)
-    result = exp_short(b, b.mul(y, log(b, magnitude)))
     # 1**y and (-1)**(infinity) are 1, as is x**0; log(1) * infinity would be NaN.
     unit = b.ir.and_(b.fcmp("==", magnitude, 1.0), b.fcmp("==", y, y))
     result = b.select(unit, 1.0, result)

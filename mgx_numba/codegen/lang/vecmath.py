@@ -97,8 +97,13 @@ def _mish_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.mul(x, b.per_lane("tanh", _softplus_64(b, x)))
 
 
+SINGLE: dict[str, Emit] = {}
+"""The float32 versions by name."""
+
+
 def _function(name: str, single: Emit, double: Emit, arity: int = 1) -> Any:
     """Intrinsic `name` with its float32 and float64 versions."""
+    SINGLE[name] = single
 
     def emit(b: VectorBuilder, dtype: str, *x: ir.Value) -> ir.Value:
         return (single if dtype == "float32" else double)(b, *x)
@@ -113,7 +118,7 @@ def _short(name: str) -> Any:
 
 def _emit_pow(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     if dtype == "float32":
-        return _through_float64(math64.pow_short)(b, x, y)
+        return SINGLE["pow"](b, x, y)
     return b.per_lane("pow", x, y) if dtype == "float64" else emit_integer_power(b, dtype, x, y)
 
 
@@ -134,6 +139,7 @@ sigmoid = _function("sigmoid", _through_float64(math64.sigmoid_short), _sigmoid_
 sigmoid_fast = _function("sigmoid_fast", math32.sigmoid_fast, _sigmoid_64)
 rsqrt = _function("rsqrt", _rsqrt, _rsqrt)
 over_power_075 = _function("over_power_075", _over_power_075, _over_power_075, 2)
+SINGLE["pow"] = _through_float64(math64.pow_short)
 pow = elementwise("pow", _emit_pow, 2, (*FLOATS, *INTEGERS))
 gelu_erf = _function("gelu_erf", _through_float64(math64.gelu_erf_short), _gelu_erf_64)
 gelu_erf_fast = _function("gelu_erf_fast", math32.gelu_erf_fast, _gelu_erf_64)

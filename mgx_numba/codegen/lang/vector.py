@@ -186,7 +186,7 @@ def elementwise(
 
 Define = Callable[..., tuple[Any, Lower]]
 DEFINITIONS: dict[str, Define] = {}
-"""What `make_intrinsic` was given, by name."""
+"""What `make_intrinsic` was given, by name; first, where GPUs have a version of their own."""
 
 
 def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> Any:
@@ -194,7 +194,7 @@ def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False)
 
     With `literal`, integer operands written as literals arrive as literal types.
     """
-    DEFINITIONS[name] = define
+    DEFINITIONS.setdefault(name, define)
 
     def none(typingctx):
         return define()

@@ -4,14 +4,11 @@ those of what is left of a quarter turn, found by Payne's and Hanek's method in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 
 from ...lang import math64
 from ...lang.builder import VectorBuilder
-from ...lang.vector import elementwise
 
 __all__ = ["cos", "sin", "tan"]
 
@@ -81,16 +78,18 @@ def _sine(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
     return b.narrow(b.ir.select(_has(b, count, 2), b.ir.fneg(value), value))
 
 
-def _tangent(b: VectorBuilder, x: ir.Value) -> ir.Value:
+def tan(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """The tangent."""
     angle, count = _turns(b, x)
     value = math64.tan_short(b, angle)
     return b.narrow(b.ir.select(_has(b, count, 1), b.div(-1.0, value), value))
 
 
-def _of(name: str, emit: Callable[[VectorBuilder, ir.Value], ir.Value]) -> Any:
-    return elementwise(name, lambda b, dtype, x: emit(b, x), 1, ("float32",))
+def sin(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """The sine."""
+    return _sine(b, x, 0)
 
 
-sin = _of("sin", lambda b, x: _sine(b, x, 0))
-cos = _of("cos", lambda b, x: _sine(b, x, 1))
-tan = _of("tan", _tangent)
+def cos(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """The cosine."""
+    return _sine(b, x, 1)
