@@ -107,6 +107,8 @@ def product(
         (F16, (3,), 130, 8, 64, False, True),
         (BF16, (2,), 64, 64, 128, True, True),
         (F32, (), 40, 72, 100, False, False),
+        (F16, (), 70, 40, 48, False, False),
+        (BF16, (2,), 20, 64, 16, True, False),
         (F32, (2,), 40, 72, 100, True, False),
         (F32, (3,), 33, 36, 68, True, True),
     ],
@@ -234,6 +236,8 @@ def test_chosen_tiles_use_a_large_device() -> None:
     choose = lambda *lens: wgmma_tiles.chosen_tile(TileQuestion(*lens))  # noqa: E731
     tile, splits = choose(4096, 4096, 64, 1)
     assert tile.rows * tile.columns >= 128 * 128 and splits == 1
+    tile, splits = choose(32 * 14 * 14, 256, 36, 1)  # few tiles, whose rows come once for two of them
+    assert tile.across == 2 and splits == 1
     tile, splits = choose(1, 768, 48, 1)
     assert tile.rows == 64 and splits > 1
     assert all(choose(n, 96, 12, 1, 64)[0].columns % 64 == 0 for n in (1, 100, 10000))

@@ -8,7 +8,7 @@ from ...problems.convolution import ConvProblem
 from ...tuning.request import least_bytes
 from .operands import Extent
 from .placed import PlacedRequest
-from .wgmma_tiles import ADDING, ARRIVAL, BEGINNING, LATENCY, LAUNCH, READING, STORING, multiprocessors
+from .wgmma_tiles import LATENCY, OTHER_COSTS, READING, multiprocessors
 
 __all__ = ["BANDWIDTH", "CLOCK", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds"]
 
@@ -53,27 +53,29 @@ def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> fl
     sharing = min(work.together, -(-blocks // cores))
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
-    bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
+    bringing = (work.rows + work.columns) * work.slice * work.itemsize / OTHER_COSTS.arrival
     slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
     if isinstance(placed.problem, ConvProblem):
         slice *= GATHERING
-    storing = sharing * work.rows * work.columns / STORING
+    storing = sharing * work.rows * work.columns / OTHER_COSTS.storing
     if splits == 1 and any(o.access == "full" for o in placed.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)
-    seconds = not_below_memory(placed, (cycles + BEGINNING) / CLOCK)
+    seconds = not_below_memory(placed, (cycles + OTHER_COSTS.beginning) / CLOCK)
     if splits > 1:
-        seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / CLOCK
+        seconds += (
+            OTHER_COSTS.launch + 8 * splits * extent.rows * extent.columns * extent.planes / OTHER_COSTS.adding
+        ) / CLOCK
     return seconds
 
 
 def not_below_memory(placed: PlacedRequest, seconds: float) -> float:
     """An estimate, or how long memory takes to bring the operands and take the result, if that is longer."""
-    return max(seconds, least_bytes(placed.problem) / BANDWIDTH + BEGINNING / CLOCK)
+    return max(seconds, least_bytes(placed.problem) / BANDWIDTH + OTHER_COSTS.beginning / CLOCK)
 
 
 def reading_seconds(placed: PlacedRequest, blocks: int) -> float:
     """Of a kernel that reads its operands once, and does little besides."""
     busy = min(blocks, multiprocessors())
     moved = least_bytes(placed.problem)
-    return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK
+    return max(moved / BANDWIDTH, moved / (busy * OTHER_COSTS.arrival * CLOCK)) + ROWS_BEGINNING / CLOCK

@@ -28,7 +28,7 @@ from .tensor import TensorText, tensor_refusal
 from .wgmma import wgmma_solution, wgmma_tiles
 from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
 from .wgmma_parts import parts_solution, parts_tiles
-from .wgmma_tiles import LAUNCH, SPLITS, WarpgroupTile
+from .wgmma_tiles import OTHER_COSTS, SPLITS, WarpgroupTile
 
 __all__ = [
     "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
@@ -222,7 +222,7 @@ def _warpgroup_seconds(
 
 def _ordering(columns: OrderedColumns) -> float:
     """Seconds of the launch that brings a right operand into order."""
-    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
+    return columns.moved and columns.moved / BANDWIDTH + OTHER_COSTS.launch / CLOCK
 
 
 class _OfRing:

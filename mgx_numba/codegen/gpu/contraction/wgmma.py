@@ -171,11 +171,11 @@ class WarpgroupText(ContractionText):
     def _use_slices(self) -> None:
         """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
         depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
-        own = SLICE_BYTES if self.ordered else min(depth * self.product.size, SLICE_BYTES)
+        own = min(depth * self.product.size, SLICE_BYTES) if self.ordered is None else SLICE_BYTES
         self.steps = -(-own // STEP_BYTES)
         brought = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
         self.left_box = brought // self.product.size
-        self.right_box = self.right_slice if self.turned or self.ordered else self.left_box
+        self.right_box = self.left_box if self.ordered is None and not self.turned else self.right_slice
         sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
         self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]
 

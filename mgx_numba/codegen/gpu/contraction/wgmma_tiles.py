@@ -9,7 +9,18 @@ from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "TileQuestion", "WarpgroupTile", "chosen_tile", "multiprocessors", "tile_cycles", "weighed_tiles"]
+__all__ = [
+    "COSTS",
+    "OTHER_COSTS",
+    "TILES",
+    "TileCosts",
+    "TileQuestion",
+    "WarpgroupTile",
+    "chosen_tile",
+    "multiprocessors",
+    "tile_cycles",
+    "weighed_tiles",
+]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
@@ -97,7 +108,10 @@ class WarpgroupTile:
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     def fits_parts(self, slices: int) -> bool:
-        """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`."""
+        """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`. Blocks beside
+        one another were not measured."""
+        if self.across > 1:
+            return False
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
@@ -142,29 +156,42 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
-# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: of 38 products and
-# convolutions the tiles that are chosen lose 0.6% in the mean to the fastest ones, at most 8%.
-MULTIPLIES = 2960
-"""Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
-numbers were measured."""
-PAIRED = 3070
-"""The same of a cluster's blocks, whose columns come once for all of them."""
-ARRIVAL = 46
-"""Bytes a cycle that come to a multiprocessor from the second-level cache."""
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """What tiles cost, in cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200.
+
+    Attributes:
+        multiplies: bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are
+            of: those of 16-bit numbers were measured.
+        paired: the same of a cluster's blocks, whose columns or rows come once for all of them.
+        arrival: bytes a cycle that come to a multiprocessor from the second-level cache.
+        beginning: until a launch's first slice is there, and until its last sums are stored.
+        storing: sums a cycle that are finished and stored.
+        launch: a second launch, that adds parts.
+        pairing: until blocks of a cluster have met, in the beginning and in the end.
+        adding: bytes of parts that all of the device writes and reads a cycle.
+    """
+
+    multiplies: float
+    paired: float
+    arrival: float
+    beginning: float
+    storing: float
+    launch: float
+    pairing: float
+    adding: float
+
+
+COSTS = TileCosts(2960, 3070, 46, 2440, 13, 2530, 2850, 1560)
+"""Of products in one: of 38 products and convolutions the tiles that are chosen lose 0.6% in the mean to the fastest
+ones, at most 8%."""
+OTHER_COSTS = TileCosts(2800, 3010, 40, 4200, 7.3, 2800, 3000, 3000)
+"""Of float32 in parts, and of what other solvers have in common with these (`cost`): an earlier fit, beside which their
+own figures were found."""
 LATENCY = 2100
-"""Until a slice is there that was asked for, which the stages of a ring share."""
-BEGINNING = 2440
-"""Until a launch's first slice is there, and until its last sums are stored."""
-STORING = 13
-"""Sums a cycle that are finished and stored."""
-LAUNCH = 2530
-"""A second launch, that adds parts."""
-PAIRING = 2850
-"""Until blocks of a cluster have met, in the beginning and in the end."""
-ADDING = 1560.0
-"""Bytes of parts that all of the device writes and reads a cycle."""
-
-
+"""Cycles until a slice is there that was asked for, which the stages of a ring share."""
 PART_PRODUCTS = 1.5
 """Times as long as a slice of 16-bit numbers that one of float32 in parts takes: six instructions in the place of
 four."""
@@ -225,6 +252,7 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
 
 def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
     """Estimated cycles of a multiprocessor that a product takes; arguments as of `weighed_tiles`."""
+    costs = OTHER_COSTS if question.parts else COSTS
     rows, columns, planes = question.rows, question.columns, question.planes
     shared = tile.cluster * tile.across
     clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // (tile.columns * tile.across)) * planes * splits
@@ -232,16 +260,16 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (costs.paired if shared > 1 else costs.multiplies)
     if question.parts:
         multiplying *= PART_PRODUCTS
-    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
-    storing = sharing * tile.rows * tile.columns / STORING
+    slice = max(sharing * max(multiplying, tile.brought_bytes / costs.arrival), LATENCY / tile.stages)
+    storing = sharing * tile.rows * tile.columns / costs.storing
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
-    cycles = rounds * (part * slice + storing) + BEGINNING
+    cycles = rounds * (part * slice + storing) + costs.beginning
     if shared > 1:
-        cycles += PAIRING
+        cycles += costs.pairing
     if splits > 1:
-        cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING
+        cycles += costs.launch + 8 * splits * rows * columns * planes / costs.adding
     return cycles
