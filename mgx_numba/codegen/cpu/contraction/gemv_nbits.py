@@ -55,8 +55,7 @@ at once, stay below 2**15."""
 AHEAD_BYTES = 3072
 """How far ahead of each stream weights are asked for that come from memory: on Zen 5 they arrive at 1.2 to 1.3 times
 the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In the last cache it costs 2 to 15% of
-10 MB, and gains as much as in memory of 28 MB, which fill a cache of 32 that others use, too. Into L2 it is no
-better."""
+10 MB, and gains as much as in memory of 28 MB, which fill a cache of 32 that others use, too. Into L2 is no better."""
 LARGEST = 127 * 256 + 127
 """The largest integer whose high and low bytes, both signed, add up to it: the high one is rounded."""
 SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-100, 2.0**100
