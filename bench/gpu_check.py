@@ -2,7 +2,7 @@
 and products, models, and how long these take from nothing to a result.
 
     python -m bench.gpu_check [sanitize] [tests] [memory] [products] [models] [start] [--models a,b] [--kinds a,b]
-                              [--json FILE]
+                              [--precisions a,b] [--json FILE]
 
 Kinds of models: ``exact``, float32 without ``fast_math``; ``float32``, with it; ``fp16``; ``bf16``. The exit status is
 not 0 if a test fails or a model's results are further from those of ``cpu`` than `FARTHEST`.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_size_t, c_void_p
 from functools import partial
 from pathlib import Path
@@ -87,14 +87,19 @@ def made(build: Callable[[Module], None], options: TargetOptions) -> tuple[GpuPr
     return compiled, inputs
 
 
-def timed(build: Callable[[Module], None], options: TargetOptions = DEFAULTS) -> tuple[float, int, int, int]:
-    """Seconds, bytes and flops of all kernels of a program, and how many there are."""
+def timed(
+    build: Callable[[Module], None], options: TargetOptions = DEFAULTS, without: str = ""
+) -> tuple[float, int, int, int]:
+    """Seconds, bytes and flops of all kernels of a program but those ``without`` is the label of, and how many there
+    are."""
     compiled, inputs = made(build, options)
     assert compiled.executable is not None
     steps = compiled.executable.plan.steps
     seconds = compiled.executable.time_steps(inputs)
-    kernels = [s for s in steps if isinstance(s, Step)]
-    return sum(seconds), sum(s.bytes for s in kernels), sum(s.flops for s in kernels), len(steps)
+    counted = [(t, s) for t, s in zip(seconds, steps) if s.label != without]
+    kernels = [s for _, s in counted if isinstance(s, Step)]
+    total = sum(t for t, _ in counted)
+    return total, sum(s.bytes for s in kernels), sum(s.flops for s in kernels), len(counted)
 
 
 def _unary(name: str, lens: tuple[int, ...], type: Type = F32, **attributes: Any) -> Callable[[Module], None]:
@@ -188,13 +193,18 @@ def _product(rows: int, columns: int, depth: int, type: Type) -> Callable[[Modul
     return build
 
 
-def _convolution(batch: int, side: int, channels: int, kernel: int, type: Type) -> Callable[[Module], None]:
+def _convolution(
+    batch: int, side: int, channels: int, out: int, kernel: int, stride: int, type: Type
+) -> Callable[[Module], None]:
+    """Of an image with its channels last, to one whose channels come before the pixels: by a step of its own."""
+
     def build(m: Module) -> None:
         x = m.add_parameter("x", Shape(type, (batch, side, side, channels)))
         x = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
-        weights = np.random.default_rng(1).standard_normal((channels, channels, kernel, kernel)).astype(type.numpy)
-        padding = (kernel // 2,) * 2
-        m.add_return([m.add_instruction("convolution", [x, m.add_literal(weights)], padding=padding)])
+        weights = np.random.default_rng(1).standard_normal((out, channels, kernel, kernel)).astype(type.numpy)
+        padding, strides = (kernel // 2,) * 2, (stride,) * 2
+        y = m.add_instruction("convolution", [x, m.add_literal(weights)], padding=padding, stride=strides)
+        m.add_return([y])
 
     return build
 
@@ -203,32 +213,51 @@ PEAKS = {
     "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 989e12 / 3, "highest": 67e12,
 }  # fmt: skip
 """Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
+PRECISIONS = ("fp16", "medium", "high", "highest")
 GEMMS = ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768))
-CONVS = tuple((b, *c) for b in (1, 32) for c in ((56, 64, 3), (28, 128, 3), (14, 256, 3), (7, 512, 3), (56, 256, 1)))
+CONVS = tuple(
+    (batch, *conv)
+    for batch in (1, 32)
+    for conv in (
+        (56, 64, 64, 3, 1), (28, 128, 128, 3, 1), (14, 256, 256, 3, 1), (7, 512, 512, 3, 1), (56, 256, 256, 1, 1),
+        (224, 3, 64, 7, 2),
+    )
+)  # fmt: skip
+"""Batch, side, channels, output channels, kernel and stride."""
 
 
-def products() -> list[dict[str, Any]]:
-    """Rates of products and convolutions, beside torch's where it is installed: of float32 in each precision."""
+def products(kinds: Sequence[str] = PRECISIONS) -> list[dict[str, Any]]:
+    """Rates of products and convolutions, beside torch's where it is installed: of float32 in each precision. Results
+    of convolutions have their channels last, as inputs do, or are brought ``to NCHW`` on both sides."""
     found = []
-    for kind, type in (("fp16", F16), ("medium", F32), ("high", F32), ("highest", F32)):
+    for kind in kinds:
+        type = F16 if kind == "fp16" else F32
         options = TargetOptions(float32_matmul_precision=kind if type is F32 else None)
         for lens in GEMMS:
             name, theirs = "x".join(map(str, lens)), _torch_product(lens, kind)
             found.append(_rate(name, kind, _product(*lens, type), options, theirs))
-        for batch, side, channels, kernel in CONVS:
-            name = f"conv{kernel} {batch}x{side}^2x{channels}"
-            theirs = _torch_convolution(batch, side, channels, kernel, kind)
-            found.append(_rate(name, kind, _convolution(batch, side, channels, kernel, type), options, theirs))
+        for conv in CONVS:
+            batch, side, channels, _, kernel, _ = conv
+            for last in (True, False):
+                name = f"conv{kernel} {batch}x{side}^2x{channels}{' to NCHW' * (not last)}"
+                theirs = _torch_convolution(*conv, kind, last)
+                left = "gpu::transpose_kernel" * last
+                found.append(_rate(name, kind, _convolution(*conv, type), options, theirs, left))
     return found
 
 
 def _rate(
-    name: str, kind: str, build: Callable[[Module], None], options: TargetOptions, theirs: float
+    name: str,
+    kind: str,
+    build: Callable[[Module], None],
+    options: TargetOptions,
+    theirs: float,
+    without: str = "",
 ) -> dict[str, Any]:
-    seconds, _, flops, steps = timed(build, options)
+    seconds, _, flops, steps = timed(build, options, without)
     rate = flops / seconds
     print(
-        f"{name:24} {kind:8} {1e6 * seconds:9.1f} us {rate / 1e12:6.1f} TFLOP/s, {100 * rate / PEAKS[kind]:3.0f}% of"
+        f"{name:26} {kind:8} {1e6 * seconds:9.1f} us {rate / 1e12:6.1f} TFLOP/s, {100 * rate / PEAKS[kind]:3.0f}% of"
         f" the peak, {steps} steps, torch {1e6 * theirs:9.1f} us ({theirs / seconds:.2f})",
         flush=True,
     )
@@ -256,14 +285,21 @@ def _torch_product(lens: tuple[int, int, int], kind: str) -> float:
     return torch_seconds(torch, lambda: a @ b)
 
 
-def _torch_convolution(batch: int, side: int, channels: int, kernel: int, kind: str) -> float:
+def _torch_convolution(
+    batch: int, side: int, channels: int, out: int, kernel: int, stride: int, kind: str, last: bool
+) -> float:
     torch = _torch(kind)
     if torch is None:
         return float("nan")
     dtype = torch.float16 if kind == "fp16" else torch.float32
-    x, w = (torch.randn(n, channels, m, m, device="cuda") for n, m in ((batch, side), (channels, kernel)))
+    x, w = (torch.randn(n, channels, m, m, device="cuda") for n, m in ((batch, side), (out, kernel)))
     x, w = (t.to(dtype, memory_format=torch.channels_last) for t in (x, w))
-    return torch_seconds(torch, lambda: torch.nn.functional.conv2d(x, w, padding=kernel // 2))
+    form = torch.channels_last if last else torch.contiguous_format
+
+    def run() -> None:
+        torch.nn.functional.conv2d(x, w, padding=kernel // 2, stride=stride).contiguous(memory_format=form)
+
+    return torch_seconds(torch, run)
 
 
 def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
@@ -348,6 +384,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")
     parser.add_argument("--kinds", default="float32", help=f"of models, comma-separated: {', '.join(FARTHEST)}")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="of products, comma-separated")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     parts = given.parts or PARTS
@@ -359,7 +396,7 @@ def main() -> int:
     if "memory" in parts:
         figures["memory"] = memory()
     if "products" in parts:
-        figures["products"] = products()
+        figures["products"] = products(given.precisions.split(","))
     if "models" in parts:
         figures["models"] = models(given.models.split(","), given.kinds.split(","))
         status |= not all(row["right"] for row in figures["models"])

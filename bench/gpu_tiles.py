@@ -1,9 +1,11 @@
 """Every tile of the warpgroup products on the shapes of networks, beside torch: what the choice of tiles rests on.
 
-    python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--json FILE]
+    python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
 
 Of float16, or with ``--kind high`` of float32 in parts. Each is checked against more precise ones, and timed as 20
-launches of a graph; torch's products and convolutions of the same type are timed alike.
+launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
+package are written as 128x192s5b1c2a1: rows, columns, stages, blocks of a multiprocessor, and rows and columns of a
+cluster's tiles.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import re
 import sys
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
@@ -21,10 +24,16 @@ import numpy as np
 
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest, in_turns
 from mgx_numba.codegen.gpu.contraction.right_columns import POSITIONS, in_halves
-from mgx_numba.codegen.gpu.contraction.wgmma import wgmma_solution
+from mgx_numba.codegen.gpu.contraction.wgmma import tile_question, wgmma_solution
 from mgx_numba.codegen.gpu.contraction.wgmma_operands import parts_refusal, wgmma_refusal
 from mgx_numba.codegen.gpu.contraction.wgmma_parts import parts_solution
-from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, WarpgroupTile
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import (
+    TILES,
+    WarpgroupTile,
+    multiprocessors,
+    tile_cycles,
+    weighed_tiles,
+)
 from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
@@ -34,6 +43,10 @@ from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.errors import MgxError
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
+MORE: list[WarpgroupTile] = []
+"""Tiles besides those of the package."""
+NEAR = 1.7
+"""Times the best estimate that the tiles are measured up to which the cost model has for slower."""
 KINDS = {"fp16": ("float16", 2e-3), "high": ("float32", 1e-5)}
 """Element type of all operands, and error that is allowed, of results as a whole."""
 REPEATS = 20
@@ -43,8 +56,10 @@ LOCAL_BYTES = 3
 GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
-    (3072, 3072, 768, False), (3072, 768, 3072, False), (197, 3072, 768, False), (197, 768, 3072, False),
-    (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False),
+    (3072, 3072, 768, False), (3072, 768, 3072, False), (3072, 768, 3072, True), (197, 3072, 768, False),
+    (197, 768, 3072, False),
+    (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
+    (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
 )  # fmt: skip
 """Rows, columns, depth, and whether the right operand has its columns side by side."""
 CONVS = tuple(
@@ -105,11 +120,15 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     rows, columns = size_of(problem)
     depth = problem.k if isinstance(problem, GemmProblem) else problem.taps * problem.group_in
     yield None, 0, planned(placed)
-    for tile in TILES:
+    question, cores = tile_question(placed, parts), multiprocessors()
+    longest = NEAR * weighed_tiles(question, cores)[0][0]
+    for tile in (*TILES, *MORE):
         for splits in (1, 2, 4, 8):
             if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
                 continue
-            if splits > 1 and tile.rows * tile.columns > 128 * 128:
+            if splits > 1 and tile.rows * tile.columns > 128 * 256:
+                continue
+            if tile_cycles(tile, splits, question, cores) > longest:
                 continue
             if parts and not tile.fits_parts(-(-depth // (POSITIONS * splits))):
                 continue
@@ -117,13 +136,15 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
                 solution = planned(placed, tile, splits)
             except MgxError:
                 continue
-            tiles = tile.cluster * -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns)
+            high, wide = tile.rows * tile.cluster, tile.columns * tile.across
+            tiles = tile.cluster * tile.across * -(-rows // high) * -(-columns // wide)
             if splits == 1 or (len(solution.launches) > 1 and tiles <= 132):
                 yield tile, splits, solution
 
 
-def compile_part(part: int, parts: int, given: list[GemmProblem | ConvProblem]) -> int:
+def compile_part(part: int, parts: int, given: list[GemmProblem | ConvProblem], more: list[WarpgroupTile]) -> int:
     """Compile this process's share of all kernels into the store."""
+    MORE[:] = more
     kernels = {k.symbol: k for p in given for _, _, solution in candidates(p) for k in solution.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
     cuda_engine().load(mine)
@@ -241,7 +262,7 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         label = "chosen"
         if tile:
             spilt = runner.local_bytes(solution)
-            pair = f" c{tile.cluster}" * (tile.cluster > 1)
+            pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
             label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
             label += f" spills {spilt}" * bool(spilt)
         if not error < allowed:
@@ -266,8 +287,10 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
     parser.add_argument("--kind", choices=KINDS, default="fp16", help="element types")
     parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
+    parser.add_argument("--tiles", default="", help="comma-separated tiles besides those of the package")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
+    MORE[:] = [WarpgroupTile(*map(int, re.findall(r"\d+", text))) for text in given.tiles.split(",") if text]
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
@@ -278,16 +301,18 @@ def main() -> int:
     problems = {name: p for name, p in problems.items() if name.startswith(tuple(given.only.split(",")))}
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
-        asked = [pool.submit(compile_part, k, workers, list(problems.values())) for k in range(workers)]
+        asked = [pool.submit(compile_part, k, workers, list(problems.values()), MORE) for k in range(workers)]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)
     import torch
 
     torch.backends.cudnn.benchmark = True
     torch.cuda.init()
     runner = Runner()
-    figures = [compare(torch, runner, name, problem) for name, problem in problems.items()]
-    if given.json:
-        Path(given.json).write_text(json.dumps(figures))
+    figures = []
+    for name, problem in problems.items():
+        figures.append(compare(torch, runner, name, problem))
+        if given.json:  # also what there is so far, in case that time runs out
+            Path(given.json).write_text(json.dumps(figures))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..codegen.launch import TaskRange
+from ..codegen.launch import OneCall, TaskRange
 from ..codegen.tuning.request import format_configuration
 from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
@@ -293,4 +293,6 @@ def _report(step: PlannedStep | Observation, seconds: float | None, limits: Limi
 def _work(geometry: Any) -> str:
     if isinstance(geometry, TaskRange):
         return f"{geometry.tasks} tasks, {geometry.grain} at a time"
+    if isinstance(geometry, OneCall):
+        return "a library's call"
     return f"{'x'.join(map(str, geometry.blocks))} blocks of {'x'.join(map(str, geometry.threads))} threads"

@@ -10,7 +10,7 @@ from typing import ClassVar
 from .kernel import KernelSource
 
 __all__ = [
-    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange",
+    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall", "Operand", "Solution", "TaskRange",
     "TensorLayout", "TensorMap", "Windows",
 ]  # fmt: skip
 
@@ -66,12 +66,14 @@ class TensorLayout:
     """A tensor of four dimensions as a GPU's copy engine takes it, the contiguous dimension first.
 
     Boxes lie in a block's memory in rows of 128 bytes, whose pieces of 16 bytes are exchanged: piece p of row r is at
-    p ^ (r % 8). What lies outside of the tensor is 0.
+    p ^ (r % 8). What lies outside of the tensor is 0; what a shorter row leaves of its 128 bytes is as it was, and does
+    not count as brought. Rows that reach beyond the tensor come slowly: 100352 rows of 112 bytes and what they are
+    multiplied with in 9.7 us on an H200, of 128 in 6.7.
 
     Attributes:
         dtype: of the elements.
         lens, strides: of the dimensions, in elements; the first stride is 1. Those of others are whole 16 bytes.
-        box: elements of a box along each dimension; the first is 128 bytes.
+        box: elements of a box along each dimension; the first is whole 16 bytes, 128 at most.
         windows: None for boxes of neighbours; otherwise the dimensions are channels, width, height and image, a box
             has ``box[1]`` positions of a filter, one after the other, and of each one tap.
     """
@@ -129,7 +131,17 @@ class Grid:
         return 0 in self.blocks
 
 
-Geometry = TaskRange | Grid
+@dataclass(frozen=True)
+class OneCall:
+    """A library's call: how its work is shared is the library's."""
+
+    @property
+    def empty(self) -> bool:
+        """Never: nobody asks a library for nothing."""
+        return False
+
+
+Geometry = TaskRange | Grid | OneCall
 
 
 @dataclass(frozen=True)

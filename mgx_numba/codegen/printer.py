@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -134,8 +134,11 @@ class VectorPrinter:
     Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
     `UnsupportedError`. Narrow floats are computed in float32 and rounded only when
     they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
-    names.
+    names, and what makes other types of it by those of `FAST_CASTS`.
     """
+
+    FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
+    """By the dtype that is made."""
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         self.buffer = buffer
@@ -158,7 +161,12 @@ class VectorPrinter:
         """Name of `x` as elements of `dtype` (its own by default), which `store` to such memory takes."""
         target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
-        return x.name if held == target else self.buffer.emit(f"cast_{target}({x.name})")
+        return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
+
+    def _caster(self, held: str, target: str) -> str:
+        """The name of `lang` that makes one dtype of another."""
+        fast = self.FAST_CASTS.get(target) if self.fast_math and held == "float32" else None
+        return fast or f"cast_{target}"
 
     def splat(self, x: VectorValue) -> VectorValue:
         """A scalar value in every lane; a vector as it is."""
@@ -182,7 +190,8 @@ class VectorPrinter:
             return self.const(x.constant, dtype)
         name = self.register(x)
         if dtype.compute != dtype:
-            return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype, raw=True)
+            caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
+            return VectorValue(self.buffer.emit(f"{caster}({name})"), dtype, raw=True)
         if x.dtype.compute == dtype:
             return VectorValue(name, dtype)
         return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)

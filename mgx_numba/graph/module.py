@@ -283,9 +283,7 @@ class Module:
         ins = self._head
         while ins is not None:
             following = ins._next
-            ins.users.clear()
-            ins.inputs.clear()
-            ins.module_args.clear()
+            ins.users.clear()  # inputs are no cycle without these
             ins._prev = ins._next = ins.module = None
             ins = following
         self._head = self._tail = None

@@ -4,6 +4,7 @@ lengths, and what does not."""
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,7 +21,8 @@ from .program import Program
 from .rewrite_log import Refusal
 
 __all__ = [
-    "Form", "Numbered", "Numbers", "Pattern", "Template", "attribute_numbers", "copy_with", "numbers_of", "plain",
+    "Form", "Numbered", "Numbers", "Pattern", "Template", "attribute_numbers", "chooser", "copy_with", "numbers_of",
+    "plain",
 ]  # fmt: skip
 
 
@@ -175,6 +177,7 @@ class Pattern:
         own = numbers_of(program)
         self._program, self._own = program, own
         self._places = range(len(own.values)) if places is None else places
+        self._chosen = chooser(self._places)
         self._modules = program.reachable_modules()
         self._settings: list[_Setting] = []
         self._rows: list[list[_Row]] = []
@@ -203,7 +206,7 @@ class Pattern:
 
     def numbers(self, values: Sequence[int], literals: list[Argument]) -> Numbers:
         """Those of the copy with these values and literals."""
-        return Numbers(self._own.form, [values[place] for place in self._places], literals, self._own.ends)
+        return Numbers(self._own.form, list(self._chosen(values)), literals, self._own.ends)
 
     def takes(self, values: Sequence[int], literals: Sequence[Argument], places: Iterable[int]) -> bool:
         """Whether literals, those at some places of all, have the shapes that follow from values."""
@@ -230,7 +233,8 @@ class Pattern:
                 literal = None if row.literal < 0 else literals[row.literal]
                 if literal is not None and literal.shape is not shape:
                     _check_fitting(literal, shape)
-                twin = Instruction(op, inputs, shape, [twins[m] for m in ins.module_args], literal)
+                bodies = [twins[m] for m in ins.module_args] if ins.module_args else ()
+                twin = Instruction(op, inputs, shape, bodies, literal)
                 twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
                 made.append(target._link(twin, None))
         return copy
@@ -252,7 +256,7 @@ class _Setting:
 
     def __init__(self, op: Operator, shape: Shape, places: tuple[int, ...], own: list[int]) -> None:
         """``own`` are the integers that they have now."""
-        self._op, self._shape, self._places, self._values = op, shape, places, own
+        self._op, self._shape, self._chosen, self._values = op, shape, chooser(places), tuple(own)
         rank = len(shape.lens)
         self._plain = bool(rank) and not shape.sub_shapes and not shape.dyn_dims
         self._attributes = len(places) - 2 * rank
@@ -260,7 +264,7 @@ class _Setting:
 
     def of(self, values: Sequence[int], shapes: dict[tuple[Type, tuple[int, ...]], Shape]) -> tuple[Operator, Shape]:
         """Both for other values; equal ``shapes`` are made once."""
-        own = [values[place] for place in self._places]
+        own = self._chosen(values)
         if own == self._values:
             return self._op, self._shape
         if not self._plain:
@@ -269,7 +273,7 @@ class _Setting:
         count, rank = self._attributes, len(self._shape.lens)
         same = own[:count] == self._values[:count]
         op = self._op if same else _operator_with(self._op, iter(own))
-        key = self._shape.type, tuple(own[count:])
+        key = self._shape.type, own[count:]
         known = shapes.get(key)
         if known is None:
             known = shapes[key] = Shape(key[0], key[1][:rank], key[1][rank:])
@@ -324,6 +328,13 @@ class Template:
         """Both for other values of the trace."""
         numbers = iter([values[place] for place in self._places])
         return _operator_with(self._op, numbers), _shape_with(self._shape, numbers)
+
+
+def chooser(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """What takes the values at these places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: tuple([values[place] for place in places])
 
 
 def attribute_numbers(op: Operator) -> list[int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..core.argument import Argument
 from ..errors import MgxError
 from .known_literals import KnownLiterals, contents, hollow
-from .numbers import Form, Numbered, Numbers, Pattern, copy_with, numbers_of, plain
+from .numbers import Form, Numbered, Numbers, Pattern, chooser, copy_with, numbers_of, plain
 from .program import Program
 from .traced_int import Trace
 
@@ -74,11 +74,11 @@ class _Recorded:
         """
         self.confirmed = False
         self._trace = trace
-        self._fixed = [k for k, group in enumerate(groups) if group < 0]
-        self._fixed_values = [given.values[k] for k in self._fixed]
-        self._moving = [k for k, group in enumerate(groups) if group >= 0]
-        self._groups = [group for group in groups if group >= 0]
-        self._first = [self._moving[self._groups.index(group)] for group in range(max(self._groups, default=-1) + 1)]
+        self._fixed = chooser([k for k, group in enumerate(groups) if group < 0])
+        self._fixed_values = self._fixed(given.values)
+        moving, own = [k for k, group in enumerate(groups) if group >= 0], [group for group in groups if group >= 0]
+        self._moving, self._groups = chooser(moving), chooser(own)
+        self._first = [moving[own.index(group)] for group in range(max(own, default=-1) + 1)]
         self._constants = [k for k, same in enumerate(constants) if same]
         self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
         numbers = numbers_of(result)
@@ -95,10 +95,10 @@ class _Recorded:
     def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
         values = given.values
-        if [values[k] for k in self._fixed] != self._fixed_values:
+        if self._fixed(values) != self._fixed_values:
             return None
         symbols = [values[k] for k in self._first]
-        if [values[k] for k in self._moving] != [symbols[group] for group in self._groups]:
+        if self._moving(values) != self._groups(symbols):
             return None
         if not all(self._known.same(literals, k) for k in self._constants):
             return None

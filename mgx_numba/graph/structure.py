@@ -17,15 +17,16 @@ def structure(body: Module) -> Hashable:
     """What a module without submodules computes. Operators and shapes count as equal if they are one object, as those
     of equal layers are in replayed programs: it says nothing once the module is gone, or changed."""
     places: dict[Instruction, int] = {}
-    rows: list[Hashable] = []
-    for ins in body:
-        places[ins] = len(places)
-        literal: Hashable = None
+    row: list[Hashable] = []
+    for number, ins in enumerate(body):
+        places[ins] = number
         if ins.literal is not None:
             array = ins.literal.array
             small = array is not None and array.nbytes <= SMALL_BYTES
-            literal = (array.dtype.name, array.tobytes()) if small and array is not None else id(ins.literal)
-        if not isinstance(ins.op, Return):  # each has one of its own
-            rows.append((literal or id(ins.op), id(ins.shape)))
-        rows.append(tuple([places[i] for i in ins.inputs]))
-    return tuple(rows)
+            row += (array.dtype.name, array.tobytes()) if small and array is not None else (id(ins.literal), None)
+            row.append(id(ins.shape))
+        elif not isinstance(ins.op, Return):  # each has one of its own
+            row += (id(ins.op), id(ins.shape))
+        row += [places[i] for i in ins.inputs]
+        row.append(None)
+    return tuple(row)

@@ -215,20 +215,28 @@ class ConvolutionBackwards(ConvolutionBase):
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_same_type(inputs)
+        return self.scattered_shape(inputs, inputs[0].type if inputs else Type.float_type)
+
+    def scattered_shape(self, inputs: Sequence[Shape], type: Type) -> Shape:
+        """Output shape of a transposed convolution into a type."""
         self.check(inputs)
         x, w = inputs
         if self.group < 1 or w.lens[0] % self.group or not x.dims[1].min <= w.lens[0] <= x.dims[1].max:
             raise self.fail(
                 f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]} in {self.group} groups"
             )
-        return self.output_shape(inputs, x.type, w.lens[1] * self.group)
+        return self.output_shape(inputs, type, w.lens[1] * self.group)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         wide = product_type(args[0].dtype, output.type)
         x, w = (a.astype(wide, copy=False) for a in args)
+        return self.scatter(output, x, w).astype(output.type.numpy, copy=False)
+
+    def scatter(self, output: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The products of ``x`` with ``w``, in their (common) type, added where they belong."""
         lens, kernel, group = x.shape[2:], w.shape[2:], self.group
         full = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(lens, kernel, self.stride, self.dilation)]
-        result = np.zeros((x.shape[0], output.lens[1], *full), wide)
+        result = np.zeros((x.shape[0], output.lens[1], *full), x.dtype)
         inner = w.shape[0] // group
         weights = np.swapaxes(w.reshape(group, inner, prod(w.shape[1:])), 1, 2)
         taps = list(itertools.product(*map(range, kernel)))
@@ -242,10 +250,26 @@ class ConvolutionBackwards(ConvolutionBase):
                 )
                 target[(slice(None), *area)] += columns[:, position]
         cut = tuple(slice(before, n - after) for n, (before, after) in zip(full, self.pads(lens, kernel)))
-        return result[(slice(None), slice(None), *cut)].astype(output.type.numpy, copy=False)
+        return result[(slice(None), slice(None), *cut)]
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return 2 * inputs[0].elements * prod(inputs[1].lens[1:])
+
+
+@register
+@dataclass(frozen=True)
+class QuantConvolutionBackwards(ConvolutionBackwards):
+    """``convolution_backwards`` of 8-bit integers into int32."""
+
+    name: ClassVar[str] = "quant_convolution_backwards"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        return self.scattered_shape(inputs, quantized_output(self, inputs))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, w = (a.astype(product_type(a.dtype, output.type), copy=False) for a in args)
+        return wrap_int32(self.scatter(output, x, w), output.type)
 
 
 @register

@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..codegen.kernel import KernelSource
-from ..codegen.launch import Geometry, Grid, TaskRange, TensorLayout, Windows
+from ..codegen.launch import Geometry, Grid, OneCall, TaskRange, TensorLayout, Windows
 from ..errors import FormatError
 from .memory import numpy_dtype, scratch
 from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
@@ -86,7 +86,7 @@ def _step(step: Step, kernels: Mapping[KernelSource, int]) -> dict[str, Any]:
 def _geometry(geometry: Geometry) -> list[Any]:
     if isinstance(geometry, TaskRange):
         return [geometry.tasks, geometry.grain]
-    return [geometry.blocks, geometry.threads, geometry.shared_bytes]
+    return [geometry.blocks, geometry.threads, geometry.shared_bytes] if isinstance(geometry, Grid) else []
 
 
 def _argument(arg: int | Pointer | MappedTensor | KernelSource, kernels: Mapping[KernelSource, int]) -> Any:
@@ -181,6 +181,8 @@ def _read_step(fields: dict[str, Any], kernels: list[KernelSource]) -> Step:
 def _read_geometry(entry: list[Any]) -> Geometry:
     if len(entry) == 2:
         return TaskRange(*entry)
+    if not entry:
+        return OneCall()
     return Grid(tuple(entry[0]), tuple(entry[1]), entry[2])
 
 

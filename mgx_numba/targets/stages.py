@@ -13,7 +13,8 @@ from ..graph.program import Program
 __all__ = ["ProgramStages", "split"]
 
 WORTHWHILE = frozenset(
-    "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution deformable_convolution roialign"
+    "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
+    " deformable_convolution roialign"
     " lstm gru rnn attention".split()
 )
 """Operators that are worth a plan of their own when lengths become known; without one of them, what comes after a

@@ -163,8 +163,8 @@ def test_weights_take_two_bytes_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_types_and_tiles() -> None:
     for types in ("float32", "float32 float16 float32 float32", "bfloat16"):
         assert "not float32 times bfloat16" in (GEMM.refusal(GemmProblem(4, 5, 6, types=element_types(types))) or "")
-    (tile,) = BFLOAT16_TILES
-    assert tile.rows * tile.vectors + tile.vectors + 1 <= 32 and tile.rows < TILE_TABLE_ROWS
+    for tile in BFLOAT16_TILES:
+        assert tile.rows * tile.vectors + tile.vectors + 1 <= 32 and tile.rows < TILE_TABLE_ROWS
 
 
 def test_without_the_instruction_there_is_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:

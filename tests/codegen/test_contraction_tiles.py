@@ -224,7 +224,7 @@ TRANSPOSED: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("types", [PARTS, BFLOAT16, NARROW], ids=str)
+@pytest.mark.parametrize("types", ALL, ids=str)
 def test_transposed_convolutions(types: ElementTypes) -> None:
     rng = np.random.default_rng(11)
     for (*lens, kernel), options in TRANSPOSED:
@@ -232,8 +232,8 @@ def test_transposed_convolutions(types: ElementTypes) -> None:
         room = values(rng, types, (problem.batch, *problem.in_lens, 80 if options else problem.in_channels))
         x, w = room[..., : problem.in_channels], values(rng, types, problem.weight_lens, True)
         convolution(types, problem, x, w, ConvTransposedTiles())
-    x[0, 1, 2], x[0, 3, 3, 0], x[0, 0, 0, 0] = np.nan, np.inf, 3.4e38
     if types is PARTS:
+        x[0, 1, 2], x[0, 3, 3, 0], x[0, 0, 0, 0] = np.nan, np.inf, 3.4e38
         convolution(types, problem, x, w * np.float32(0.01), ConvTransposedTiles())
 
 
@@ -250,7 +250,7 @@ def test_transposed_convolutions_that_are_left_to_others() -> None:
     for options in ({"stride": (1, 1)}, {"pads_begin": (1, 0)}, {"output_padding": (0, 1)}):
         assert "several taps or none" in reason(**options)
     assert "evenly spaced" in reason(x_strides=(800, 88, 8))
-    assert "uint8" in reason(types=UNSIGNED)
+    assert reason(types=UNSIGNED) == ""
     large = ConvProblem(1, 256, 128, (64, 64), (2, 2), stride=(2, 2), transposed=True, fast_math=True)
     assert select(large).name == "conv_transposed_tiles"
 

@@ -55,7 +55,7 @@ def test_units_of_a_gpu() -> None:
     def named(line: str) -> str:
         return gpu_units.unit_of([KernelSource("gpu", "k", f"def kernel(args):\n    {line}\n")])
 
-    assert named("sums = wgmma_float16(sums, own, theirs, 0)") == "float16 on tensor cores"
+    assert named("sums = wgmma_float16(sums, own, theirs, 0, 4)") == "float16 on tensor cores"
     assert named("c = mma_bfloat16(c, a, b)") == "bfloat16 on tensor cores"
     assert named("c = mma_float32(c, a, b)") == "TF32"
     assert named("c = mfma_32x32x8_float16(c, a, b)") == named("c = wmma_16x16x16_float16_both(c, a, b)")
@@ -63,6 +63,6 @@ def test_units_of_a_gpu() -> None:
     assert named("c = mfma_32x32x4_float32(c, a, b)") == "TF32"
     assert named("c = mfma_32x32x2_float32(c, a, b)") == "float32 on tensor cores"
     assert named("c = wmma_16x16x16_uint8_int8(c, a, b)") == "uint8_int8 on tensor cores"
-    assert named("sums = wgmma_int8(sums, own, theirs, 0)") == "int8 on tensor cores"
+    assert named("sums = wgmma_int8(sums, own, theirs, 0, 4)") == "int8 on tensor cores"
     assert named("sums = wgmma_bfloat16_held(sums, words, b, 0)") == "bfloat16 on tensor cores"
     assert named("sums = wgmma_zero(64)") == named("c = fma(a, b, c)") == ""

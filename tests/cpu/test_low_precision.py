@@ -222,6 +222,47 @@ def test_quantised_models_are_within_one_step_of_onnx_runtime(relu: bool, dtype:
         assert len(compiled.executable.plan.steps) <= 7  # with those that bring channels into words
 
 
+@pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
+@pytest.mark.parametrize("zero", [0, 5])
+def test_transposed_convolutions_of_quantised_values_are_products_of_integers(
+    zero: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On tiles where the input has no zero point; with one they are of float32, and the results are the same."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    rng = np.random.default_rng(zero)
+    initializers = {
+        "w": rng.integers(-127, 128, (70, 33, 2, 2)).astype(np.int8),
+        "ws": rng.uniform(0.002, 0.01, 33).astype(np.float32),
+        "wz": np.zeros(33, np.int8),
+        "b": rng.uniform(-1, 1, 33).astype(np.float32),
+        "xs": np.float32(0.02),
+        "ys": np.float32(0.5),
+        "xz": np.uint8(zero),
+        "yz": np.uint8(128),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["dw"], axis=1),
+        helper.make_node("ConvTranspose", ["d", "dw", "b"], ["c"], strides=[2, 2]),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "transposed",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 70, 7, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
+        [numpy_helper.from_array(np.asarray(value), key) for key, value in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = rng.integers(0, 256, (2, 70, 7, 6)).astype(np.uint8)
+    expected = np.asarray(mgx_numba.parse_onnx(model).compile("ref").run({"x": x})[0]).astype(int)
+    p = mgx_numba.parse_onnx(model).compile("cpu")
+    assert not host_steps(p)
+    assert any("uint8" in kernel.name and "tile" in kernel.name for kernel in p.kernels()) == (zero == 0)
+    apart = np.abs(np.asarray(p.run({"x": x})[0]).astype(int) - expected)
+    assert expected.std() > 20 and apart.max() <= 1 and np.mean(apart) < 0.01
+
+
 def test_products_of_values_that_are_quantised_as_they_come() -> None:
     """DynamicQuantizeLinear and MatMulInteger, as ONNX Runtime's dynamic quantisation writes them."""
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -146,7 +146,9 @@ def test_codes_keep_their_number_of_bytes(bits: int, size: int) -> None:
 
 def test_chunks_keep_all_codes() -> None:
     codes = np.random.default_rng(0).integers(0, 256, (2, 8, 16)).astype(np.uint8)
-    words = pack_chunks(BlockFormat(4, 32, False), codes).view(np.uint32).reshape(2, 2, 4, 4)
+    packed = pack_chunks(BlockFormat(4, 32, False), codes).view(np.uint32)
+    assert packed.shape == (1, 2, 16, 16) and not packed[0, :, 2:].any()
+    words = packed[0, :, :2].swapaxes(0, 1).reshape(2, 2, 4, 4)
     flat = np.stack([codes.reshape(2, -1) & 15, codes.reshape(2, -1) >> 4], -1).reshape(2, 2, 128)
     for thread, part, k in np.ndindex(4, 4, 8):
         found = words[:, :, thread, part] >> (4 * (k // 2) + 16 * (k % 2)) & 15

@@ -62,7 +62,7 @@ def convolved(
         (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "tensor"),
         (F16, (1, 3, 9, 10), (3, 3), {"padding": (1, 1)}, "tensor"),
         (F32, (1, 3, 9, 10), (3, 3), {"padding": (1, 1), "dilation": (2, 2)}, "tensor"),
-        (F16, (1, 2, 40), (5,), {"stride": (2,), "padding": (2,), "dilation": (1,)}, "warpgroup"),
+        (F16, (1, 2, 40), (5,), {"stride": (2,), "padding": (2,), "dilation": (1,)}, "tensor"),
     ],
 )
 def test_values(
@@ -92,12 +92,13 @@ def test_what_is_made_of_a_problem() -> None:
     stem = ConvProblem(2, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=half)
     filled = filled_images(stem)
     assert filled is not None
-    assert (filled.channels, filled.before, filled.lens[-1]) == (8, (0, 3), 229)
-    assert filled.problem.in_channels == 56 and filled.problem.kernel == (7, 1)
-    assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 8, 224, 229)
+    assert (filled.channels, filled.before, filled.step, filled.block) == (4, (0, 3), (1, 2), (1, 7))
+    assert filled.problem.in_channels == 32 and filled.problem.kernel == (7, 1)
+    assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 32, 224, 112)
     weights = np.random.default_rng(0).standard_normal((64, 3, 7, 7))
-    packed = filled.weights(weights).reshape(64, 7, 8, 7)
-    assert np.array_equal(packed[:, :, :3], weights.transpose(0, 3, 1, 2)) and not packed[:, :, 3:].any()
+    packed = filled.weights(weights).reshape(64, 8, 4, 7)
+    assert np.array_equal(packed[:, :7, :3], weights.transpose(0, 3, 1, 2))
+    assert not packed[:, :, 3:].any() and not packed[:, 7:].any()
     whole = ConvProblem(2, 16, 64, (8, 8), (3, 3), types=half)
     grouped = ConvProblem(2, 6, 6, (8, 8), (3, 3), groups=2, types=half)
     grey = ConvProblem(2, 1, 8, (8, 8), (3, 3), types=half)  # eight times the memory

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -32,7 +33,8 @@ from mgx_numba.driver.main import main
 from mgx_numba.errors import UnsupportedError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
-from mgx_numba.targets.gpu.measuring import DeviceBench
+from mgx_numba.runtime.plan import ParameterSpec
+from mgx_numba.targets.gpu.measuring import DeviceBench, _drawn
 from mgx_numba.targets.gpu.target import GpuTarget
 
 from .device_data import place
@@ -120,6 +122,11 @@ def chosen(net: Any) -> list[tuple[str, dict[str, int]]]:
         (placed(512, 512, 512, "float32"), "fma", ["few_rows", "warpgroup", "tensor"]),
         (placed(512, 512, 512, "float32", precision="medium"), "warpgroup", ["few_rows"]),
         (placed(512, 512, 512, "float32", precision="high"), "tensor", ["few_rows", "warpgroup"]),
+        (
+            placed(512, 512, 512, "float32", precision="high", constant=True, any_order=True),
+            "warpgroup_parts",
+            ["few_rows", "warpgroup"],
+        ),
         (placed(512, 512, 512, "float64"), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
         (convolution(64), "warpgroup", ["few_rows", "fma"]),
     ],
@@ -222,6 +229,15 @@ def test_a_record_of_another_device_is_a_hint(measured: list[tuple[DeviceBench, 
     with pytest.warns(RuntimeWarning, match="hints"):
         again.compile(mgx.get_target("gpu"))
     assert chosen(again) == chosen(net)
+
+
+def test_weights_that_are_drawn_are_numbers_to_solvers_that_read_halves() -> None:
+    for dtype in ("float32", "float16", "bfloat16"):
+        drawn = _drawn(ParameterSpec("w0", dtype, (1000,)))
+        assert drawn.shape == (1000,) and np.isfinite(drawn.astype(np.float64)).all() and np.unique(drawn).size > 100
+        if dtype == "float32":
+            halves = drawn.view(ml_dtypes.bfloat16).astype(np.float32)
+            assert np.abs(halves).max() < 10 and np.abs(drawn).max() < 10
 
 
 def test_a_budget_of_nothing_measures_nothing(measured: list[tuple[DeviceBench, Candidate]]) -> None:

@@ -46,6 +46,8 @@ def agree(
     ("type", "lens", "mask", "tile"),
     [
         (F16, (1, 2, 1, 70, 300, 16, 24), None, AttentionTile(2, 64, 3, 1)),
+        (F16, (1, 2, 1, 70, 300, 40, 40), None, AttentionTile(4, 64, 3, 1)),
+        (F16, (1, 1, 1, 150, 300, 80, 80), None, AttentionTile(3, 64, 2, 1)),
         (BF16, (2, 1, 1, 65, 130, 40, 16), None, AttentionTile(1, 128, 2, 1)),
         (F16, (1, 1, 1, 3, 5, 8, 8), (F16, (3, 5)), SMALL),
         (F16, (2, 2, 2, 9, 140, 72, 136), (BOOL, (2, 1, 1, 140)), SMALL),

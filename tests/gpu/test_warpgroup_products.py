@@ -47,8 +47,10 @@ def on(request: pytest.FixtureRequest) -> Engine:
         (WarpgroupTile(128, 128, 2, 2), 1),
         (WarpgroupTile(192, 64, 2, 1), 2),
         (WarpgroupTile(64, 128, 2, 1, 2), 2),
+        (WarpgroupTile(64, 64, 2, 1, 1, 2), 2),
+        (WarpgroupTile(64, 128, 2, 1, 2, 2), 4),
     ],
-    ids=["", "rounds", "high", "pairs"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several

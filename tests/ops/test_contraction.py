@@ -114,6 +114,21 @@ def test_convolution_of_narrow_types_and_integers() -> None:
     np.testing.assert_array_equal(call("quant_convolution", a, b), expected.astype(np.int32))
 
 
+def test_transposed_convolution_of_integers() -> None:
+    rng = np.random.default_rng(1)
+    for group, attributes in ((1, {"stride": (2, 2)}), (2, {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)})):
+        a = rng.integers(0, 256, (2, 8, 5, 4)).astype(np.uint8)
+        b = rng.integers(-128, 128, (8, 3, 2, 2), np.int8)
+        exact = call("convolution_backwards", a.astype(np.float64), b.astype(np.float64), group=group, **attributes)
+        found = call("quant_convolution_backwards", a, b, group=group, **attributes)
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, exact.astype(np.int32))
+    with pytest.raises(ShapeError, match="8-bit integers"):
+        shape("quant_convolution_backwards", normal(1, 4, 5, 5), normal(4, 2, 3, 3))
+    with pytest.raises(ShapeError, match="channels"):
+        shape("quant_convolution_backwards", a, b[:4])
+
+
 def test_convolution_of_ranges() -> None:
     w = normal(4, 3, 3, 3)
     assert shape("convolution", dyn((1, 8), 3, (5, 9), 7), w, stride=(2, 2)) == dyn((1, 8), 4, (2, 4), 3)

@@ -9,6 +9,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.narrow_residuals import NarrowResiduals
+from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
 from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.passes.truncate_float import TruncateFloat
 from mgx_numba.targets.gpu.capabilities import pass_options
@@ -34,6 +35,31 @@ def test_sums_of_images_are_read_in_8_bits() -> None:
     _, total = stream(g, 2, 3, 4, 5)
     after = check(g.ret(total), NarrowResiduals(), options=GPU, atol=0.0051)
     assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
+
+
+def test_sums_of_images_are_read_in_float8_where_they_are_quantised_so() -> None:
+    """And what only moves or compares them, here a maximum, does it in 8 bits."""
+    g = Graph()
+    x = g.op("tanh", g.param("x", [2, 3, 6, 6]))
+    pooled = g.op("pooling", x, mode="max", lengths=(3, 3), padding=(1, 1), stride=(2, 2), dilations=(1, 1))
+    total = g.op("add", pooled, g.op("relu", in_float8(g, pooled, 0.01)))
+    after = check(g.ret(total), NarrowResiduals(), SimplifyQdq(), options=GPU, atol=0.04)
+    assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
+    assert find(after, "pooling").shape.type is Type.fp8e4m3fn_type
+
+
+@pytest.mark.parametrize("step", [1e-37, 1e36])
+def test_steps_of_float8_whose_numbers_float32_does_not_hold_are_kept(step: float) -> None:
+    g = Graph()
+    x = g.op("tanh", g.param("x", [2, 3, 4, 5]))
+    program = g.ret(g.op("add", x, in_float8(g, x, step)))
+    assert str(check(program, NarrowResiduals(), options=GPU)) == str(program)
+
+
+def in_float8(g: Graph, x: Instruction, step: float) -> Instruction:
+    """A value quantised and dequantised."""
+    scale = g.scalar(step, x)
+    return g.op("dequantizelinear", g.op("quantizelinear", x, scale, out_type=Type.fp8e4m3fn_type), scale)
 
 
 def test_other_sums_are_read_in_16_bits() -> None:
@@ -118,6 +144,26 @@ def test_what_is_in_8_bits_stays_so_beside_float16() -> None:
     run_passes(program, [TruncateFloat(), SimplifyQdq()], validate=True)
     assert find(program, "quant_dot").shape.type is Type.int32_type and find(program, "dot").shape.type is HALF
     np.testing.assert_allclose(evaluate(program, inputs)[0], before, atol=5e-3)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_bias_takes_the_zero_point_of_sums(half: bool) -> None:
+    g = Graph()
+    x = quantized(g, g.op("tanh", g.param("x", [3, 8])), 0.01, 100)
+    y = g.op("dot", x, weights(g, (8, 5), 1))
+    if half:
+        y = g.op("convert", y, target_type=HALF)
+    bias = g.lit(np.linspace(-1, 1, 5), y.shape.type.numpy)
+    program = g.ret(g.op("add", g.spread(bias, 3, 5), y))
+    passes = (SimplifyQdq(), RewriteQuantization())
+    after = check(program, *passes, options=GPU, atol=2e-3 if half else 1e-5)
+    sums = find(after, "quant_dot")
+    chain = []
+    while sums.name != "@return":
+        (sums,) = sums.users
+        chain.append(sums.name)
+    assert chain == ["convert", "mul", "add", *["convert"] * half, "@return"]
+    assert "sub" in names(check(program, *passes, options=STRICT, atol=2e-3))
 
 
 def test_a_norm_stores_what_is_rounded_of_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +24,8 @@ from mgx_numba.graph.passes.rewrite_requantization import RewriteRequantization
 from mgx_numba.graph.passes.selection import Selection
 from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.program import Program
+from mgx_numba.targets.cpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import FAST, STRICT, Graph, check, find, names, random_inputs
@@ -78,6 +81,54 @@ def test_convolutions_of_quantised_values(
     y = g.op("convolution", x, weights(g, (6, 8 // group, 3, 2), 0), padding=padding, stride=(2, 1), group=group)
     after = check(g.ret(y), SimplifyQdq(), OptimizeModule(), rtol=1e-5, atol=1e-4)
     assert "quant_convolution" in names(after) and "convolution" not in names(after)
+
+
+def transposed(type: str = "uint8", zero: int = 0, axis: int = 1, **attributes: Any) -> Program:
+    g = Graph()
+    x = quantized(g, g.param("x", [2, 6, 5, 4]), 0.02, zero, type)
+    attributes = {"stride": (3, 2), **attributes}
+    w = weights(g, (6, 8, 3, 2), axis)
+    return g.ret(g.op("convolution_backwards", x, w, **attributes))
+
+
+SCATTERING = replace(FAST, capabilities=replace(pass_options(TargetOptions()).capabilities, scattered_integers=True))
+"""Of a target that computes transposed convolutions of integers."""
+
+
+def test_transposed_convolutions_of_quantised_values() -> None:
+    after = check(transposed(), SimplifyQdq(), OptimizeModule(), options=SCATTERING, rtol=1e-5, atol=1e-4)
+    assert "quant_convolution_backwards" in names(after) and "convolution_backwards" not in names(after)
+    for program, options in (
+        (transposed(), FAST),
+        (transposed(zero=3), SCATTERING),
+        (transposed("int8"), SCATTERING),
+        (transposed(axis=0), SCATTERING),
+        (transposed(stride=(2, 2)), SCATTERING),
+        (transposed(padding=(1, 0)), SCATTERING),
+        (transposed(dilation=(2, 1)), SCATTERING),
+        (transposed(group=2), SCATTERING),
+    ):
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=options, rtol=1e-5, atol=1e-4)
+        assert "convolution_backwards" in names(after)
+
+
+@pytest.mark.parametrize("type, zero, point", [("uint8", 0, 0), ("uint8", 128, 3), ("int8", 0, -20)])
+def test_8_bits_are_requantised_by_one_factor_where_it_rounds_alike(type: str, zero: int, point: int) -> None:
+    rng = np.random.default_rng(zero)
+    every, divided = np.arange(256).astype(type), 0
+    scales = [*rng.uniform(0.01, 0.2, (8, 2)), (3.0, 2.0), (0.1, 0.2), (1e30, 1e-30)]
+    for first, second in scales:
+        g = Graph()
+        x = g.param("x", [256], type)
+        own, other = (g.spread(g.lit(scale, np.float32), 256) for scale in (first, second))
+        value = g.op("dequantizelinear", x, own, g.spread(g.lit(zero, type), 256))
+        steps = g.op("quantizelinear", value, other, g.spread(g.lit(point, type), 256))
+        program = g.ret(steps)
+        (expected,) = evaluate(program, {"x": every})
+        run_passes(program, [RewriteQuantization()], STRICT)
+        np.testing.assert_array_equal(evaluate(program, {"x": every})[0], expected)
+        divided += names(program).count("div")
+    assert divided < len(scales) // 2
 
 
 def test_weights_with_a_zero_point_that_int8_has_room_for() -> None:

@@ -21,6 +21,8 @@ _FAMILIES = {
     "avx2": "AVX2",
     "vnni": "VNNI",
     "neon": "NEON",
+    "neondot": "NEON dot products",
+    "neonbf16": "NEON BF16",
     "portable": "vectors of 128 bits",
 }
 """Units as people call them, by how the names of tiles begin."""

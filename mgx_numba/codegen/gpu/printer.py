@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import ml_dtypes
 import numpy as np
 
@@ -26,6 +29,8 @@ VECTOR_BYTES = 16
 
 class ThreadPrinter(VectorPrinter):
     """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
+
+    FAST_CASTS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)

@@ -72,11 +72,11 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     tensor_prefetch(map)                 asks for the description of a tensor before it is needed
     place4(i, j, k, l)                   indices of a box's first element, the contiguous dimension first
     tensor_load(p, map, b, place)        a box to p, with its bytes to the barrier b; one thread asks for it
-    tensor_load_to_all(p, map, b, place, BLOCKS)
-                                         the same to each of the BLOCKS blocks of the cluster, with its bytes to the
-                                         barrier of each
     tensor_load_window(p, map, b, place, dx, dy)
                                          positions of a filter from one on, moved by a tap of it
+    tensor_load_to(p, map, b, place, BLOCKS, first) tensor_load_window_to(p, map, b, place, dx, dy, BLOCKS, first)
+                                         the same to blocks of the cluster, with its bytes to the barrier of each: bit
+                                         n of BLOCKS stands for block first + n
 
 Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along axis 0 as the text says by ``CLUSTER``
     cluster_rank()                       number of the thread's block in its cluster
@@ -89,10 +89,11 @@ Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along a
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
-    wgmma_<product>(sums, a, b, TURNED)  sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
+    wgmma_<product>(sums, a, b, TURNED, STEPS)
+                                         sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
                                          boxes lie; TURNED 1: b has a row for each position, 64 columns in each box;
                                          products as of mma
-    wgmma_<product>_first(COLUMNS, a, b, TURNED)
+    wgmma_<product>_first(COLUMNS, a, b, TURNED, STEPS)
                                          the same of sums of nothing
     wgmma_<product>_held(sums, words, b, TURNED)
                                          the same of 16 bits, where a are lanes of int32 that each thread holds, as

@@ -217,6 +217,12 @@ def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False)
     def six(typingctx, a, b, c, d, e, f):
         return define(a, b, c, d, e, f)
 
-    function = (none, one, two, three, four, five, six)[arity]
+    def seven(typingctx, a, b, c, d, e, f, g):
+        return define(a, b, c, d, e, f, g)
+
+    def eight(typingctx, a, b, c, d, e, f, g, h):
+        return define(a, b, c, d, e, f, g, h)
+
+    function = (none, one, two, three, four, five, six, seven, eight)[arity]
     function.__name__ = function.__qualname__ = name
     return intrinsic(prefer_literal=literal)(function)

@@ -26,7 +26,10 @@ FORMAT = 1
 """Of the value tree: a page is compared with another of the same."""
 
 _KINDS = {
-    "contraction": "dot convolution convolution_backwards quant_dot quant_convolution deformable_convolution".split(),
+    "contraction": (
+        "dot convolution convolution_backwards quant_dot quant_convolution quant_convolution_backwards"
+        " deformable_convolution"
+    ).split(),
     "attention": ["attention"],
     "recurrent": "lstm gru rnn".split(),
     "rows": "fused_reduce split_fused_reduce softmax logsoftmax argmax argmin topk".split(),

@@ -61,6 +61,8 @@ class Capabilities:
         multiplies_bfloat16: whether a product of float32 with constant weights in bfloat16 is best computed of left
             operands that are stored in bfloat16; None if none is.
         depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
+        scattered_integers: whether kernels compute transposed convolutions of 8-bit integers where each result receives
+            one tap.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
     """
@@ -79,3 +81,4 @@ class Capabilities:
     narrow_results: bool = False
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
     depthwise_integers: bool = False
+    scattered_integers: bool = False

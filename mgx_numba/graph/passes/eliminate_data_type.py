@@ -38,7 +38,7 @@ MOVES = frozenset(
 )
 """Operators that only move values: those in 16 bits are moved as such, unless all are there in float32."""
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
-QUANTIZED = {"quant_dot": "dot", "quant_convolution": "convolution"}
+QUANTIZED = {f"quant_{name}": name for name in ("dot", "convolution", "convolution_backwards")}
 
 
 def is_stored_weight(ins: Instruction) -> bool:

@@ -22,7 +22,9 @@ from .truncate_float import widens
 
 __all__ = ["FuseContraction"]
 
-CONTRACTIONS = frozenset("dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution".split())
+CONTRACTIONS = frozenset(
+    "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards".split()
+)
 INT8 = (Type.int8_type, Type.uint8_type)
 
 

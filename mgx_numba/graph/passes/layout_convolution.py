@@ -20,7 +20,7 @@ from .rewriter import remove_dead
 __all__ = ["LayoutConvolution", "channels_last"]
 
 RESHAPES = frozenset({"reshape", "flatten"})
-CONVOLUTIONS = frozenset({"convolution", "convolution_backwards", "quant_convolution"})
+CONVOLUTIONS = frozenset("convolution convolution_backwards quant_convolution quant_convolution_backwards".split())
 
 
 def channels_last(rank: int) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
 from .rewriter import RulePass
-from .rules.quantized import EIGHT_BITS
+from .rules.quantized import EIGHT_BITS, INT8
 
 __all__ = ["RewriteQuantization"]
 
-SUMS = frozenset({"quant_dot", "quant_convolution"})
+SUMS = frozenset({"quant_dot", "quant_convolution", "quant_convolution_backwards"})
 EPILOGUES = frozenset(
     "add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear"
     " gelu_erf gelu_tanh erf tanh sigmoid silu leaky_relu".split()
@@ -30,14 +30,18 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
     """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates.
 
     With ``fast_math`` what becomes of sums of products in 8 bits is multiplied by the inverse of a constant scale, as
-    ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one.
+    ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one. What
+    is made of 8 bits has one factor, too, if each of these numbers becomes the same by it.
     """
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
     value, step = b.convert(x, wide), b.convert(scale, wide)
     inverse = _inverse(step) if m.options.fast_math and _of_sums(x) else None
+    requantized = None if target.is_floating or inverse is not None else _requantized(b, value, step)
     if inverse is not None:
         value = _times(b, value, b.constant(inverse, step.shape))
+    elif requantized is not None:
+        value = requantized
     elif uniform_value(scale) != 1:
         value = b.op("div", value, step)
     if not target.is_floating:
@@ -67,6 +71,29 @@ def _of_sums(value: Instruction) -> bool:
     return False
 
 
+def _requantized(b: RewriteBuilder, value: Instruction, step: Instruction) -> Instruction | None:
+    """``value / step`` of dequantised numbers of 8 bits as one product, if it rounds alike for each of them."""
+    divisor = uniform_value(step)
+    if value.name != "mul" or value.shape.type is not Type.float_type or divisor is None:
+        return None
+    computed, constant = sorted(value.inputs, key=is_constant)
+    scale, point, held = uniform_value(constant), 0, computed
+    while held.name == "convert" and held.shape.type in (Type.float_type, Type.int32_type):
+        held = held.inputs[0]
+        if held.name == "sub" and held.shape.type is Type.int32_type and uniform_value(held.inputs[1]) is not None:
+            point += int(uniform_value(held.inputs[1]) or 0)
+            held = held.inputs[0]
+    if held.shape.type not in INT8 or scale is None:
+        return None
+    limits = np.iinfo(held.shape.type.numpy)
+    numbers = np.arange(limits.min, limits.max + 1).astype(np.float32) - np.float32(point)
+    with np.errstate(all="ignore"):
+        factor = np.float32(float(scale) / float(divisor))
+        divided = np.rint(numbers * np.float32(scale) / np.float32(divisor))
+        alike = np.array_equal(np.rint(numbers * factor), divided)
+    return b.op("mul", computed, b.scalar(factor, computed)) if alike else None
+
+
 def _times(b: RewriteBuilder, value: Instruction, factor: Instruction) -> Instruction:
     """``value * factor``, a constant, which joins the factors and addends that the value is made with."""
     constants = [k for k, i in enumerate(value.inputs) if is_constant(i)]
@@ -91,15 +118,38 @@ def _inverse(scale: Instruction) -> np.ndarray | None:
 
 @rule("dequantizelinear", op("dequantizelinear"))
 def dequantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(x - zero_point) * scale``, the difference in integers where it is exact."""
+    """``convert(x - zero_point) * scale``, the difference in integers where it is exact; with ``fast_math`` of sums of
+    products ``convert(x) * scale - convert(zero_point) * scale``, a constant that a bias takes in (`bias_of_sums`)."""
     x, scale, *zero = m.ins.inputs
     target = scale.shape.type
+    if zero and m.options.fast_math and x.name in SUMS and all(map(is_constant, (scale, *zero))):
+        step = b.convert(scale, target.compute)
+        product = b.op("mul", b.convert(x, target.compute), step)
+        return b.convert(b.op("sub", product, b.op("mul", b.convert(zero[0], target.compute), step)), target)
     exact = Type.int32_type if x.shape.type in EXACT_IN_INT32 else target.compute
     value: Instruction = b.convert(x, exact)
     if zero:
         value = b.op("sub", value, b.convert(zero[0], exact))
     product = b.op("mul", b.convert(value, target.compute), b.convert(scale, target.compute))
     return b.convert(product, target)
+
+
+@rule("bias_of_sums", op("add"))
+def bias_of_sums(m: Match, b: RewriteBuilder) -> object:
+    """``convert(x - c) + bias -> convert(x + (bias - c))`` for what `dequantize` makes of sums with a zero point."""
+    constants = [k for k, i in enumerate(m.ins.inputs) if is_constant(i)]
+    if len(constants) != 1 or not m.options.fast_math:
+        return None
+    bias, value = m.ins.inputs[constants[0]], m.ins.inputs[1 - constants[0]]
+    while value.name == "convert" and value.shape.type.is_floating and len(value.users) == 1:
+        value = value.inputs[0]
+    if value.name != "sub" or len(value.users) > 1 or not is_constant(value.inputs[1]):
+        return None
+    product, less = value.inputs
+    if product.name != "mul" or product.inputs[0].name != "convert" or product.inputs[0].inputs[0].name not in SUMS:
+        return None
+    more = b.op("sub", b.convert(bias, less.shape.type), less)
+    return b.convert(b.op("add", product, more), m.ins.shape.type)
 
 
 @rule("unpack_constant", op("unpack_int4 unpack_fp4", constant("x")))
@@ -113,4 +163,4 @@ class RewriteQuantization(RulePass):
     """``quantizelinear`` and ``dequantizelinear`` in primitive operations; constants of 4 bits unpacked."""
 
     name = "rewrite_quantization"
-    rules = (quantize, dequantize, unpack)
+    rules = (quantize, dequantize, bias_of_sums, unpack)

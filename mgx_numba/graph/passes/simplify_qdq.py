@@ -227,6 +227,32 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
     return _dequantized(b, product, 1, np.float32(step) * steps, _zero(values, point))
 
 
+@rule("qdq_convolution_backwards", op("convolution_backwards", *QDQ))
+def quantized_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
+    """Where each result is one product: the left-hand side's zero point would count differently for each tap."""
+    can, attributes = m.options.capabilities, m.ins.op.attributes()
+    if can is None or not can.scattered_integers:
+        return "the target has no kernel for it"
+    alone = m.w.shape.lens[2:] == tuple(attributes["stride"]) and set(attributes["dilation"]) == {1}
+    if not alone or any(attributes["padding"]) or attributes["group"] > 1 or m.ins.shape.is_dynamic:
+        return "results are sums over several taps or in groups, or lengths are not known"
+    if attributes["padding_mode"] is not PaddingMode.default_:
+        return "the convolution computes its own padding"
+    quantized, _, *zero = m.x.inputs
+    shifted = quantized.shape.type is Type.int8_type and not multiplies_signed(m.options)
+    if shifted or (zero and uniform_value(zero[0]) != 0):
+        return "the left-hand side has a zero point, which each tap multiplies by other weights"
+    right = _right(m, b, 1)
+    if isinstance(right, str):
+        return right
+    left = _left(m, b)
+    if isinstance(left, str):
+        return left
+    (w, steps, _), (x, step, _) = right, left
+    product = b.op("quant_convolution_backwards", x, w, **attributes)
+    return _dequantized(b, product, 1, np.float32(step) * steps, np.zeros(0, np.int64))
+
+
 def _zero(values: np.ndarray, point: int) -> np.ndarray:
     """What the left-hand side's zero point adds to sums: of one for each first index of the weights' values."""
     if not point:
@@ -239,4 +265,11 @@ class SimplifyQdq(RulePass):
     what moves values between them."""
 
     name = "simplify_qdq"
-    rules = (centred_values, *QUANTIZED_RULES, quantized_dot, quantized_convolution, integer_dot)
+    rules = (
+        centred_values,
+        *QUANTIZED_RULES,
+        quantized_dot,
+        quantized_convolution,
+        quantized_transposed_convolution,
+        integer_dot,
+    )

@@ -183,11 +183,14 @@ class CallForm:
         return found + place.offset
 
     def launch(self, step: Step, queue: Queue) -> None:
-        """Ask for a step's kernel."""
-        assert isinstance(step.geometry, Grid)
+        """Ask for a step's kernel, or a library's call."""
         if id(step) not in self._words:
             self._words[id(step)] = self._arguments(step)
-        queue.launch(self._executable.functions[step.kernel], self._words[id(step)], step.geometry)
+        function, words = self._executable.functions[step.kernel], self._words[id(step)]
+        if isinstance(step.geometry, Grid):
+            queue.launch(function, words, step.geometry)
+        else:
+            queue.call(function, words)
 
     def upload(self, queue: Queue) -> None:
         """Ask for the copy of the parameters that the host has."""

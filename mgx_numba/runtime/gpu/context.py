@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,7 +42,9 @@ class DeviceContext:
 
     def __init__(self, executable: DeviceExecutable) -> None:
         engine = executable.engine
-        self._executable, self._engine = executable, engine
+        # It keeps this one, and what this one has of the device goes with it, not when garbage is looked for.
+        self._executable: DeviceExecutable = weakref.proxy(executable)
+        self._engine = engine
         self.queue = engine.queue()
         self._memory = ContextMemory(
             owned(engine, executable.plan.arena_bytes, "what is computed on the way to results"),
@@ -169,7 +172,8 @@ class DeviceContext:
         if found is None:
             while len(self._forms) >= MOST_FORMS:
                 self._forms.popitem(last=False)
-            found = CallForm(self._executable, self.queue, self._memory, given, keeps, self._run_between)
+            between = partial(DeviceContext._run_between, weakref.proxy(self))
+            found = CallForm(self._executable, self.queue, self._memory, given, keeps, between)
             self._forms[given, keeps] = found
         elif len(self._forms) > 1:
             self._forms.move_to_end((given, keeps))

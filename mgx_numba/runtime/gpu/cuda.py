@@ -180,12 +180,6 @@ class CudaQueue:
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
-        if isinstance(function, BoundCall):
-            if self._graph is not None:
-                self._graph.call(CallNode(function, words))
-            else:
-                function.enqueue(words, self.stream.value or 0)
-            return
         blocks, threads = geometry.blocks, geometry.threads
         if max(blocks[1:]) > MOST_PLANES:
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
@@ -201,6 +195,13 @@ class CudaQueue:
             "cuLaunchKernel", c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads),
             c_uint(shared), self.stream, parameters, None,
         )  # fmt: skip
+
+    def call(self, call: BoundCall, words: np.ndarray) -> None:
+        """See `Queue.call`."""
+        if self._graph is not None:
+            self._graph.call(CallNode(call, words))
+            return
+        call.enqueue(words, self.stream.value or 0)
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """See `Queue.upload`."""

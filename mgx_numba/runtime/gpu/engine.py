@@ -13,6 +13,7 @@ from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
 
 if TYPE_CHECKING:
+    from ...codegen.gpu.libraries.calls import BoundCall
     from .blocks import KeptBlocks
 
 __all__ = ["Engine", "Event", "Progress", "Queue", "Recording"]
@@ -38,7 +39,8 @@ class Recording(Protocol):
         whatever queue these went to."""
 
     def change(self, number: int) -> None:
-        """Let later calls have what is now in the argument block that the kernel of this number was recorded with."""
+        """Let later calls have what is now in the argument block that the kernel, or the library's call, of this number
+        was recorded with."""
 
 
 class Queue(Protocol):
@@ -50,6 +52,9 @@ class Queue(Protocol):
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """Ask for a kernel, by what `Engine.load` gave for it; ``words`` is its argument block, int64."""
+
+    def call(self, call: BoundCall, words: np.ndarray) -> None:
+        """Ask for a library's call, as `Engine.load` gave it; ``words`` as of `launch`."""
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """Ask for a copy of contiguous host memory to the device; it is read when its turn comes."""
@@ -88,7 +93,7 @@ class Engine(Protocol):
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Kernels, compiled if need be, as `Queue.launch` takes them."""
+        """Kernels, compiled if need be, as `Queue.launch` takes them, and libraries' calls as `Queue.call` does."""
 
     def use(self) -> AbstractContextManager[None]:
         """What surrounds calls of queues and events: the device is the calling thread's meanwhile."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen.gpu.driver.hip import HipDevice, hip_device
+from ...codegen.gpu.libraries.calls import BoundCall
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
@@ -159,6 +160,10 @@ class HipQueue:
             "hipModuleLaunchKernel", c_void_p(function), *map(c_uint, geometry.blocks), *map(c_uint, geometry.threads),
             c_uint(shared), self.stream, parameters, None,
         )  # fmt: skip
+
+    def call(self, call: BoundCall, words: np.ndarray) -> None:
+        """See `Queue.call`; raises `DeviceError`: the libraries are NVIDIA's."""
+        raise DeviceError("NVIDIA's libraries have no calls on a device of AMD's")
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """See `Queue.upload`."""

@@ -213,11 +213,15 @@ class InterpreterQueue:
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return
-        if isinstance(function, BoundCall):
-            self.stream.ask(partial(function.enqueue, words.copy(), 0))
-            return
         memory = self._engine.memory
         self.stream.ask(partial(interpret, function, words.tolist(), geometry, memory))
+
+    def call(self, call: BoundCall, words: np.ndarray) -> None:
+        """See `Queue.call`."""
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue.call(call, words))
+            return
+        self.stream.ask(partial(call.enqueue, words.copy(), 0))
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """See `Queue.upload`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
+import ml_dtypes
 import numpy as np
 
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
@@ -198,8 +199,11 @@ def _drawn(spec: ParameterSpec) -> np.ndarray:
     """Random numbers of the parameter's type, around 0 or of all that an integer can be."""
     dtype, rng = numpy_dtype(spec.dtype), np.random.default_rng(0)
     count = spec.lens[0]
+    few = min(count, DRAWN)
     if dtype.kind in "iub":
-        drawn = rng.integers(0, 100, min(count, DRAWN)).astype(dtype)
+        drawn = rng.integers(0, 100, few).astype(dtype)
+    elif dtype == np.float32:  # which a solver may read as pairs of bfloat16, see `Solution.halves`
+        drawn = rng.standard_normal((few, 2), np.float32).astype(ml_dtypes.bfloat16).view(dtype)[:, 0]
     else:
-        drawn = rng.standard_normal(min(count, DRAWN), np.float32).astype(dtype)
+        drawn = rng.standard_normal(few, np.float32).astype(dtype)
     return np.resize(drawn, count)

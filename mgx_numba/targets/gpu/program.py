@@ -48,6 +48,7 @@ class GpuProgram:
     _ranges: LengthRanges | None
     _trees: list[Tree] | None
     _plan: Plan | None
+    _log: RewriteLog | None
 
     def __init__(
         self, program: Program, options: TargetOptions, progress: Progress | None = None, on: Engine | None = None
@@ -76,9 +77,11 @@ class GpuProgram:
         cls, ranges: LengthRanges, key: Sequence[tuple[int, ...]], options: TargetOptions, on: Engine
     ) -> GpuProgram:
         """The program for a set of lengths of its inputs."""
+        lens = dict(zip(ranges.names, key))
         made = cls.__new__(cls)
-        made._begin(options, on)
-        made.program, made._plan, made._trees = ranges.planned(dict(zip(ranges.names, key)))
+        made._begin(options, on, functools.partial(ranges.settled, lens))
+        made._plan, made._log = ranges.planned(lens)
+        made._trees = ranges.trees
         made.executable = DeviceExecutable(made._plan, on, None, options.store, ranges.constants)
         return made
 
@@ -99,6 +102,7 @@ class GpuProgram:
         self._ranges = None
         self._trees = None
         self._plan = None
+        self._log = None
 
     def _measure(self, tuning: Tuning) -> None:
         """Have the contractions measured that the program needs and there is no record of."""
@@ -114,7 +118,7 @@ class GpuProgram:
 
     @functools.cached_property
     def program(self) -> Program:
-        """See `Compiled.program`; of a plan from a file it is made when somebody asks."""
+        """See `Compiled.program`; of a plan from a file, or for lengths, it is made when somebody asks."""
         assert self._portable is not None
         return optimized(without_tuples(self._portable())[0], self._options)
 
@@ -278,7 +282,7 @@ class GpuProgram:
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`: that of all sets of lengths so far."""
         log = RewriteLog()
-        log.include(self.program.log)
+        log.include(self._log or self.program.log)
         for program in list(self._specialized.values()):
             log.include(program.rewrite_log())
         return log

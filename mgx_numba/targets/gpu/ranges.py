@@ -12,11 +12,11 @@ from ...errors import MgxError
 from ...garbage import uncollected
 from ...graph.passes import run_passes
 from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
-from ...runtime.plan import Plan
+from ...runtime.plan import HostStep, Plan
 from .. import kernel_lists
-from ..base import Tree
 from ..lowering.lowering import Lowering
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
@@ -65,7 +65,7 @@ class LengthRanges:
         self.constants = DeviceConstants(engine)
         self.kernels: dict[KernelSource, None] = {}
         self._texts: set[str] = set()
-        arrays, self._trees = without_tuples(self.source)
+        arrays, self.trees = without_tuples(self.source)
         self._copy = settling(arrays, options, pass_options(options))
         self._shared = Shared.of(self.source, partial(_rewrite, options))
         if options.tuning is not None:
@@ -81,8 +81,8 @@ class LengthRanges:
                 self._kernels(lens, refused)
         engine.load(list(self.kernels), progress, options.store)
 
-    def planned(self, lens: Mapping[str, Sequence[int]]) -> tuple[Program, Plan, list[Tree] | None]:
-        """The program for a set of lengths, its plan, and how its results are grouped into tuples.
+    def planned(self, lens: Mapping[str, Sequence[int]]) -> tuple[Plan, RewriteLog]:
+        """The plan for a set of lengths, and what passes and rules have said of it.
 
         The plan has kernels that others have, by whichever solvers; where some are wanted in the place of which the
         host would compute something, it has these.
@@ -90,7 +90,7 @@ class LengthRanges:
         Raises:
             MgxError: the lengths do not fit the program.
         """
-        program = self._settled(lens)
+        program = self._optimized(lens)
         low = self._lowering(program)
         if self._texts:
             low.ready = self._is_known
@@ -98,7 +98,17 @@ class LengthRanges:
         if low.lacking:
             plan = self._lowering(program).run()
             self._know(plan.kernels())
-        return program, plan, self._trees
+        log = program.log
+        _release(program, plan)
+        return plan, log
+
+    def settled(self, lens: Mapping[str, Sequence[int]]) -> Program:
+        """The program for a set of lengths before the passes, its results being arrays.
+
+        Raises:
+            MgxError: the lengths do not fit the program.
+        """
+        return self._copy(lens).program
 
     def _know(self, kernels: Iterable[KernelSource]) -> bool:
         """Let later plans have kernels; whether some are new."""
@@ -110,7 +120,7 @@ class LengthRanges:
     def _is_known(self, kernel: KernelSource) -> bool:
         return kernel.text in self._texts
 
-    def _settled(self, lens: Mapping[str, Sequence[int]]) -> Program:
+    def _optimized(self, lens: Mapping[str, Sequence[int]]) -> Program:
         """The program for a set of lengths after the passes, most of which are replayed."""
         copy = self._copy(lens)
         if is_watched():
@@ -143,13 +153,21 @@ class LengthRanges:
         that do not fit each other, which ``refused`` gets: whoever runs the program on such is told."""
         try:
             with uncollected():
-                low = self._lowering(self._settled(lens))
+                program = self._optimized(lens)
+                low = self._lowering(program)
                 low.spare = {}
                 plan = low.run()
+                _release(program, plan)
         except MgxError:
             refused.append(lens)
             return None
         return [*(() if general else plan.kernels()), *low.spare]
+
+
+def _release(program: Program, plan: Plan) -> None:
+    """Free a program that a plan was made of, unless the plan has host steps, which run its operators."""
+    if not any(isinstance(step, HostStep) for step in plan.steps):
+        program.release()
 
 
 def optimized(program: Program, options: TargetOptions) -> Program:

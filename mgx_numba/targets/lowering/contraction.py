@@ -36,7 +36,8 @@ NO_EPILOGUE = Epilogue()
 PRODUCTS = ("dot", "quant_dot")
 BLOCK_PRODUCTS = ("matmul_nbits",)
 """Products with constant weights in blocks of few bits."""
-CONVOLUTIONS = ("convolution", "convolution_backwards", "quant_convolution")
+TRANSPOSED = ("convolution_backwards", "quant_convolution_backwards")
+CONVOLUTIONS = ("convolution", "quant_convolution", *TRANSPOSED)
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,8 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     x = low.values[x_ins]
     if prologue or not has.any_order:
         x = channels_last(low, ins, x)
-    if prologue:
+    transposed = core.name in TRANSPOSED
+    if prologue or (transposed and core.name != "convolution_backwards"):
         x = _evenly_spaced(low, ins, x)
     op: Any = core.op
     rank = len(x.lens) - 2
@@ -270,7 +272,6 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         prepared.append(view)
         access.append(kind)
         strides.append(own)
-    transposed = core.name == "convolution_backwards"
     problem = ConvProblem(
         batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
         kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],

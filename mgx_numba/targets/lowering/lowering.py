@@ -136,6 +136,8 @@ class Lowering:
             if self.released is not None:
                 self.released.lowered(ins)
         self._return_results()
+        self._recipes.clear()  # they hold this
+        self._derived.clear()
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:

@@ -26,6 +26,7 @@ from .winograd.form import Form
 from .winograd.int8 import ConvWinogradInt8
 from .winograd.solver import ConvWinograd
 from .winograd.strided import ConvWinogradStrided
+from .winograd.tiles import ConvWinogradTiles
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
@@ -55,6 +56,7 @@ CONV_SOLVERS = (
     ConvTransposed(),
     ConvTransposedTiles(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
+    ConvWinogradTiles(Form(2, 3, True)),
     *(ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
 )

@@ -282,8 +282,10 @@ def read_parts(macro: MacroKernel, split: SplitRows, k: int, first: int) -> None
     """Let the macro-kernel look at the notes of rows of ``k`` terms, from the ``first`` one on."""
     macro.arguments.pointer("flags", Operand("scratch", split.flags + 4 * first), "int32")
     macro.arguments.integers(x_words=split.row, terms=k)
-    flag = "load_scalar(flags, idiv(x0 + (row + i) * x_ld, x_words))"
+    flag = "load_scalar(flags, first_flag + i * flag_step)"
+    macro.setup += ["flag_step = idiv(x_ld, x_words)"]
     macro.instead = [
+        "first_flag = idiv(x0 + row * x_ld, x_words)",
         "special = 0",
         "for i in range(left):",
         f"    special += {flag}",

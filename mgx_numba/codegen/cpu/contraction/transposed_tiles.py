@@ -10,7 +10,7 @@ import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.element_types import ITEMSIZE, ElementTypes
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ..microkernels.register_tile import RegisterTile
 from .blocking import cut
@@ -30,13 +30,13 @@ __all__ = ["ConvTransposedTiles"]
 
 
 class ConvTransposedTiles(Solver[ConvProblem]):
-    """A transposed convolution whose kernel is as large as its stride, of float32 in parts, or by bfloat16."""
+    """A transposed convolution whose kernel is as large as its stride: of float32 in parts, bfloat16 or integers."""
 
     name = "conv_transposed_tiles"
     looks_at_values = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
-        return refused_tiles(problem.types, problem.fast_math) or _integers_refused(problem.types)
+        return refused_tiles(problem.types, problem.fast_math)
 
     def declines(self, problem: ConvProblem) -> str | None:
         if not problem.transposed:
@@ -132,7 +132,3 @@ class ConvTransposedTiles(Solver[ConvProblem]):
             formed = form_seconds(problem.types, elements, threads)
         formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * taps * panels * columns * k, moved + 4 * math.prod(lens), threads)
-
-
-def _integers_refused(types: ElementTypes) -> str | None:
-    return f"the pixels are {types.a}" if types.accumulator == "int32" else None

@@ -3,6 +3,7 @@
 As `tile_float32` over words of int32, but each word's elements are multiplied one by one and their products added:
 
     tile_dot4          four unsigned bytes on the left, four signed ones on the right
+    tile_dot4_signed   four signed bytes on either side, where NEON has them
     tile_dot4_shifted  the same of a left-hand side to which 128 was added; each panel starts with its columns' sums
     tile_dot2          two int16 on either side
 """
@@ -17,9 +18,9 @@ from .. import host
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter, Values, constant
 
-__all__ = ["tile_dot2", "tile_dot4", "tile_dot4_shifted"]  # the words of the language
+__all__ = ["tile_dot2", "tile_dot4", "tile_dot4_shifted", "tile_dot4_signed"]  # the words of the language
 
-_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _SHIFT = 128
 """What makes every int8 an unsigned byte."""
 MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
@@ -37,10 +38,25 @@ class _DotWriter(ProductWriter):
         return self.ir.add(x, y)
 
 
-class _QuadWriter(_DotWriter):
-    """Needs VNNI."""
+class _NeonWriter(_DotWriter):
+    """Four products with an instruction of NEON."""
+
+    instruction = "sdot"
 
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        octets = ir.VectorType(_I8, 4 * self.lanes)
+        name = f"llvm.aarch64.neon.{self.instruction}.v{self.lanes}i32.v{4 * self.lanes}i8"
+        return self.call(name, self.vector, [sums, *(self.ir.bitcast(x, octets) for x in (left, right))])
+
+
+class _QuadWriter(_NeonWriter):
+    """Needs VNNI, or NEON's I8MM."""
+
+    instruction = "usdot"
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        if host.has("neon"):
+            return super()._multiply_add(left, right, sums)
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
         return self.call(name, self.vector, [sums, left, right])
 
@@ -73,5 +89,6 @@ class _PairWriter(_DotWriter):
 
 
 tile_dot4 = tile_intrinsic("tile_dot4", "int32", _QuadWriter)
+tile_dot4_signed = tile_intrinsic("tile_dot4_signed", "int32", _NeonWriter)
 tile_dot4_shifted = tile_intrinsic("tile_dot4_shifted", "int32", _ShiftedWriter)
 tile_dot2 = tile_intrinsic("tile_dot2", "int32", _PairWriter)

@@ -1,8 +1,9 @@
 """The register tiles of 8-bit integers: exact sums in int32, which wrap around as NumPy's do.
 
 With VNNI (``vpdpbusd``) a lane adds four products of an unsigned by a signed byte. A signed left-hand side is read with
-128 added to it, for which the sums of the columns make up. Elsewhere two products of 16-bit integers are added at once
-(``vpmaddwd``), to which both operands are widened when they are packed.
+128 added to it, for which the sums of the columns make up. ARM has ``sdot`` for signed bytes (DotProd), ``usdot`` for
+unsigned ones on the left (I8MM). Elsewhere two products of 16-bit integers are added at once (``vpmaddwd``), to which
+both operands are widened when they are packed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import host
-from .register_tile import Packing, RegisterTile, TileTypes, avx512, everywhere
+from .register_tile import Packing, RegisterTile, TileTypes, avx512, everywhere, neon
 
 __all__ = ["INT8_TILES", "has_dot4"]
 
@@ -32,6 +33,14 @@ def _avx2(cpu: host.Host) -> bool:
     return "avx2" in cpu.features
 
 
+def _neon_dot(cpu: host.Host) -> bool:
+    return neon(cpu) and "dotprod" in cpu.features
+
+
+def _neon_mixed_dot(cpu: host.Host) -> bool:
+    return neon(cpu) and "i8mm" in cpu.features
+
+
 _UNSIGNED, _SIGNED = TileTypes("uint8", "int8", "int32"), TileTypes("int8", "int8", "int32")
 
 _INTRINSICS = {
@@ -40,6 +49,11 @@ _INTRINSICS = {
     Packing("int16", "int16", k_interleave=2): "tile_dot2",
 }
 _DOT4, _DOT4_SHIFTED, _DOT2 = _INTRINSICS
+
+
+def _intrinsic(types: TileTypes, packing: Packing) -> str:
+    """That of a packing; where the left-hand side is signed and stays so, one of its own."""
+    return "tile_dot4_signed" if (types, packing) == (_SIGNED, _DOT4) else _INTRINSICS[packing]
 
 
 def _tile(
@@ -53,7 +67,7 @@ def _tile(
     tall: int = 0,
 ) -> RegisterTile:
     return RegisterTile(
-        name, types, heights, vectors, bits, isa, tall, packing, intrinsic=_INTRINSICS[packing], finishes=False
+        name, types, heights, vectors, bits, isa, tall, packing, intrinsic=_intrinsic(types, packing), finishes=False
     )
 
 
@@ -66,6 +80,8 @@ INT8_TILES = (
     _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
     _tile("avx2_6x2", _UNSIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
     _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("neondot_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_mixed_dot, _DOT4),
+    _tile("neondot_8x3", _SIGNED, (8, 4, 2, 1), 3, 128, _neon_dot, _DOT4),
     _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
     _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
 )

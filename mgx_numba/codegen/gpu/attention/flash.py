@@ -17,7 +17,7 @@ from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
 from .parts import join_parts
 from .text import AttentionText
-from .warpgroups import WarpgroupAttentionText, fits_warpgroups
+from .warpgroups import AttentionTile, WarpgroupAttentionText, fits_warpgroups
 
 __all__ = ["attention_refusal", "attention_solution"]
 
@@ -74,16 +74,22 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
     return ""
 
 
-def attention_solution(problem: AttentionProblem, precision: str, origin: str = "", pairs: bool = False) -> Solution:
+def attention_solution(
+    problem: AttentionProblem,
+    precision: str,
+    origin: str = "",
+    pairs: bool = False,
+    tile: AttentionTile | None = None,
+) -> Solution:
     """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``,
     and those of the epilogue.
 
-    ``pairs``: the result begins at a multiple of two elements.
+    ``pairs``: the result begins at a multiple of two elements. ``tile``: that of warpgroups, chosen if it is not given.
     """
     problem = problem.with_grouped_rows()
     text: _FlashText | WarpgroupAttentionText
     if fits_warpgroups(problem):
-        text, how = WarpgroupAttentionText(problem, pairs), "_warpgroup"
+        text, how = WarpgroupAttentionText(problem, pairs, tile), "_warpgroup"
     else:
         text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values

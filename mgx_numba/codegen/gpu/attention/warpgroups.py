@@ -26,10 +26,14 @@ TYPES = ("float16", "bfloat16")
 """Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 SLICE = 64
 """Elements of 128 bytes: features that one call multiplies, and keys."""
+STEP = 16
+"""Features that one instruction multiplies."""
 ROWS = 64
 """Queries of a warpgroup."""
 LEAST_QUERIES = 33
 """Queries from which on half of a warpgroup's rows are some."""
+LEAST_BLOCKS = 132
+"""Blocks of four warpgroups from which on each multiprocessor of a large device has one."""
 MOST_FEATURES = 256
 """Columns of one instruction, and features of which a thread's sums fit its registers."""
 BOX_BYTES = SLICE * SLICE * 2
@@ -69,15 +73,23 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     """The tile that should be the fastest; of those that were measured on an H200.
 
     Blocks of one warpgroup share a multiprocessor, so that one makes weights while another multiplies: 8 x 12 heads of
-    384 queries and keys of 64 features take 16.3 us and 18.3 to 21 with two warpgroups. Where these read what is not
-    there, since features are no whole rows of 128 bytes, or where there are more features than their registers hold
-    sums of, each tile of keys is better brought for two: 2 x 8 heads of 4096 of 40 features take 188 us and 289, 4 x 16
-    of 2048 of 128 322 and 387.
+    384 queries and keys of 64 features take 16.2 us and 18.3 to 21 with two warpgroups. Where features are no whole
+    rows of 128 bytes, of which the copy engine brings one in some nine cycles, or where there are more features than
+    their registers hold sums of, each tile of keys is better brought for more: 2 x 8 heads of 4096 of 40 features take
+    302 us, 174 with two warpgroups and 163 with four, 4 x 16 of 2048 of 128 take 387 and 307 with two.
     """
     features = max(problem.depth, problem.width)
     if features > SLICE:
         return AttentionTile(2, 128 if features <= 2 * SLICE else 64, 2, 1)
-    return AttentionTile(1, 128, 2, 2) if features == SLICE else AttentionTile(2, 64, 3, 1)
+    if features == SLICE:
+        return AttentionTile(1, 128, 2, 2)
+    many = -(-problem.queries // (4 * ROWS)) * problem.heads * problem.batch >= LEAST_BLOCKS
+    return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
+
+
+def _pieces(features: int) -> list[int]:
+    """Features of each box: as few as there are, since rows that reach beyond a tensor come slowly."""
+    return [min(SLICE, features - first) for first in range(0, features, SLICE)]
 
 
 class WarpgroupAttentionText(AttentionText):
@@ -90,7 +102,8 @@ class WarpgroupAttentionText(AttentionText):
         self.keys, self.threads, self.together = tile.keys, 128 * tile.warpgroups, tile.blocks
         self.rows = ROWS * tile.warpgroups
         self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
-        self.width = SLICE * self.across
+        self.width = -(-problem.width // 8) * 8
+        self.steps = [-(-own // STEP) for own in _pieces(problem.depth)]
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
@@ -99,6 +112,8 @@ class WarpgroupAttentionText(AttentionText):
         if problem.causal:
             self.arguments.integer("last_block", down - 1)
         self._plane: dict[str, str] = {}
+        multiplied = [own if own % STEP == 0 else SLICE for own in _pieces(problem.depth)]
+        self._boxes: dict[str, list[int]] = {"q": multiplied, "k": multiplied, "v": _pieces(problem.width)}
         self._map("q", problem.depth, problem.queries, problem.heads, problem.q_strides, self.rows)
         self._map("k", problem.depth, problem.keys, problem.kv_heads, problem.k_strides, tile.keys)
         self._map("v", problem.width, problem.keys, problem.kv_heads, problem.v_strides, SLICE)
@@ -110,8 +125,9 @@ class WarpgroupAttentionText(AttentionText):
         axes = [(features, 1), (positions, strides[2]), (heads, strides[1]), (self.problem.batch, strides[0])]
         moving = [axes[0], *((n, s) if n > 1 and s else (1, lanes) for n, s in axes[1:])]
         lens, steps = (tuple(own) for own in zip(*moving))
-        layout = TensorLayout(self.problem.dtype, lens, steps, (SLICE, box, 1, 1))
-        self.arguments.tensor_map(f"map_{name}", name, layout)
+        for own in sorted({*self._boxes[name]}):
+            layout = TensorLayout(self.problem.dtype, lens, steps, (own, box, 1, 1))
+            self.arguments.tensor_map(f"map_{name}{own}", name, layout)
         head = "head" if name == "q" else "shared_head"
         self._plane[name] = f"{head if lens[2] > 1 else 0}, {'batch' if lens[3] > 1 else 0}"
 
@@ -166,10 +182,11 @@ class WarpgroupAttentionText(AttentionText):
     def _first(self, buffer: CodeBuffer) -> None:
         """Emit the requests for all that there is room for, and the weights of the first tile."""
         with buffer.block("if asks:"):
-            buffer.line(f"mbarrier_expect(come_q, {self.query_bytes})")
-            for piece in range(self.deep):
+            buffer.line(f"mbarrier_expect(come_q, {self._brought('q', self.rows)})")
+            for piece, own in enumerate(self._boxes["q"]):
                 to = f"offset(tile_q, {piece * self.rows * SLICE})"
-                buffer.line(f"tensor_load({to}, map_q, come_q, place4({piece * SLICE}, block_row, {self._plane['q']}))")
+                place = f"place4({piece * SLICE}, block_row, {self._plane['q']})"
+                buffer.line(f"tensor_load({to}, map_q{own}, come_q, {place})")
             for stage in range(self.tile.stages):
                 with buffer.block(f"if begin + {stage * self.keys} < end:"):
                     self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
@@ -223,12 +240,16 @@ class WarpgroupAttentionText(AttentionText):
         """Emit the requests for the tile of keys or of values from ``key`` on."""
         size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
         box = self.keys if name == "k" else SLICE
-        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {size})")
+        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._brought(name, self.keys)})")
         for below in range(0, self.keys, box):
-            for piece in range(pieces):
+            for piece, own in enumerate(self._boxes[name]):
                 to = f"offset(tile_{name}, {slot} * {size // 2} + {(below * pieces + piece * box) * SLICE})"
                 place = f"place4({piece * SLICE}, {key} + {below}, {self._plane[name]})"
-                buffer.line(f"tensor_load({to}, map_{name}, offset(come_{name}, {slot}), {place})")
+                buffer.line(f"tensor_load({to}, map_{name}{own}, offset(come_{name}, {slot}), {place})")
+
+    def _brought(self, name: str, positions: int) -> int:
+        """Bytes of an operand's boxes of so many positions."""
+        return sum(self._boxes[name]) * positions * ITEMSIZE[self.problem.dtype]
 
     def _ask_again(self, buffer: CodeBuffer) -> None:
         """Emit the requests for what takes the place of the keys of the tile before the one whose scores are being
@@ -252,7 +273,7 @@ class WarpgroupAttentionText(AttentionText):
             q = f"offset(own_q, {piece * self.rows * SLICE})"
             k = f"offset(tile_k, next * {self.key_bytes // 2} + {piece * self.keys * SLICE})"
             what = f"wgmma_{dtype}(scores" if piece else f"wgmma_{dtype}_first({self.keys}"
-            buffer.line(f"scores = {what}, {q}, {k}, 0)")
+            buffer.line(f"scores = {what}, {q}, {k}, 0, {self.steps[piece]})")
         buffer.line("wgmma_commit()")
 
     def _read_scores(self, buffer: CodeBuffer, pending: int) -> None:

@@ -8,81 +8,72 @@ from math import prod
 from ....errors import UnsupportedError
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import NOT_COMPUTED
+from ...problems.gemm import GemmProblem
 from ...space import collapse
 from ..libraries.matrices import Matrices, Matrix
-from .placed import PlacedRequest
 
 __all__ = ["matrices_of"]
 
 
-def matrices_of(placed: PlacedRequest) -> Matrices:
-    """The matrices of a product, or of a convolution whose filter is one pixel.
+def matrices_of(problem: GemmProblem | ConvProblem, added: Sequence[int] = ()) -> Matrices:
+    """The matrices of a product, or of a convolution whose filter is one pixel and whose weights are as
+    `ring.pack_columns` makes them; ``added`` are the strides of what is added to it, as of the result.
 
     Raises:
         UnsupportedError: it is no such contraction, or its operands lie otherwise; the message says how.
     """
-    problem = placed.problem
     if problem.prologue is not None:
         raise UnsupportedError(NOT_COMPUTED)
-    moving = [(k, s) for k, s in enumerate(placed.request.strides) if s and _full(placed, k)]
+    results = [problem.out_strides, *([added] if added else [])]
     if isinstance(problem, ConvProblem):
-        return _of_pixels(problem, moving)
+        return _of_pixels(problem, results)
     if problem.blocks is not None:
         raise UnsupportedError("its weights are in blocks of a few bits")
-    rank = len(problem.batch)
-    left, right, out = problem.a_strides, problem.b_strides, (*problem.out_strides, 1)
-    own = [(*s, 1) for _, s in moving]
-    if not any(s for s, n in zip(right[:rank], problem.batch) if n > 1):
-        # One right operand for the whole batch: rows follow one another from one matrix to the next.
-        rows = [(*s[: rank + 1],) for s in (left, out, *own)]
-        space = collapse((*problem.batch, problem.m), rows, order_by=1)
-        if space.rank <= 1:
-            pitches = [s[0] if s else 0 for s in space.strides]
-            last = [left[-1], *(1 for _ in range(1 + len(own)))]
-            a, d, *extras = (
-                _matrix((p, k), (prod(problem.batch) * problem.m, n))
-                for p, k, n in zip(pitches, last, (problem.k, *(problem.n for _ in range(1 + len(own)))))
-            )
-            b = _matrix(right[rank:], (problem.k, problem.n))
-            return Matrices(
-                prod(problem.batch) * problem.m, problem.n, problem.k, 1, a, b, d,
-                tuple((k, e) for (k, _), e in zip(moving, extras)),
-            )  # fmt: skip
-    space = collapse(problem.batch, [s[:rank] for s in (left, right, out, *own)], order_by=2)
-    if space.rank > 1:
+    rank, (m, n, k) = len(problem.batch), (problem.m, problem.n, problem.k)
+    left, right = problem.a_strides, problem.b_strides
+    if not any(s for s, length in zip(right[:rank], problem.batch) if length > 1):
+        # One right operand for all of the batch: where its matrices follow one another they are one.
+        rows = collapse((*problem.batch, m), [left[:-1], *results], order_by=1)
+        if rows.rank <= 1:
+            m *= prod(problem.batch)
+            pitches = [s[0] if s else 0 for s in rows.strides]
+            a = _matrix((pitches[0], left[-1]), (m, k))
+            return Matrices(m, n, k, 1, a, _matrix(right[rank:], (k, n)), *(_rows(p, (m, n)) for p in pitches[1:]))
+    planes = collapse(problem.batch, [s[:rank] for s in (left, right, *results)], order_by=2)
+    if planes.rank > 1:
         raise UnsupportedError("matrices of the batch are at no one distance")
-    planes = [s[0] if s else 0 for s in space.strides]
-    lens = [(problem.m, problem.k), (problem.k, problem.n), *((problem.m, problem.n) for _ in range(1 + len(own)))]
-    a, b, d, *extras = (
-        _matrix(s[rank:], own_lens, plane) for s, own_lens, plane in zip((left, right, out, *own), lens, planes)
+    of_left, of_right, *others = (s[0] if s else 0 for s in planes.strides)
+    a, b = _matrix(left[rank:], (m, k), of_left), _matrix(right[rank:], (k, n), of_right)
+    return Matrices(
+        m, n, k, problem.batch_count, a, b, *(_rows(s[rank], (m, n), plane) for s, plane in zip(results, others))
     )
-    if d.turned:
-        raise UnsupportedError("the result's columns are strided")
-    found = tuple((k, e) for (k, _), e in zip(moving, extras))
-    return Matrices(problem.m, problem.n, problem.k, prod(problem.batch), a, b, d, found)
 
 
-def _full(placed: PlacedRequest, number: int) -> bool:
-    return placed.request.epilogue.operands[number].access == "full"
-
-
-def _of_pixels(problem: ConvProblem, moving: Sequence[tuple[int, Sequence[int]]]) -> Matrices:
-    """A convolution of single pixels, whose rows are pixels; its weights are as `ring.pack_columns` makes them."""
+def _of_pixels(problem: ConvProblem, results: Sequence[Sequence[int]]) -> Matrices:
+    """A convolution of single pixels, whose rows are pixels."""
     single = problem.taps == 1 and set(problem.stride) == {1} and not any((*problem.pads_begin, *problem.pads_end))
     if not single or problem.groups > 1 or problem.transposed:
         raise UnsupportedError("it is a convolution of more than single pixels")
-    image, *pixels = problem.x_strides
     steps = [prod(problem.out_lens[d + 1 :]) for d in range(len(problem.out_lens))]
-    walked = [(own[0], *(own[1] * step for step in steps)) for own in (problem.out_strides, *(s for _, s in moving))]
-    space = collapse((problem.batch, *problem.out_lens), [(image, *pixels), *walked], order_by=1)
-    if space.rank > 1:
+    walked = [(image, *(pixel * step for step in steps)) for image, pixel in results]
+    pixels = collapse((problem.batch, *problem.out_lens), [problem.x_strides, *walked], order_by=1)
+    if pixels.rank > 1:
         raise UnsupportedError("pixels are at no one distance")
     rows, k, n = problem.batch * problem.out_pixels, problem.in_channels, problem.out_channels
-    pitches = [s[0] if s else 0 for s in space.strides]
-    a = _matrix((pitches[0], 1), (rows, k))
-    d, *extras = (_matrix((p, 1), (rows, n)) for p in pitches[1:])
-    found = tuple((number, e) for (number, _), e in zip(moving, extras))
-    return Matrices(rows, n, k, 1, a, Matrix(k, 0, True), d, found)
+    of_x, *others = (s[0] if s else 0 for s in pixels.strides)
+    return Matrices(rows, n, k, 1, _rows(of_x, (rows, k)), Matrix(k, 0, True), *(_rows(p, (rows, n)) for p in others))
+
+
+def _rows(pitch: int, lens: tuple[int, int], plane: int = 0) -> Matrix:
+    """A matrix whose columns follow one another.
+
+    Raises:
+        UnsupportedError: its rows overlap.
+    """
+    rows, columns = lens
+    if rows > 1 and pitch < columns:
+        raise UnsupportedError(f"rows of {columns} elements that begin {pitch} apart")
+    return Matrix(pitch if rows > 1 else columns, plane)
 
 
 def _matrix(strides: Sequence[int], lens: tuple[int, int], plane: int = 0) -> Matrix:
@@ -93,7 +84,7 @@ def _matrix(strides: Sequence[int], lens: tuple[int, int], plane: int = 0) -> Ma
     """
     (row, column), (rows, columns) = strides, lens
     if 1 in (column, columns) and (rows == 1 or row >= columns):
-        return Matrix(row if rows > 1 else columns, plane)
+        return _rows(row, lens, plane)
     if 1 in (row, rows) and (columns == 1 or column >= rows):
-        return Matrix(column if columns > 1 else rows, plane, True)
+        return Matrix(_rows(column, (columns, rows)).pitch, plane, True)
     raise UnsupportedError(f"a matrix of {rows} by {columns} with strides {row} and {column}")

@@ -62,8 +62,8 @@ class LibrarySolver:
         if reason:
             return reason
         try:
-            type(self).library()
             self.asked(placed)
+            type(self).library()
         except (DeviceError, UnsupportedError) as error:
             return str(error)
         return "" if self.tilings(placed) else f"the library has nothing for {placed.problem.types} that lie so"

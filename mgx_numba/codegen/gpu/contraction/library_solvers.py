@@ -53,11 +53,13 @@ class CublasLtProducts(LibrarySolver):
     def asked(self, placed: PlacedRequest) -> _AskedProduct:
         """See `LibrarySolver.asked`."""
         types, request = placed.problem.types, placed.request
-        sums, matrices, finish = sums_dtype(placed), matrices_of(placed), finish_of(request.epilogue)
+        sums, finish = sums_dtype(placed), finish_of(request.epilogue)
         accumulator, stored = ACCUMULATORS[types.out], request.epilogue.out_dtype(types.out)
         able = stored in (types.a, accumulator) and all(o.dtype == stored for o in request.epilogue.operands)
         if finish is None or not able or (ITEMSIZE[types.a] == 1 and finish != Finish()):
-            matrices, stored, finish = matrices.written_to(matrices.whole), accumulator, None
+            matrices = matrices_of(replace(placed.problem, out_strides=()))
+            return _AskedProduct(matrices, ProductTypes(types.a, types.b, accumulator, sums), None)
+        matrices = matrices_of(placed.problem, request.strides[finish.added] if finish.added >= 0 else ())
         return _AskedProduct(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
 
     def found(self, number: int, placed: PlacedRequest) -> list[Algorithm]:

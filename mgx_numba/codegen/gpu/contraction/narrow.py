@@ -2,8 +2,10 @@
 
 Pixels of a row follow one another, so those under a row of the filter are one pixel of many channels to a convolution
 whose filter is one pixel wide; pixels of neighbouring positions overlap. Each row of such images begins with its
-padding, and pixels have channels of zeros where positions would not be whole vectors apart. Of integers, whose products
-with zeros are zeros, pixels of several rows make one, so that the filter has fewer rows, too ("space to depth").
+padding, and pixels have channels of zeros where positions would not be whole vectors apart. Where positions are apart,
+what lies under a row is copied for each: the copy engine brings rows that end with the tensor's quicker than others,
+and less is multiplied. Of integers, whose products with zeros are zeros, pixels of several rows make one, so that the
+filter has fewer rows, too ("space to depth").
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import packed_strides
 from .placed import VECTOR_BYTES
-from .wgmma_tiles import SLICE_BYTES
+from .wgmma_tiles import SLICE_BYTES, STEP_BYTES
 
 __all__ = ["FilledImages", "filled_images"]
 
-MOST_FILLED, MOST_OTHERS = {1: 8}, 4
+MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
 """How often as many elements there may be with those of zeros and those that are there again, by bytes of an element,
 and of elements of other sizes: tensor cores are as much faster than what gathers single elements, and more. For images
-of 3 channels it is 4/3 or 8/3, of 8 bits up to 16/3. No figures kept of more."""
+of 3 channels it is 4/3 or 8/3, of 8 bits up to 16/3, of 16 bits those of ResNet-50's first convolution 14/3. No figures
+kept of more."""
 INTEGERS = ("int8", "uint8")
 
 
@@ -63,7 +66,9 @@ class FilledImages:
         split = whole.reshape(outputs, self.channels, *chain(*zip(taps, self.block)))
         blocks, others = [3 + 2 * d for d in range(rank)], [2 + 2 * d for d in range(rank - 1)]
         together = split.transpose(0, 2 * rank, *blocks, 1, *others)
-        return np.ascontiguousarray(together).reshape(outputs, -1, *taps[:-1], 1)
+        folded = np.ascontiguousarray(together).reshape(outputs, -1, *taps[:-1], 1)
+        missing = self.problem.in_channels - folded.shape[1]
+        return np.pad(folded, [(0, 0), (0, missing), *[(0, 0)] * rank]) if missing else folded
 
 
 def filled_images(problem: ConvProblem) -> FilledImages | None:
@@ -80,16 +85,20 @@ def filled_images(problem: ConvProblem) -> FilledImages | None:
     if not any(found):
         straight = problem.dilation[-1] == 1 and min(pads[len(problem.kernel) - 1 :: len(problem.kernel)]) >= 0
         found = [_in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)]
+        if straight and problem.stride[-1] > 1:
+            found.append(_side_by_side(problem, lanes))
     most = MOST_FILLED.get(size, MOST_OTHERS) * problem.in_channels
     fitting = (f for f in found if f is not None and f.channels * prod(f.block) <= most * prod(f.step))
     return min(fitting, key=_work, default=None)
 
 
-def _work(filled: FilledImages) -> tuple[int, int]:
-    """Bytes of the sum that are multiplied for each position, in whole slices, and elements that are copied."""
-    problem = filled.problem
-    slices = -(-problem.in_channels * ITEMSIZE[problem.types.a] // SLICE_BYTES)
-    return prod(problem.kernel) * max(slices, 1) * SLICE_BYTES, prod(filled.lens)
+def _work(filled: FilledImages) -> tuple[int, int, int]:
+    """Bytes of the sum that come for each position, in whole slices, those that are multiplied, in whole instructions,
+    and elements that are copied."""
+    problem, taps = filled.problem, prod(filled.problem.kernel)
+    own = problem.in_channels * ITEMSIZE[problem.types.a]
+    slices, steps = -(-own // SLICE_BYTES), -(-own // STEP_BYTES)
+    return taps * slices * SLICE_BYTES, taps * steps * STEP_BYTES, prod(filled.lens)
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
@@ -99,6 +108,29 @@ def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
     rank = len(problem.kernel)
     lens = (problem.batch, channels, *problem.in_lens)
     return FilledImages(filled, lens, channels, (0,) * rank, (1,) * rank, (1,) * rank)
+
+
+def _side_by_side(problem: ConvProblem, lanes: int) -> FilledImages:
+    """For each position the pixels under a row of the filter, and zeros up to what an instruction multiplies."""
+    taps, step = problem.kernel[-1], problem.stride[-1]
+    channels = 1 << (problem.in_channels - 1).bit_length()
+    multiplied = lanes * STEP_BYTES // VECTOR_BYTES
+    inside = -(-channels * taps // multiplied) * multiplied
+    outer, across = problem.in_lens[:-1], problem.out_lens[-1]
+    filled = replace(
+        problem,
+        in_channels=inside,
+        in_lens=(*outer, across),
+        kernel=(*problem.kernel[:-1], 1),
+        stride=(*problem.stride[:-1], 1),
+        pads_begin=(*problem.pads_begin[:-1], 0),
+        pads_end=(*problem.pads_end[:-1], 0),
+        x_strides=(),
+    )
+    ones, none = (1,) * len(outer), (0,) * len(outer)
+    lens = (problem.batch, inside, *outer, across)
+    before = (*none, problem.pads_begin[-1])
+    return FilledImages(filled, lens, channels, before, (*ones, step), (*ones, taps), True)
 
 
 def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:

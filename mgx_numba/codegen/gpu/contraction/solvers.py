@@ -31,8 +31,8 @@ from .wgmma_parts import parts_solution, parts_tiles
 from .wgmma_tiles import LAUNCH, SPLITS, WarpgroupTile
 
 __all__ = [
-    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates", "in_vectors", "own_candidates",
-    "refinements",
+    "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
+    "in_vectors", "own_candidates", "refinements",
 ]  # fmt: skip
 
 MOST_REFINEMENTS = 12

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution, TensorLayout, Windows
+from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
 from ...printer import CodeBuffer, VectorValue
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -28,7 +28,8 @@ from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
 from .text import ContractionText
-from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, wants_order, windows_of
+from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, wants_order, windows_of
+from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
@@ -36,6 +37,7 @@ from .wgmma_tiles import (
     EARLY_REGISTERS,
     GATHERED,
     SLICE_BYTES,
+    STEP_BYTES,
     TileQuestion,
     WarpgroupTile,
     chosen_tile,
@@ -80,7 +82,7 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     tile, values, threads = text.tile, text.arguments.values, text.threads
     name = f"{kind}_{how}_{problem.types.out}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, threads, len(values), blocks=tile.blocks, cluster=tile.cluster),
+        kernel=gpu_kernel(name, lines, threads, len(values), blocks=tile.blocks, cluster=text.sharing.blocks),
         args=values,
         geometry=Grid((text.blocks, 1, text.splits), (threads, 1, 1), tile.shared_bytes),
         flops=problem.flops,
@@ -140,11 +142,14 @@ class WarpgroupText(ContractionText):
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
-        cluster = self.tile.cluster
-        down, across = self.down, _ = -(-rows // (self.tile.rows * cluster)), -(-columns // self.tile.columns)
+        sharing = self.sharing = Sharing.of(self.tile)
+        down = self.down = -(-rows // (self.tile.rows * sharing.down))
+        across = -(-columns // (self.tile.columns * sharing.side))
         tiles = down * across * planes
-        clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // cluster // self.splits))
-        self.blocks = clusters * cluster
+        clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // sharing.blocks // self.splits))
+        self.blocks = clusters * sharing.blocks
+        self.own_rows, self.own_columns = self.tile.rows // sharing.side, self.tile.columns // sharing.down
+        self._use_slices()
         sums = 4 * self.splits * planes * rows * columns if self.splits > 1 else 0
         self.ordered_at = -(-sums // DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
         self.scratch_bytes = sums if self.ordered is None else self.ordered_at + self.ordered.bytes
@@ -166,6 +171,17 @@ class WarpgroupText(ContractionText):
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.right_slice
 
+    def _use_slices(self) -> None:
+        """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
+        depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
+        own = SLICE_BYTES if self.ordered else min(depth * self.product.size, SLICE_BYTES)
+        self.steps = -(-own // STEP_BYTES)
+        brought = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
+        self.left_box = brought // self.product.size
+        self.right_box = self.right_slice if self.turned or self.ordered else self.left_box
+        sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
+        self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]
+
     def _map_matrices(self, problem: GemmProblem) -> None:
         """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
         rank = len(problem.batch)
@@ -181,13 +197,13 @@ class WarpgroupText(ContractionText):
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
-        across = self.slice if self.turned else self.tile.columns // self.tile.cluster
-        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, a, (self.slice, self.tile.rows, 1, 1)))
-        self._map_right(b, (self.right_slice, across, 1, 1))
+        across = self.slice if self.turned else self.own_columns
+        self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, a, (self.left_box, self.own_rows, 1, 1)))
+        self._map_right(b, (self.right_box, across, 1, 1))
 
     def _map_right(self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
         """Declare the right operand, or what the launch before made of it."""
-        self.arguments.tensor_map("map_w", self._right_place(), self._layout(self.right, axes, box))
+        self.arguments.tensor_map("map_w", self._right_place(), layout_of(self.right, axes, box))
 
     def _right_place(self) -> Operand:
         return Operand("w") if self.right_is_given else Operand("scratch", self.ordered_at)
@@ -197,12 +213,12 @@ class WarpgroupText(ContractionText):
         channels, (_, high, wide) = full.in_channels, full.in_lens
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
-        box = (self.slice, self.tile.rows, 1, 1)
-        self.arguments.tensor_map("map_x", "x", self._layout(self.product.a, axes, box, windows_of(full)))
+        box = (self.left_box, self.own_rows, 1, 1)
+        self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, axes, box, windows_of(full)))
         taps, outputs = full.taps, full.group_out
         inputs = full.group_in if self.ordered is None else self.ordered.row
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
-        self._map_right(weights, (self.right_slice, 1, self.tile.columns // self.tile.cluster, 1))
+        self._map_right(weights, (self.right_box, 1, self.own_columns, 1))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
             group_channels=full.group_in,
@@ -211,20 +227,6 @@ class WarpgroupText(ContractionText):
             self.arguments.integer(f"step_{axis}", full.stride[d])
             self.arguments.integer(f"pad_{axis}", full.pads_begin[d])
             self.arguments.integer(f"apart_{axis}", full.dilation[d])
-
-    def _layout(
-        self,
-        dtype: str,
-        axes: Sequence[tuple[int, int]],
-        box: tuple[int, int, int, int],
-        windows: Windows | None = None,
-    ) -> TensorLayout:
-        """The layout of these lengths and strides; a stride along which nothing moves is any that is valid."""
-        lanes = VECTOR_BYTES // ITEMSIZE[dtype]
-        whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
-        lens = [n for n, _ in whole]
-        strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
-        return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -242,19 +244,19 @@ class WarpgroupText(ContractionText):
             "end = imin(slices, begin + part)",
             "slot = 0",
             "phase = 0",
-            f"tile = idiv32(block_index(0), {tile.cluster})",
-            f"rank = {'cluster_rank()' if tile.cluster > 1 else 0}",
         ):
             buffer.line(line)
+        self.sharing.begin(buffer)
+        arrivals = self.sharing.readers * tile.rows // 64 * self.arrivals
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.cluster * tile.rows // 64 * self.arrivals})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {arrivals})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
             buffer.line("tensor_prefetch(map_w)")
-        together = "cluster_barrier()" if tile.cluster > 1 else "barrier()"
+        together = "cluster_barrier()" if self.sharing.blocks > 1 else "barrier()"
         buffer.line(together)
         with buffer.block(f"if warp >= {tile.consumers // WARP}:"):
             self._share_registers(buffer, producer=True)
@@ -277,7 +279,7 @@ class WarpgroupText(ContractionText):
                 self._place(buffer)
                 self._tile(buffer)
                 buffer.line("tile = tile + stride")
-        if tile.cluster > 1:  # no block ends before all that comes from another one is there
+        if self.sharing.blocks > 1:  # no block ends before all that comes from another one is there
             buffer.line(together)
         return buffer.lines
 
@@ -320,7 +322,7 @@ class WarpgroupText(ContractionText):
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
-        rows = self.tile.rows * self.tile.cluster
+        rows = self.tile.rows * self.sharing.down
         if self.down > NEIGHBOURS:
             buffer.line(f"band = idiv32(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
@@ -330,9 +332,11 @@ class WarpgroupText(ContractionText):
         else:
             buffer.line("aside = idiv32(number, down)" if self.down > 1 else "aside = number")
             buffer.line(f"first_row = (number - aside * down) * {rows}")
-        if self.tile.cluster > 1:
-            buffer.line(f"first_row = first_row + rank * {self.tile.rows}")
-        buffer.line(f"first_column = aside * {self.tile.columns}")
+        if self.sharing.down > 1:
+            buffer.line(f"first_row = first_row + rank_down * {self.tile.rows}")
+        buffer.line(f"first_column = aside * {self.tile.columns * self.sharing.side}")
+        if self.sharing.side > 1:
+            buffer.line(f"first_column = first_column + rank_side * {self.tile.columns}")
         self.operands.begin(buffer)
 
     def _advance(self, buffer: CodeBuffer) -> None:
@@ -371,43 +375,32 @@ class WarpgroupText(ContractionText):
     def _ask_right(self, buffer: CodeBuffer, stage: str) -> None:
         """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
         buffer.line(f"arrived = offset(full, {stage})")
-        buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
-        own = self.tile.columns // self.tile.cluster
-        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + rank * {own * self.right_slice})")
-        buffer.line(f"own_column = first_column + rank * {own}")
+        buffer.line(f"mbarrier_expect(arrived, {self.stage_bytes})")
+        own = self.own_columns
+        begin = self.sharing.part(own * self.right_slice, "w")
+        buffer.line(f"to_w = offset(ring_w, {stage} * {self.right_elements} + {begin})")
+        buffer.line(f"own_column = first_column + {self.sharing.part(own, 'w')}")
         if not isinstance(self._problem, GemmProblem):
             times = self.right_slice // self.slice
             along = "channel" if times == 1 else f"channel * {times}"
-            self._bring(buffer, "to_w", f"place4({along}, tap, own_column, plane)")
+            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, tap, own_column, plane)")
             return
         along, place = f"k * {self.right_slice}", self._batch_places(1)
         if not self.turned:
-            self._bring(buffer, "to_w", f"place4({along}, own_column, {place})")
+            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
         for j in range(own // self.slice):
             to = f"offset(to_w, {j * self.slice * self.slice})"
-            self._bring(buffer, to, f"place4(own_column + {j * self.slice}, {along}, {place})")
-
-    def _bring(self, buffer: CodeBuffer, to: str, place: str) -> None:
-        """Emit the request for a box of the right operand, which all blocks of a cluster get."""
-        if self.tile.cluster > 1:
-            buffer.line(f"tensor_load_to_all({to}, map_w, arrived, {place}, {self.tile.cluster})")
-        else:
-            buffer.line(f"tensor_load({to}, map_w, arrived, {place})")
-
-    def _release(self, buffer: CodeBuffer) -> None:
-        """Emit the arrival that leaves stage ``last`` to the producers of all blocks of the cluster."""
-        buffer.line("mbarrier_arrive(offset(empty, last))")
-        for k in range(1, self.tile.cluster):
-            buffer.line(f"mbarrier_arrive_at(offset(empty, last), imod(rank + {k}, {self.tile.cluster}))")
+            self.sharing.bring(buffer, "w", to, f"place4(own_column + {j * self.slice}, {along}, {place})")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
         gemm = isinstance(self._problem, GemmProblem)
+        buffer.line(f"own_row = first_row + {self.sharing.part(self.own_rows, 'x')}")
         if not gemm:
             for line in (
-                "image = idiv32(first_row, image_pixels)",
-                "pixel = first_row - image * image_pixels",
+                "image = idiv32(own_row, image_pixels)",
+                "pixel = own_row - image * image_pixels",
                 "line = idiv32(pixel, row_pixels)",
                 "start_y = line * step_y - pad_y",
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
@@ -424,13 +417,14 @@ class WarpgroupText(ContractionText):
             with buffer.block("else:"):
                 self._ask_right(buffer, "slot")
             buffer.line("arrived = offset(full, slot)")
-            buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements})")
+            begin = self.sharing.part(self.own_rows * self.slice, "x")
+            buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements} + {begin})")
             if gemm:
-                at = f"place4(k * {self.slice}, first_row, {self._batch_places(0)})"
-                buffer.line(f"tensor_load(to_x, map_x, arrived, {at})")
+                at = f"place4(k * {self.slice}, own_row, {self._batch_places(0)})"
+                self.sharing.bring(buffer, "x", "to_x", at)
             else:
                 at = "place4(plane * group_channels + channel, start_x, start_y, image)"
-                buffer.line(f"tensor_load_window(to_x, map_x, arrived, {at}, tap_x * apart_x, tap_y * apart_y)")
+                self.sharing.bring(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
                 buffer.line(f"channel = channel + {self.slice}")
                 with buffer.block("if channel >= group_channels:"):
                     for line in ("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1"):
@@ -459,16 +453,16 @@ class WarpgroupText(ContractionText):
             buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)})")
+            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)}, {self.steps})")
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
-                self._release(buffer)
+                self.sharing.release(buffer)
             buffer.line("last = slot")
             self._advance(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
-            self._release(buffer)
+            self.sharing.release(buffer)
 
     def _tile(self, buffer: CodeBuffer) -> None:
         """Emit what warpgroups do for a tile: sums, and their way out, pieces of two rows of each thread at a time."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....errors import DeviceError
-from ...launch import Windows
+from ...launch import TensorLayout, Windows
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -13,7 +15,15 @@ from .operands import Extent
 from .placed import VECTOR_BYTES, PlacedRequest
 from .wgmma_tiles import SLICE_BYTES
 
-__all__ = ["MOST_BATCH_AXES", "TURNED_BYTES", "parts_refusal", "wants_order", "wgmma_refusal", "windows_of"]
+__all__ = [
+    "MOST_BATCH_AXES",
+    "TURNED_BYTES",
+    "layout_of",
+    "parts_refusal",
+    "wants_order",
+    "wgmma_refusal",
+    "windows_of",
+]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
@@ -117,3 +127,15 @@ def windows_of(full: ConvProblem) -> Windows:
         upper=(full.pads_end[2] - reach[2], full.pads_end[1] - reach[1]),
         steps=(full.stride[2], full.stride[1]),
     )
+
+
+def layout_of(
+    dtype: str, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int], windows: Windows | None = None
+) -> TensorLayout:
+    """The layout of an operand with these lengths and strides in elements, the contiguous dimension first; a stride
+    along which nothing moves is any that is valid."""
+    lanes = VECTOR_BYTES // ITEMSIZE[dtype]
+    whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
+    lens = [n for n, _ in whole]
+    strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
+    return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ class _PartsText(WarpgroupText):
             for line in ("sums = wgmma_wait(sums, 0)", "wgmma_keep(both)", "wgmma_keep(low)"):
                 buffer.line(line)
             with buffer.block("if leads:"):
-                self._release(buffer)
+                self.sharing.release(buffer)
             buffer.line("high = next_high")
             buffer.line("low = next_low")
             if long:

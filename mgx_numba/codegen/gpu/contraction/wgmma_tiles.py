@@ -9,10 +9,12 @@ from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = ["TILES", "TileQuestion", "WarpgroupTile", "chosen_tile", "multiprocessors", "weighed_tiles"]
+__all__ = ["TILES", "TileQuestion", "WarpgroupTile", "chosen_tile", "multiprocessors", "tile_cycles", "weighed_tiles"]
 
 SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
+STEP_BYTES = 32
+"""Those that one instruction multiplies."""
 WARPGROUP = 128
 """Threads of a warpgroup."""
 LARGE_DEVICE = 132
@@ -48,7 +50,8 @@ class WarpgroupTile:
         rows, columns: of the result; 64 rows for each warpgroup, a multiple of 8 columns for each block of a cluster.
         stages: of its ring.
         blocks: those that share a multiprocessor.
-        cluster: blocks whose tiles lie below one another; each brings a part of the columns to all of them.
+        cluster: blocks of a cluster whose tiles lie below one another; each brings a part of the columns to all.
+        across: those whose tiles lie beside one another; each brings a part of the rows, a multiple of 8, to all.
     """
 
     rows: int
@@ -56,6 +59,7 @@ class WarpgroupTile:
     stages: int
     blocks: int
     cluster: int = 1
+    across: int = 1
 
     @property
     def consumers(self) -> int:
@@ -75,7 +79,7 @@ class WarpgroupTile:
     @property
     def brought_bytes(self) -> int:
         """Those of a stage that each block asks for."""
-        return (self.rows + self.columns // self.cluster) * SLICE_BYTES
+        return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
     @property
     def spare_registers(self) -> int:
@@ -124,14 +128,17 @@ TILES = (
     WarpgroupTile(128, 256, 4, 1),
     WarpgroupTile(128, 256, 4, 1, 2),
     WarpgroupTile(128, 224, 5, 1),
+    WarpgroupTile(192, 128, 5, 1),
     WarpgroupTile(128, 192, 5, 1),
     WarpgroupTile(128, 160, 6, 1),
-    WarpgroupTile(192, 128, 5, 1),
     WarpgroupTile(192, 64, 7, 1),
+    WarpgroupTile(192, 64, 7, 1, 1, 2),
     WarpgroupTile(128, 128, 7, 1),
+    WarpgroupTile(128, 128, 7, 1, 1, 2),
     WarpgroupTile(64, 256, 5, 1),
     WarpgroupTile(128, 64, 9, 1),
     WarpgroupTile(64, 128, 9, 1),
+    WarpgroupTile(64, 128, 9, 1, 1, 2),
     WarpgroupTile(64, 64, 14, 1),
     WarpgroupTile(64, 32, 18, 1),
     WarpgroupTile(128, 128, 3, 2),
@@ -139,36 +146,39 @@ TILES = (
     WarpgroupTile(64, 128, 4, 2),
     WarpgroupTile(64, 64, 6, 2),
 )
-"""Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. Pairs of
-blocks pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without
-215."""
+"""Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. With
+three warpgroups a long epilogue waits less for itself: int8 3072 by 3072 by 768 with GELU and quantisation takes 18.4
+us, and with two of 192 columns 20.6; float16 without these takes as long. Pairs of blocks below one another pay with
+the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without 215; pairs beside
+one another where convolutions gather rows of few tiles: 3 x 3 ones of 14 x 14 pixels of 256 channels, 32 images, take
+13.8 us, and without 15.1."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
-# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in
-# the mean to the fastest ones, at most 23%.
-MULTIPLIES = 2800
+# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: of 38 products and
+# convolutions the tiles that are chosen lose 0.6% in the mean to the fastest ones, at most 8%.
+MULTIPLIES = 2960
 """Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
 numbers were measured."""
-PAIRED = 3010
+PAIRED = 3070
 """The same of a cluster's blocks, whose columns come once for all of them."""
-ARRIVAL = 40
+ARRIVAL = 46
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 GATHERED = 25
 """The same of a convolution of float32 in parts: 60 tiles of 3 x 3 convolutions of ResNet-50 for 32 images took 0.85 to
 1.15 times as long as that says."""
 LATENCY = 2100
 """Until a slice is there that was asked for, which the stages of a ring share."""
-BEGINNING = 4200
+BEGINNING = 2440
 """Until a launch's first slice is there, and until its last sums are stored."""
-STORING = 7.3
+STORING = 13
 """Sums a cycle that are finished and stored."""
-LAUNCH = 2800
+LAUNCH = 2530
 """A second launch, that adds parts."""
-PAIRING = 3000
+PAIRING = 2850
 """Until blocks of a cluster have met, in the beginning and in the end."""
-ADDING = 3000.0
+ADDING = 1560.0
 """Bytes of parts that all of the device writes and reads a cycle."""
 
 
@@ -222,7 +232,7 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
     """The tiles that a product can have on a device of so many multiprocessors, and parts of its sums, the fastest ones
     first: estimated cycles, tile, parts."""
     candidates = [
-        (_cycles(tile, splits, question, cores), tile, splits)
+        (tile_cycles(tile, splits, question, cores), tile, splits)
         for tile in TILES
         for splits in SPLITS
         if tile.columns % (question.widths * tile.cluster) == 0
@@ -232,15 +242,16 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
-def _cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
-    """Estimated time of a product."""
+def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
+    """Estimated cycles of a multiprocessor that a product takes; arguments as of `weighed_tiles`."""
     rows, columns, planes = question.rows, question.columns, question.planes
-    clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // tile.columns) * planes * splits
-    blocks = clusters * tile.cluster
+    shared = tile.cluster * tile.across
+    clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // (tile.columns * tile.across)) * planes * splits
+    blocks = clusters * shared
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (MULTIPLIES if tile.cluster == 1 else PAIRED)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
     if question.parts:
         multiplying *= PART_PRODUCTS
     slice = max(sharing * max(multiplying, tile.brought_bytes / question.arrival), LATENCY / tile.stages)
@@ -248,7 +259,7 @@ def _cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     cycles = rounds * (part * slice + storing) + BEGINNING
-    if tile.cluster > 1:
+    if shared > 1:
         cycles += PAIRING
     if splits > 1:
         cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import prod
 
 from ....core.types import Type
 from ...launch import Launch
@@ -16,13 +15,19 @@ __all__ = ["filled_channels_launch"]
 
 
 def filled_channels_launch(
-    data: Tensor, out: Tensor, before: Sequence[int], step: Sequence[int], block: Sequence[int], origin: str
+    data: Tensor,
+    out: Tensor,
+    own_channels: int,
+    before: Sequence[int],
+    step: Sequence[int],
+    block: Sequence[int],
+    origin: str,
 ) -> Launch:
     """``x`` [image, channel, *spatial] of any strides to ``out`` of more channels, side by side.
 
     Pixel p of ``out`` along a spatial dimension has ``block`` of those of ``x``, from ``p * step - before`` on, each
-    with zeros behind its channels; pixels that ``x`` does not have are zeros. Channels of ``out`` are a power of two or
-    whole vectors of 16 bytes; each thread makes a pixel.
+    with zeros behind its channels up to ``own_channels``, and zeros behind all; pixels that ``x`` does not have are
+    zeros. Channels of ``out`` are a power of two or whole vectors of 16 bytes; each thread makes a pixel.
     """
     type: Type = data.type
     lanes = most_lanes(type.size)
@@ -48,7 +53,8 @@ def filled_channels_launch(
         start = buffer.emit(" + ".join([base, *(offset for _, offset in pixel)]))
         loads = (f"load(p_x, {start} + {c} * {apart}, 1)" for c in range(data.lens[1]))
         own += [buffer.emit(f"where({inside}, {load}, {zero})") for load in loads]
-        own += [zero] * (channels // prod(block) - data.lens[1])
+        own += [zero] * (own_channels - data.lens[1])
+    own += [zero] * (channels - len(own))
     while len(own) * min(lanes, channels) > channels:  # pairs of pairs, until each is a whole vector
         own = [buffer.emit(f"join2({own[k]}, {own[k + 1]})") for k in range(0, len(own), 2)]
     with buffer.block(f"if {text.active}:"):

@@ -10,6 +10,7 @@ from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import BlockFormat
 from ..contraction.nbits import codes_of_vector
+from ..contraction.nbits_cores import CHUNK, COLUMNS
 from ..kernel import gpu_grid, gpu_kernel
 
 __all__ = ["unpacked_chunks_launch", "unpacked_weights_launch"]
@@ -40,13 +41,17 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
     items = columns * blocks * form.size // 8
     lines = [
         "inside = imod(item, 16)",  # of a chunk's words: four of a thread, one for each part
+        "chunk = idiv(item, 16)",
+        "column = idiv(chunk, chunks)",
+        f"tile = idiv(column, {COLUMNS})",
+        f"line = (tile * chunks + chunk - column * chunks) * {COLUMNS} + column - tile * {COLUMNS}",
         "place = (item - inside) * 8 + imod(inside, 4) * 32 + idiv(inside, 4) * 8",
         f"block = idiv(place, {form.size})",
         *_of_block(form, 8),
         "order = iota_int32(8)",
         "odd = bitwise_and(order, const_int32(1, 8))",
         "shifts = add(mul(odd, const_int32(16, 8)), mul(shift_right(order, const_int32(1, 8)), const_int32(4, 8)))",
-        "words = load_splat(p_codes, item, 8)",
+        "words = load_splat(p_codes, line * 16 + inside, 8)",
         *_stored(form, dtype, 8, "shift_right(words, shifts)", "place"),
     ]
     return _launch(form, columns, blocks, dtype, origin, items, lines)
@@ -74,7 +79,7 @@ def _launch(
     if form.zero_points:
         arguments.pointer("p_points", "points", "uint8")
     arguments.pointer("p_out", "out", dtype)
-    arguments.integer("items", items)
+    arguments.integers(items=items, chunks=blocks * form.size // CHUNK)
     for line in (*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)"):
         buffer.line(line)
     with buffer.block("if item < items:"):

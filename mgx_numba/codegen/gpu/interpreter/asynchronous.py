@@ -19,7 +19,7 @@ from ...printer import numpy_dtype
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
-__all__ = ["ROW", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
+__all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -27,6 +27,10 @@ MOST_BARRIERS = 64
 """Barriers of a cluster that clocks have entries for."""
 ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
+STEP_BYTES = 32
+"""Bytes of the sum that one instruction of it multiplies."""
+_STALE = 0xFF
+"""What bytes of a row become that a box leaves as they were: NaN in floats, so that nobody reads them unnoticed."""
 _TF32 = np.int32(-(1 << 13))
 
 
@@ -168,8 +172,8 @@ class BlockAsync:
         )  # fmt: skip
         if bool(layout.windows) != bool(taps):
             raise KernelFault("a tensor map of images is loaded by tensor_load_window, others by tensor_load")
-        data = box.reshape(-1, ROW)
-        start, stop = to.start, to.start + data.size
+        data = box.reshape(-1, layout.box[0] * numpy_dtype(layout.dtype).itemsize)
+        start, stop = to.start, to.start + len(data) * ROW
         if start % (8 * ROW):
             raise KernelFault(f"a box begins at byte {start} of {to.allocation.name}, which is no multiple of 1024")
         if stop > to.allocation.data.size:
@@ -177,7 +181,9 @@ class BlockAsync:
                 f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
             )
         self._check_write(to.allocation, start, stop, thread)
-        to.allocation.data[_swizzled(start, np.arange(data.size))] = data.reshape(-1)
+        rows = np.arange(start, stop).reshape(-1, ROW)
+        to.allocation.data[start:stop] = _STALE
+        to.allocation.data[_swizzled(rows[:, : data.shape[1]])] = data
         if to.allocation.written is not None:
             to.allocation.written[start:stop] = True
         self._landings = [x for x in self._landings if not _meets(x, to.allocation, start, stop)]
@@ -233,19 +239,21 @@ class BlockAsync:
     # Products
 
     def multiply(
-        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int
+        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int, steps: int
     ) -> tuple[np.ndarray, int]:
         """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``, which
-        threads may hold; with the number of the group that the products are of."""
+        threads may hold, and the first ``steps`` parts of the sum; with the number of the group that the products are
+        of."""
         depth, columns = ROW // product.size, sums.shape[1]
         if isinstance(a, Place):
             a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
-        right = self._operand(b, first, np.arange(columns * ROW), numpy_dtype(product.b))
+        lines = -(-columns // depth) * depth if turned else columns  # of those that are turned boxes come whole
+        right = self._operand(b, first, np.arange(lines * ROW), numpy_dtype(product.b))
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
-        own = self._products[first]
-        right = right.reshape(columns, depth)[:, : a.shape[1]]
-        return added_products(sums, a, right), own.complete + len(own.committed) + 1
+        own, used = self._products[first], steps * STEP_BYTES // product.size
+        right = right.reshape(lines, depth)[:columns, :used]
+        return added_products(sums, a[:, :used], right), own.complete + len(own.committed) + 1
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
         start, stop = p.start, p.start + offsets.size
@@ -263,7 +271,7 @@ class BlockAsync:
         reading = _Reading(p.allocation, start, stop, first)
         self._readings.append(reading)
         self._products.setdefault(first, _Products()).current.append(reading)
-        found = p.allocation.data[_swizzled(start, offsets)].view(dtype)
+        found = p.allocation.data[_swizzled(start + offsets)].view(dtype)
         if dtype == np.float32:
             found = kept_by_tf32(found)
         return found
@@ -335,9 +343,8 @@ def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop:
     return known.allocation is allocation and known.start < stop and start < known.stop
 
 
-def _swizzled(start: int, offsets: np.ndarray) -> np.ndarray:
-    """Where bytes are whose place in rows of 128 bytes is this many after ``start``."""
-    places = start + offsets
+def _swizzled(places: np.ndarray) -> np.ndarray:
+    """Where bytes are whose places in rows of 128 bytes are these."""
     return places ^ (places // ROW % 8 * 16)
 
 

@@ -209,12 +209,13 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
         state.sync.load(to, number, barrier, place, taps, state.number)
 
-    def load_to_all(to: Place, number: int, barrier: Place, place: np.ndarray, blocks: int) -> None:
-        if blocks != len(state.cluster):
-            raise KernelFault(f"loads a box to {blocks} blocks of a cluster of {len(state.cluster)}")
-        for rank in range(blocks):
-            own = state.there(to, rank), number, state.there(barrier, rank), place, (), state.number
-            state.sync.load(*own, early=rank != state.rank)
+    def load_to(to: Place, number: int, barrier: Place, place: np.ndarray, *rest: int) -> None:
+        *taps, blocks, first = rest
+        for n in range(blocks.bit_length()):
+            if blocks >> n & 1:
+                rank = first + n
+                own = state.there(to, rank), number, state.there(barrier, rank), place, tuple(taps), state.number
+                state.sync.load(*own, early=rank != state.rank)
 
     def send(to: Place, i: int, x: Any, rank: int, barrier: Place) -> None:
         state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
@@ -235,8 +236,9 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "tensor_prefetch": lambda number: None,
         "place4": lambda *parts: np.array(parts, np.int32),
         "tensor_load": load,
-        "tensor_load_to_all": load_to_all,
+        "tensor_load_to": load_to,
         "tensor_load_window": load,
+        "tensor_load_window_to": load_to,
         "wgmma_fence": lambda: None,
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),

@@ -11,7 +11,7 @@ import numpy as np
 from ...printer import numpy_dtype
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
-from .asynchronous import ROW, WARPGROUP, BlockAsync
+from .asynchronous import ROW, STEP_BYTES, WARPGROUP, BlockAsync
 from .memory import KernelFault
 
 __all__ = [
@@ -103,13 +103,13 @@ def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _multiplied(
-    product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Any, turned: int
+    product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Any, turned: int, steps: int
 ) -> list[Any]:
     """Each thread's sums with the products; ``held`` are those before."""
     rows, columns = _places(2 * held.shape[1])
     whole = np.empty((64, 2 * held.shape[1]), held.dtype)
     whole[rows, columns] = held
-    whole, group = sync.multiply(product, first, whole, left, b, turned)
+    whole, group = sync.multiply(product, first, whole, left, b, turned, steps)
     return [HeldSums(numbers, group, False) for numbers in whole[rows, columns]]
 
 
@@ -120,19 +120,17 @@ def _expect_one(found: set[Any]) -> None:
 
 def _multiply(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
     def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        _expect_one({(a.start, b.start, turned) for _, a, b, turned in operands})
-        _, a, b, turned = operands[0]
-        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), a, b, turned)
+        _expect_one({(a.start, b.start, *how) for _, a, b, *how in operands})
+        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), *operands[0][1:])
 
     return call
 
 
 def _multiply_first(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
     def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        _expect_one({(columns, a.start, b.start, turned) for columns, a, b, turned in operands})
-        columns, a, b, turned = operands[0]
-        none = np.zeros((WARPGROUP, columns // 2), numpy_dtype(product.accumulator))
-        return _multiplied(product, sync, first, none, a, b, turned)
+        _expect_one({(columns, a.start, b.start, *how) for columns, a, b, *how in operands})
+        none = np.zeros((WARPGROUP, operands[0][0] // 2), numpy_dtype(product.accumulator))
+        return _multiplied(product, sync, first, none, *operands[0][1:])
 
     return call
 
@@ -146,7 +144,8 @@ def _multiply_held(product: Product) -> Callable[[BlockAsync, int, Sequence[tupl
         words = np.stack([o[1] for o in operands]).view(numpy_dtype(product.a))
         left = np.empty((64, words.shape[1] * 2), words.dtype)
         left[rows[:, : words.shape[1]], columns[:, : words.shape[1]]] = words
-        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), left, b, turned)
+        steps = left.shape[1] * product.size // STEP_BYTES
+        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), left, b, turned, steps)
 
     return call
 

@@ -20,7 +20,10 @@ from .blocks import SHARED_SPACE
 from .mbarriers import shared_address
 from .threads import inline, target
 
-__all__ = ["place4", "tensor_load", "tensor_load_to_all", "tensor_load_window", "tensor_map", "tensor_prefetch"]
+__all__ = [
+    "place4", "tensor_load", "tensor_load_to", "tensor_load_window", "tensor_load_window_to", "tensor_map",
+    "tensor_prefetch",
+]  # fmt: skip
 
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
@@ -89,18 +92,15 @@ def _place4(*parts: types.Type) -> Any:
 
 
 _COPY = (
-    "cp.async.bulk.tensor.4d.shared::cluster.global.{}mbarrier::complete_tx::bytes [$0], [$1, {{$3, $4, $5, $6}}], [$2]"
+    "cp.async.bulk.tensor.4d.shared::cluster.global.{}.mbarrier::complete_tx::bytes{} [$0], "
+    "[$1, {{$3, $4, $5, $6}}], [$2]{};"
 )
-
-
-_COPY_TO_ALL = (
-    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [$0], "
-    "[$1, {$3, $4, $5, $6}], [$2], $7;"
-)
+MOST_BLOCKS = 8
+"""Blocks of a cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
 
 
 def _load(name: str, window: bool) -> Any:
-    text = _COPY.format("im2col." if window else "tile.") + (", {$7, $8};" if window else ";")
+    text = _COPY.format("im2col" if window else "tile", "", ", {$7, $8}" * window)
     constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",~{memory}"
 
     def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type) -> Any:
@@ -117,18 +117,26 @@ def _load(name: str, window: bool) -> Any:
     return make_intrinsic(name, define, 6 if window else 4)
 
 
-def _load_to_all(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, blocks: types.Type) -> Any:
-    name = "tensor_load_to_all"
-    _expect_place(name, to, place)
-    count = constant_int(name, "BLOCKS", blocks, low=2, high=8)
+def _load_to(name: str, window: bool) -> Any:
+    shapes = ("im2col", ", {$7, $8}, $9") if window else ("tile", ", $7")
+    text = _COPY.format(shapes[0], ".multicast::cluster", shapes[1])
+    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",h,~{memory}"
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check(name)
-        operands = [*_copied(builder, values), _I16((1 << count) - 1)]
-        inline(builder, _COPY_TO_ALL, "r,l,r,r,r,r,r,h,~{memory}", ir.VoidType(), operands, True)
-        return context.get_dummy_value()
+    def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *rest: types.Type) -> Any:
+        _expect_place(name, to, place)
+        *taps, blocks, _ = rest
+        pattern = constant_int(name, "BLOCKS", blocks, low=1, high=(1 << MOST_BLOCKS) - 1)
 
-    return types.void(to, tensor, barrier, place, blocks), lower
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            _check(name)
+            mask = builder.shl(_I16(pattern), builder.trunc(values[-1], _I16))
+            operands = [*_copied(builder, values), *(builder.trunc(v, _I16) for v in values[4:-2]), mask]
+            inline(builder, text, constraints, ir.VoidType(), operands, True)
+            return context.get_dummy_value()
+
+        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps), blocks, types.int64), lower
+
+    return make_intrinsic(name, define, 8 if window else 6, literal=True)
 
 
 def _expect_place(name: str, to: types.Type, place: types.Type) -> None:
@@ -154,7 +162,7 @@ tensor_prefetch = make_intrinsic("tensor_prefetch", _prefetch, 1)
 place4 = make_intrinsic("place4", _place4, 4)
 tensor_load = _load("tensor_load", False)
 tensor_load_window = _load("tensor_load_window", True)
-tensor_load_to_all = make_intrinsic("tensor_load_to_all", _load_to_all, 5, literal=True)
+tensor_load_to, tensor_load_window_to = _load_to("tensor_load_to", False), _load_to("tensor_load_window_to", True)
 
 for _dtype in DTYPES:
     globals()[f"dynamic_{_dtype}"] = _dynamic(_dtype)

@@ -139,11 +139,15 @@ def _expect_held(name: str, sums: types.Type, product: Product) -> WarpgroupSums
     return held
 
 
-def _across(name: str, turned: types.Type, product: Product, columns: int) -> int:
+def _across(name: str, turned: types.Type, product: Product) -> int:
     across = constant_int(name, "TURNED", turned, high=1)
-    if across and (product.size != 2 or columns % 64):
-        raise TypingError(f"{name}: no instruction takes turned columns of {product.b}, {columns} of them")
+    if across and product.size != 2:
+        raise TypingError(f"{name}: no instruction takes turned columns of {product.b}")
     return across
+
+
+def _steps(name: str, steps: types.Type) -> int:
+    return constant_int(name, "STEPS", steps, low=1, high=SLICE_BYTES // STEP_BYTES)
 
 
 def _issue(
@@ -178,40 +182,40 @@ def _issue(
     return made
 
 
-def _left_descriptors(builder: ir.IRBuilder, a: ir.Value) -> list[list[ir.Value]]:
-    """Those of all instructions of a call whose left operand lies in the block's memory."""
+def _left_descriptors(builder: ir.IRBuilder, a: ir.Value, steps: int) -> list[list[ir.Value]]:
+    """Those of the instructions of a call whose left operand lies in the block's memory."""
     left = _descriptor(builder, a, 16)
-    return [[builder.add(left, _I64(step * STEP_BYTES >> 4))] for step in range(SLICE_BYTES // STEP_BYTES)]
+    return [[builder.add(left, _I64(step * STEP_BYTES >> 4))] for step in range(steps)]
 
 
 def _wgmma(name: str, product: Product) -> Any:
-    def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type) -> Any:
+    def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type, steps: types.Type) -> Any:
         held = _expect_held(name, sums, product)
         _expect_operands(name, product, a, b)
-        across = _across(name, turned, product, held.columns)
+        across, count = _across(name, turned, product), _steps(name, steps)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             _check_target(name)
-            return _issue(builder, product, values[0], _left_descriptors(builder, values[1]), values[2], across)
+            return _issue(builder, product, values[0], _left_descriptors(builder, values[1], count), values[2], across)
 
-        return held(held, a, b, turned), lower
+        return held(held, a, b, turned, steps), lower
 
-    return make_intrinsic(name, define, 4, literal=True)
+    return make_intrinsic(name, define, 5, literal=True)
 
 
 def _wgmma_first(name: str, product: Product) -> Any:
-    def define(columns: types.Type, a: types.Type, b: types.Type, turned: types.Type) -> Any:
+    def define(columns: types.Type, a: types.Type, b: types.Type, turned: types.Type, steps: types.Type) -> Any:
         made = WarpgroupSums(_columns_of(name, columns), product.accumulator)
         _expect_operands(name, product, a, b)
-        across = _across(name, turned, product, made.columns)
+        across, count = _across(name, turned, product), _steps(name, steps)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             _check_target(name)
-            return _issue(builder, product, made, _left_descriptors(builder, values[1]), values[2], across)
+            return _issue(builder, product, made, _left_descriptors(builder, values[1], count), values[2], across)
 
-        return made(columns, a, b, turned), lower
+        return made(columns, a, b, turned, steps), lower
 
-    return make_intrinsic(name, define, 4, literal=True)
+    return make_intrinsic(name, define, 5, literal=True)
 
 
 def _expect_operands(name: str, product: Product, a: types.Type, b: types.Type) -> None:
@@ -225,7 +229,7 @@ def _wgmma_held(name: str, product: Product) -> Any:
         _expect_words(name, words)
         if pointer_dtype(name, b) != product.b:
             raise TypingError(f"{name}: expected a pointer to {product.b}, got {b}")
-        across = _across(name, turned, product, held.columns)
+        across = _across(name, turned, product)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             _check_target(name)

@@ -15,13 +15,10 @@ import numpy as np
 
 from ....errors import DeviceError
 from ...kernel import KernelSource
-from ...launch import Grid, Launch, Operand
+from ...launch import Launch, OneCall, Operand
 from ..kernel import NAME
 
-__all__ = ["CALLED_ONCE", "LibraryCall", "bound_call", "call_launch", "described"]
-
-CALLED_ONCE = Grid((1, 1, 1), (1, 1, 1))
-"""Geometry of a call: how many blocks there are is the library's."""
+__all__ = ["BoundCall", "LibraryCall", "bound_call", "call_launch", "described"]
 
 
 class LibraryCall(Protocol):
@@ -65,7 +62,7 @@ def call_launch(
         operands: by the names that the call has for them.
     """
     text = json.dumps({"library": library, "unit": unit, "operands": list(operands), **fields}, sort_keys=True)
-    return Launch(KernelSource(NAME, name, text), tuple(operands.values()), CALLED_ONCE, flops, bytes)
+    return Launch(KernelSource(NAME, name, text), tuple(operands.values()), OneCall(), flops, bytes)
 
 
 def described(kernel: KernelSource) -> dict[str, Any] | None:

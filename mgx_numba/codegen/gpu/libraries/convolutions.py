@@ -17,6 +17,8 @@ _HEURISTICS = (3, 2)  # CUDNN_HEUR_MODE_A and CUDNN_HEUR_MODE_FALLBACK
 _ADD, _RELU = 0, 100  # cudnnPointwiseMode_t
 _TENSOR_CORES, _ROUNDED_INPUTS, _ROUNDED_SUMS, _FFT, _ANY_ORDER = 0, 1, 2, 3, 4  # cudnnBackendNumericalNote_t
 _WINOGRAD = range(5, 9)
+_ALIGNMENT = 16
+"""Bytes of whose multiples operands begin at one: `gpu.contraction.placed.VECTOR_BYTES`."""
 MOST_ENGINES = 10
 """Configurations of engines that tuning may measure; making a plan of some compiles a kernel."""
 MOST_ASKED = 64
@@ -38,7 +40,7 @@ class AskedConvolution:
         bias: dtype of what is added to each channel, empty for nothing.
         relu: whether negative results become 0.
         rounds: whether methods that change rounding may be taken.
-        alignment: bytes of whose multiples results, and what is added to them, begin at one; of operands 16.
+        alignment: bytes of whose multiples results, and what is added to them, begin at one.
     """
 
     x_lens: tuple[int, ...]
@@ -92,8 +94,7 @@ class _ConvolutionGraph:
         self.library, self._what = library, what
         self.handle = library.handle(number)
         self._count = 0
-        sums = "float32" if what.sums == "tf32" else what.sums
-        self._sums = sums
+        self._sums = sums = "float32" if what.sums == "tf32" else what.sums
         spatial = range(2, len(what.w_lens))
         _, channels, *kernel = what.w_lens
         w_strides = [0, 1, *(0 for _ in kernel)]
@@ -102,8 +103,8 @@ class _ConvolutionGraph:
             w_strides[axis] = step
             step *= what.w_lens[axis]
         self.ids: dict[str, int] = {}
-        x = self._stored("left", what.left, what.x_lens, what.x_strides, 16)
-        w = self._stored("right", what.right, what.w_lens, w_strides, 16)
+        x = self._stored("left", what.left, what.x_lens, what.x_strides, _ALIGNMENT)
+        w = self._stored("right", what.right, what.w_lens, w_strides, _ALIGNMENT)
         how = Descriptor(library, Kind.CONVOLUTION)
         how.set(Attribute.CONVOLUTION_PRECISION, Value.DATA_TYPE, DATA_TYPES[sums])
         how.set(Attribute.CONVOLUTION_MODE, Value.CONVOLUTION_MODE, _CORRELATION)
@@ -154,7 +155,7 @@ class _ConvolutionGraph:
         if not following:
             return self._stored("out", what.out, what.y_lens, what.y_strides, what.alignment)
         self._count += 1
-        return tensor(self.library, self._count, self._sums, what.y_lens, what.y_strides, 16, False)
+        return tensor(self.library, self._count, self._sums, what.y_lens, what.y_strides, _ALIGNMENT, False)
 
     def _calculated(
         self, operations: list[Descriptor], mode: int, x: Descriptor, other: Descriptor | None, following: int
@@ -231,8 +232,7 @@ class ConvolutionCall:
     def __init__(self, number: int, what: AskedConvolution, engine: ConvolutionEngine) -> None:
         """Raises `DeviceError` where the library is of another version, or has no such engine."""
         self._library = library = cudnn()
-        if library.version != engine.version:
-            raise DeviceError(f"cuDNN is version {library.version}, the engine is of {engine.version}")
+        library.check_version(engine.version)
         with library.lock:
             self._graph = graph = _ConvolutionGraph(library, number, what)
             own = Descriptor(library, Kind.ENGINE).set(Attribute.ENGINE_GRAPH, Value.DESCRIPTOR, graph.graph)

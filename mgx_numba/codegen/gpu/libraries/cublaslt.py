@@ -10,21 +10,17 @@ import ctypes
 import functools
 import threading
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_double, c_float, c_int, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ....errors import DeviceError
-from ..driver.library import Library
-from .finding import loaded_library
+from .finding import ContractionLibrary, loaded_library
 from .matrices import Matrices, Matrix
 
 __all__ = ["Algorithm", "CublasLt", "MatmulCall", "ProductTypes", "algorithms", "cublaslt"]
 
 _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
-LEAST_VERSION = 120103
-"""Of cuBLAS 12.1 Update 1, the first that has what CUDA 12.1 says of clusters of blocks in algorithms."""
-
 TYPES = {
     "float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14, "float8_e4m3fn": 28,
     "float8_e5m2": 29,
@@ -105,36 +101,12 @@ class ProductTypes:
         return "float32" if self.sums == "tf32" else self.sums
 
 
-class CublasLt(Library):
-    """The functions of libcublasLt, and a handle of it for each device."""
+class CublasLt(ContractionLibrary):
+    """The functions of libcublasLt."""
 
-    vendor = "NVIDIA's cuBLASLt"
-
-    def __init__(self, library: Any) -> None:
-        """Raises `DeviceError` for one that is too old."""
-        super().__init__(library)
-        library.cublasLtGetVersion.restype = c_size_t
-        self.version = int(library.cublasLtGetVersion())
-        if self.version < LEAST_VERSION:
-            raise DeviceError(f"cuBLASLt is version {self.version}; {LEAST_VERSION} is needed")
-        self._handles: dict[int, c_void_p] = {}
-        self._lock = threading.Lock()
-
-    def name_of(self, status: int) -> str:
-        """See `Library.name_of`."""
-        function = self.library.cublasLtGetStatusName
-        function.restype = c_char_p
-        told = function(status)
-        return told.decode() if isinstance(told, bytes) else ""
-
-    def handle(self, number: int) -> c_void_p:
-        """That of a device, which is the current one."""
-        with self._lock:
-            if number not in self._handles:
-                made = c_void_p()
-                self.call("cublasLtCreate", byref(made))
-                self._handles[number] = made
-            return self._handles[number]
+    vendor = "cuBLASLt"
+    get_version, get_name, create = "cublasLtGetVersion", "cublasLtGetStatusName", "cublasLtCreate"
+    least = 120103  # 12.1 Update 1, the first in which algorithms have clusters of blocks
 
 
 @functools.lru_cache(maxsize=1)
@@ -163,8 +135,7 @@ class _Descriptions:
         self.left = self._layout(types.right, matrices.right, depth, columns, batch)
         self.right = self._layout(types.left, matrices.left, rows, depth, batch)
         self.out = self._layout(types.out, matrices.out, rows, columns, batch)
-        added = matrices.extras[0][1] if matrices.extras else matrices.out
-        self.added = self._layout(types.out, added, rows, columns, batch)
+        self.added = self._layout(types.out, matrices.added or matrices.out, rows, columns, batch)
 
     def _new(self, kind: str, *arguments: Any) -> c_void_p:
         made = c_void_p()
@@ -212,7 +183,6 @@ def algorithms(
 
     Args:
         number: of the device, which is the current one.
-        matrices: those of the product; ``extras`` has at most one, which is added to the product.
         alignments: bytes of whose multiples the left and the right operand, and results with what is added to them,
             begin at one.
 
@@ -255,8 +225,7 @@ class MatmulCall:
     ) -> None:
         """Raises `DeviceError` where the library is of another version, or has no such algorithm."""
         self._library = library = cublaslt()
-        if library.version != algorithm.version:
-            raise DeviceError(f"cuBLASLt is version {library.version}, the algorithm is of {algorithm.version}")
+        library.check_version(algorithm.version)
         self._handle = library.handle(number)
         self._told = told = _Descriptions(library, matrices, types, bias, activation)
         self._bias = bias
@@ -281,7 +250,7 @@ class MatmulCall:
             )
         self._workspace = algorithm.workspace
         scale = _SCALES[types.scale]
-        self._one, self._added_times = scale(1), scale(bool(matrices.extras))
+        self._one, self._added_times = scale(1), scale(matrices.added is not None)
         self._lock = threading.Lock()  # the address of a bias is part of the product's description
 
     @classmethod
@@ -292,9 +261,8 @@ class MatmulCall:
             DeviceError: see the class.
         """
         own = dict(fields["matrices"])
-        for name in ("left", "right", "out"):
-            own[name] = Matrix(**own[name])
-        own["extras"] = tuple((k, Matrix(**e)) for k, e in own["extras"])
+        for name in ("left", "right", "out", "added"):
+            own[name] = own[name] and Matrix(**own[name])
         types, algorithm = ProductTypes(**fields["types"]), Algorithm(**fields["algorithm"])
         return cls(number, Matrices(**own), types, fields["bias"], fields["activation"], algorithm)
 

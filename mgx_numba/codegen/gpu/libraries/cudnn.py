@@ -6,15 +6,12 @@ Names and values are those of cudnn_graph.h of version 9.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Sequence
-from ctypes import byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_bool, c_double, c_float, c_int, c_int64, c_void_p
 from enum import IntEnum
 from typing import Any
 
-from ....errors import DeviceError
-from ..driver.library import Library
-from .finding import loaded_library
+from .finding import ContractionLibrary, loaded_library
 
 __all__ = ["DATA_TYPES", "Attribute", "Cudnn", "Descriptor", "Kind", "Value", "cudnn", "tensor"]
 
@@ -23,9 +20,6 @@ _NEEDS = (
     "libnvrtc.so.13", "libnvrtc.so.12", "libcublasLt.so.13", "libcublasLt.so.12", "libcublas.so.13", "libcublas.so.12",
 )  # fmt: skip
 """What its parts look for by name, and find if it is loaded by then."""
-LEAST_VERSION = 90200
-"""9.2: the first that tells the workspace of an engine's configuration before a plan of it is made."""
-
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
 """cudnnDataType_t, of the types that it is asked for: what its engines store of sums of int8 is not those."""
 
@@ -124,36 +118,12 @@ class Attribute(IntEnum):
     ENGINE_NOTES = 1303
 
 
-class Cudnn(Library):
-    """The functions of libcudnn, and a handle of it for each device, which one thread at a time uses."""
+class Cudnn(ContractionLibrary):
+    """The functions of libcudnn."""
 
-    vendor = "NVIDIA's cuDNN"
-
-    def __init__(self, library: Any) -> None:
-        """Raises `DeviceError` for one that is too old."""
-        super().__init__(library)
-        library.cudnnGetVersion.restype = c_size_t
-        self.version = int(library.cudnnGetVersion())
-        if self.version < LEAST_VERSION:
-            raise DeviceError(f"cuDNN is version {self.version}; {LEAST_VERSION} is needed")
-        self._handles: dict[int, c_void_p] = {}
-        self.lock = threading.RLock()
-
-    def name_of(self, status: int) -> str:
-        """See `Library.name_of`."""
-        function = self.library.cudnnGetErrorString
-        function.restype = c_char_p
-        told = function(status)
-        return told.decode() if isinstance(told, bytes) else ""
-
-    def handle(self, number: int) -> c_void_p:
-        """That of a device, which is the current one."""
-        with self.lock:
-            if number not in self._handles:
-                made = c_void_p()
-                self.call("cudnnCreate", byref(made))
-                self._handles[number] = made
-            return self._handles[number]
+    vendor = "cuDNN"
+    get_version, get_name, create = "cudnnGetVersion", "cudnnGetErrorString", "cudnnCreate"
+    least = 90200  # the first that tells the workspace of an engine's configuration before there is a plan of it
 
 
 @functools.lru_cache(maxsize=1)

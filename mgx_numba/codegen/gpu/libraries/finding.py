@@ -1,4 +1,4 @@
-"""Where NVIDIA's libraries are: in the folders of their wheels, in the package ``nvidia``, or on the loader's path."""
+"""NVIDIA's libraries of contractions, from folders of their wheels (in the package ``nvidia``) or the loader's path."""
 
 from __future__ import annotations
 
@@ -6,13 +6,63 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ....errors import DeviceError
+from ..driver.library import Library
 
-__all__ = ["loaded_library"]
+__all__ = ["ContractionLibrary", "loaded_library"]
+
+
+class ContractionLibrary(Library):
+    """The functions of a library, and a handle of it for each device.
+
+    Attributes:
+        get_version, get_name, create: functions that tell its version and the name of a status, and make a handle.
+        least: the oldest version that is used.
+        version: its version.
+        lock: of who uses a handle that one thread at a time may use.
+    """
+
+    get_version: ClassVar[str]
+    get_name: ClassVar[str]
+    create: ClassVar[str]
+    least: ClassVar[int]
+
+    def __init__(self, library: Any) -> None:
+        """Raises `DeviceError` for one that is too old."""
+        super().__init__(library)
+        tell = getattr(library, self.get_version)
+        tell.restype = ctypes.c_size_t
+        self.version = int(tell())
+        if self.version < self.least:
+            raise DeviceError(f"{self.vendor} is version {self.version}; {self.least} is needed")
+        self.lock = threading.RLock()
+        self._handles: dict[int, ctypes.c_void_p] = {}
+
+    def name_of(self, status: int) -> str:
+        """See `Library.name_of`."""
+        function = getattr(self.library, self.get_name)
+        function.restype = ctypes.c_char_p
+        told = function(status)
+        return told.decode() if isinstance(told, bytes) else ""
+
+    def handle(self, number: int) -> ctypes.c_void_p:
+        """That of a device, which is the current one."""
+        with self.lock:
+            if number not in self._handles:
+                made = ctypes.c_void_p()
+                self.call(self.create, ctypes.byref(made))
+                self._handles[number] = made
+            return self._handles[number]
+
+    def check_version(self, wanted: int) -> None:
+        """Raises `DeviceError` where something is of another version."""
+        if self.version != wanted:
+            raise DeviceError(f"{self.vendor} is version {self.version}, what is to be called is of {wanted}")
 
 
 def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> Any:

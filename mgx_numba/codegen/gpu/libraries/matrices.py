@@ -19,11 +19,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Matrices:
-    """``out[rows, columns] = left[rows, depth] @ right[depth, columns]``, ``batch`` times.
-
-    Attributes:
-        extras: of the epilogue's operands with an element for each result, by their numbers.
-    """
+    """``out[rows, columns] = left[rows, depth] @ right[depth, columns] + added[rows, columns]``, ``batch`` times; where
+    ``added`` is None there is nothing to add."""
 
     rows: int
     columns: int
@@ -32,13 +29,4 @@ class Matrices:
     left: Matrix
     right: Matrix
     out: Matrix
-    extras: tuple[tuple[int, Matrix], ...] = ()
-
-    def written_to(self, out: Matrix) -> Matrices:
-        """The same with its result elsewhere, and without an epilogue."""
-        return Matrices(self.rows, self.columns, self.depth, self.batch, self.left, self.right, out)
-
-    @property
-    def whole(self) -> Matrix:
-        """A result whose rows and matrices follow one another."""
-        return Matrix(self.columns, self.rows * self.columns)
+    added: Matrix | None = None

@@ -16,7 +16,7 @@ from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.right_columns import in_halves
 from ....codegen.gpu.contraction.ring import pack_columns
-from ....codegen.gpu.contraction.solvers import in_vectors, own_candidates
+from ....codegen.gpu.contraction.solvers import LIBRARIES, in_vectors, own_candidates
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
@@ -122,8 +122,10 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
 
 def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
     """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
-    kernels may, unless that is much slower."""
+    kernels may, unless that is much slower. Plans that are many call no libraries, whose calls are of lengths."""
     chosen = contraction.chosen_solver(low, placed)
+    if low.shared is not None and chosen.solver in LIBRARIES:
+        chosen = own_candidates(placed)[0]
     first = _planned(low, placed, chosen)
     if low.usable(first.launches):
         return chosen, first
@@ -189,7 +191,8 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
     """The images that a convolution reads in the place of its input."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    launch = filled_channels_launch(x.tensor, out.tensor, filled.before, filled.step, filled.block, low.origin(ins))
+    how = filled.channels, filled.before, filled.step, filled.block
+    launch = filled_channels_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 

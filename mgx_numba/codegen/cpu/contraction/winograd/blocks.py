@@ -17,7 +17,7 @@ from ..macro_kernel import height_table
 from ..pack import panel_count
 from .form import Form
 
-__all__ = ["Block", "best_block", "given_block", "tile_rows", "tiles_of"]
+__all__ = ["Block", "best_block", "given_block", "stacked_panels", "tile_rows", "tiles_of"]
 
 _FILTER_EIGHTHS = 5
 """Of the L2 cache, for the transformed filters of one step of a task."""
@@ -95,7 +95,7 @@ def _best_block(
     """For the machine in use: the caches that it says are what blocks have to fit."""
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
-    most = min(_stacked(tile, form, problem), panels)
+    most = min(stacked_panels(tile, form), panels)
     splits = {min(-(-panels // split), most) for split in (1, 2, 3, 4, 8, 16)} | {1}
     counts = {min(tiles, n) for n in _TILE_COUNTS}
     counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= _MOST_TILES}
@@ -114,20 +114,19 @@ def _best_block(
     return best, best_cycles
 
 
-def given_block(form: Form, problem: ConvProblem, threads: int, blocking: Blocking) -> Block:
+def given_block(form: Form, problem: ConvProblem, tile: RegisterTile, threads: int, blocking: Blocking) -> Block:
     """A cut that was asked for, made to fit: ``rows`` counts tiles, ``depth`` channels of filters, taps have no
     meaning."""
-    tile = tile_for(problem.types)
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     count = max(1, min(blocking.rows, tiles, _MOST_TILES))
-    p_block = max(1, min(blocking.panels, panels, _stacked(tile, form, problem)))
+    p_block = max(1, min(blocking.panels, panels, stacked_panels(tile, form)))
     tasks = problem.groups * -(-tiles // count) * -(-panels // p_block)
     depth = 0 if form.stored else max(1, min(blocking.depth, _step(tile, form, problem)))
     return Block(count, p_block, max(1, -(-tasks // threads)), depth)
 
 
-def _stacked(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
+def stacked_panels(tile: RegisterTile, form: Form) -> int:
     """Panels of outputs of one tile that fit the memory for sums."""
     return SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns * form.out**2)
 

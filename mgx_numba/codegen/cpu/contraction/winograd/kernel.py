@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from ....arguments import Arguments
 from ....kernel import KernelSource
@@ -12,7 +13,8 @@ from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
 from ....statements import for_tasks, indent, kernel_text
 from ...kernel import cpu_kernel
-from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS, tile_for
+from ...microkernels.register_tile import RegisterTile
+from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 from ...records import Holds, Record, RecordText, Word
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
@@ -42,11 +44,11 @@ _PLANE_PAD = 64
 """Bytes that keep the points' planes from falling into the same cache sets."""
 
 
-def filter_plane(problem: ConvProblem, depth: int = 0) -> int:
+def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: int = 0) -> int:
     """Words from one point to the next of the transformed filters of all panels, or of ``depth`` words of one."""
-    tile = tile_for(problem.types)
     groups, panels, _, whole, columns = panel_lens(problem, tile)
-    return (depth or groups * panels * whole) * columns + _PLANE_PAD // ITEMSIZE[tile.right_word]
+    words = tile.packing.parts * (depth or groups * panels * whole) * columns
+    return words + _PLANE_PAD // ITEMSIZE[tile.right_word]
 
 
 class WinogradWriter:
@@ -56,10 +58,14 @@ class WinogradWriter:
     reads their argument block, in which its sizes come first.
     """
 
+    record: ClassVar[Record] = TILE_BLOCK
+    """The argument block of the register tile."""
+
     def __init__(
         self,
         form: Form,
         problem: ConvProblem,
+        tile: RegisterTile,
         epilogue: Epilogue,
         strides: dict[str, tuple[int, int]],
         block: Block,
@@ -67,13 +73,13 @@ class WinogradWriter:
     ) -> None:
         self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
         self.whole_vectors = whole_vectors
-        self.tile = tile_for(problem.types)
+        self.tile = tile
         # Transformed inputs and filters lie in words as large as the sums.
-        self.word, self.word_bytes = self.tile.right_word, ITEMSIZE[self.tile.right_word]
+        self.word_bytes = ITEMSIZE[tile.right_word]
         self.rows = Rows(epilogue, self.tile.types.accumulator, finished_lanes(self.tile, epilogue))
         self.arguments = Arguments()
         self.arguments.callee("tile", tile_source(self.tile))
-        self.tile_block = RecordText(TILE_BLOCK, "block")
+        self.tile_block = RecordText(self.record, "block")
 
     def plan(self) -> Solution:
         """The one launch and its scratch, a part for each claim."""
@@ -84,10 +90,11 @@ class WinogradWriter:
         blocks, p_blocks = -(-tiles // block.tiles), -(-panels // block.panels)
         tasks = groups * blocks * p_blocks
         pad = _PLANE_PAD // self.word_bytes
-        held = block.tiles + tile.rows
-        u_plane, m_plane = held * depth + pad, held * block.panels * columns + pad
-        v_plane = filter_plane(problem, block.depth)
-        u_size, m_size, v_size = (-(-points * plane // pad) * pad for plane in (u_plane, m_plane, v_plane))
+        held = self._held()
+        u_plane, m_plane = held * self._row(depth) + pad, held * block.panels * columns + pad
+        v_plane = filter_plane(problem, tile, block.depth)
+        u_words = self._input_words(points * u_plane)
+        u_size, m_size, v_size = (-(-words // pad) * pad for words in (u_words, points * m_plane, points * v_plane))
         claim = u_size + m_size + (v_size if block.depth else 0)
         a = self.arguments
         a.integers(
@@ -95,14 +102,16 @@ class WinogradWriter:
             tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, p_blocks=p_blocks,
             n=problem.group_out, high=high, across=across,
         )  # fmt: skip
-        a.pointer("scratch", "scratch", self.word)
+        a.pointer("scratch", "scratch", tile.types.accumulator)
+        self._declare(points * u_plane)
         common = a.names
         a.pointer("x", "x", problem.types.a)
-        a.pointer("w", "w", self.word)
+        a.pointer("w", "w", tile.right_word)
         zeros = points * v_plane if self.form.stored else groups * panels * taps * depth * columns
         a.pointer("zero", Operand("w", zeros * self.word_bytes), problem.types.a)
         a.integers(
-            u_plane=u_plane, depth=depth, v_plane=v_plane, w_panel=(taps if block.depth else 1) * depth * columns,
+            u_plane=u_plane, depth=depth, v_plane=v_plane,
+            w_panel=(taps if block.depth else tile.packing.parts) * depth * columns,
             in_h=problem.in_lens[-2], in_w=problem.in_lens[-1], pad_h=problem.pads_begin[-2],
             pad_w=problem.pads_begin[-1], x_image=problem.x_strides[0], x_h=problem.x_strides[-2],
             x_w=problem.x_strides[-1],
@@ -115,7 +124,7 @@ class WinogradWriter:
         a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
         stride_arguments(a, self.strides)
         text = kernel_text([*a.bind((*common, *a.names[before:])), *self._body()])
-        source = cpu_kernel(kernel_name(self.form.name, self.epilogue), text)
+        source = cpu_kernel(kernel_name(self.name, self.epilogue), text)
         moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
         moved += self.word_bytes * zeros
         results = problem.batch * problem.out_pixels * problem.out_channels
@@ -123,6 +132,26 @@ class WinogradWriter:
         seen = self.epilogue.moving
         launch = Launch(source, a.values, TaskRange(tasks, block.grain), problem.flops, moved, seen)
         return Solution((launch,), -(-tasks // block.grain) * claim * self.word_bytes)
+
+    @property
+    def name(self) -> str:
+        """What kernels are called."""
+        return self.form.name
+
+    def _held(self) -> int:
+        """Rows of a point for which there is memory: the register tile may take more than there are tiles."""
+        return self.block.tiles + self.tile.rows
+
+    def _row(self, depth: int) -> int:
+        """Words from one transformed tile to the next at a point."""
+        return depth
+
+    def _input_words(self, words: int) -> int:
+        """Words of all that is kept of a block's inputs, of which one part at all points takes so many."""
+        return words
+
+    def _declare(self, words: int) -> None:
+        """Declare what both kernels know besides of the inputs, of which one part takes so many words."""
 
     def _filter(self, source: str, target: str, plane: str) -> str:
         form, columns = self.form, self.tile.columns
@@ -170,10 +199,10 @@ class WinogradWriter:
             *self._narrow(),
             f"if {CALL.get('fresh')} != 0:",
             *indent(self._inputs()),
-            *(self._products_with_own_filters() if self.block.depth else self._products()),
+            *self.tile.in_state(self._products_with_own_filters() if self.block.depth else self._products()),
         ]  # fmt: skip
         kind = "_products_kernel" if self.form.stored else "_filter_products_kernel"
-        return cpu_kernel(self.form.name + kind, kernel_text(lines, CALL.name))
+        return cpu_kernel(self.name + kind, kernel_text(lines, CALL.name))
 
     def _block(self) -> list[str]:
         columns = self.tile.columns
@@ -207,11 +236,7 @@ class WinogradWriter:
 
     def _inputs(self) -> list[str]:
         together = self.tile.packing.k_interleave
-        lanes, channels = self.tile.lanes * together, self.problem.group_in
-        if not self.whole_vectors:
-            lanes = channels if channels < lanes else math.gcd(channels, lanes)
         depth = "depth" if together == 1 else f"depth * {together}"
-        target = f"offset(u, t * depth), u_plane, {depth}"
         place = RecordText(INPUT_PLACE, "place")
         return [
             place.local(),
@@ -225,9 +250,17 @@ class WinogradWriter:
                     start=f"image * x_image + top * x_h + left_edge * x_w + group * {depth}",
                     top="-top", bottom="in_h - top", left="-left_edge", right="in_w - left_edge",
                 ),
-                f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})",
+                *self._transformed_input(depth),
             ]),
         ]  # fmt: skip
+
+    def _transformed_input(self, channels: str) -> list[str]:
+        """Statements: the tile ``t`` at ``place`` and so many of its channels, transformed."""
+        lanes, count = self.tile.lanes * self.tile.packing.k_interleave, self.problem.group_in
+        if not self.whole_vectors:
+            lanes = count if count < lanes else math.gcd(count, lanes)
+        target = f"offset(u, t * depth), u_plane, {channels}"
+        return [f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})"]
 
     def _products(self) -> list[str]:
         """Products with stored filters, point by point and panel by panel.
@@ -323,6 +356,7 @@ class WinogradWriter:
         call = "winograd_output(offset(products, t * sums_ld), m_plane, sums, sums_ld, sums_ld"
         return [
             f"{call}, {self.form.side}, {out}, {lanes})",
+            *self._after_output(),
             f"for i in range(imin({out}, out_h - top)):",
             f"    for j in range(imin({out}, out_w - left_edge)):",
             *indent(
@@ -335,3 +369,7 @@ class WinogradWriter:
                 2,
             ),
         ]
+
+    def _after_output(self) -> list[str]:
+        """Statements about the ``sums`` of tile ``t``, which are transformed back."""
+        return []

@@ -79,7 +79,8 @@ class ConvWinograd(Solver[ConvProblem]):
         """As `plain_lens`, or transformed panels of each point, then a row of zeros."""
         if not self.form.stored:
             return self.plain_lens(problem)
-        return (self.form.points * filter_plane(problem) + tile_for(problem.types).depth(problem.group_in),)
+        tile = tile_for(problem.types)
+        return (self.form.points * filter_plane(problem, tile) + tile.depth(problem.group_in),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         tile = tile_for(problem.types)
@@ -107,12 +108,13 @@ class ConvWinograd(Solver[ConvProblem]):
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
+        tile = tile_for(problem.types)
         if blocking is None:
             block, _ = best_block(self.form, problem, threads)
         else:
-            block = given_block(self.form, problem, threads, blocking)
+            block = given_block(self.form, problem, tile, threads, blocking)
         table = image_strides(problem, epilogue, strides)
-        return WinogradWriter(self.form, problem, epilogue, table, block, self.whole_vectors).plan()
+        return WinogradWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
 
     def packing_growth(self, problem: ConvProblem) -> int:
         word_bytes = ITEMSIZE[tile_for(problem.types).right_word]

@@ -9,6 +9,11 @@ OUT is m, LANES a divisor of the number of channels.
         target[p * plane + c] = transformed inputs x[start + i * x_h + j * x_w + c], i, j < SIDE, for the points
         p < SIDE * SIDE and channels c. Inputs outside top <= i < bottom, left <= j < right are zeros, of which ``zero``
         has as many as channels. ``place`` is an `INPUT_PLACE`.
+    winograd_input_parts(x, place, zero, target, plane, low, channels, SIDE, SCALED, LANES)
+        the same in two parts of bfloat16, as tiles of whole matrices read them. Channels c and c + 16 of every 32 are
+        a word: target[p * plane + c] has the high parts, and what is ``low`` behind it the low ones; ``channels`` are
+        a multiple of LANES, 32. The high part is rounded, the low one the rest without its last bits. With SCALED
+        inputs are multiplied by 2**64. ``bits`` of ``place`` is set.
     winograd_filter(w, target, plane, channels, SIDE, TAPS, LANES)
         target[p * plane + c] = transformed filters w[(v * TAPS * TAPS + i * TAPS + j) * LANES + l], i, j < TAPS,
         c = v * LANES + l
@@ -36,9 +41,9 @@ from numba.extending import intrinsic
 from ....lang.builder import VectorBuilder, element_type, is_signed
 from ....lang.target import itemsize
 from ....lang.vector import constant_int, pointer_dtype
-from .transform_table import INPUT_PLACE
+from .transform_table import INPUT_PLACE, SCALE
 
-__all__ = ["winograd_filter", "winograd_input", "winograd_output"]
+__all__ = ["winograd_filter", "winograd_input", "winograd_input_parts", "winograd_output"]
 
 _I64 = ir.IntType(64)
 _INT = types.int64
@@ -261,13 +266,30 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
     arguments = [pointer, _I64.as_pointer(), pointer, words, _I64]
     loop = _Channels(module, name, arguments, _HALF if whole_numbers else dtype, lanes)
     x, place, zero, target, plane, _ = loop.function.args
-    build = loop.ir
     held = ""
     if whole_numbers:
         held, target, plane = dtype, loop.halves(target), loop.times(plane, 2)
+    _at_place(loop, x, place, zero, side, lambda at: loop.transform(at, side, _INPUT[side], target, plane, held))
+    loop.ir.ret_void()
+    return loop.function
+
+
+def _place_word(build: ir.IRBuilder, place: ir.Value, name: str) -> ir.Value:
+    return build.gep(place, [ir.Constant(_I64, INPUT_PLACE.number(name))])
+
+
+Source = Callable[[int, int, ir.Value], ir.Value]
+"""Pointer to an element of a block by row, column and channel."""
+
+
+def _at_place(
+    loop: _Channels, x: ir.Value, place: ir.Value, zero: ir.Value, side: int, each: Callable[[Source], None]
+) -> None:
+    """``each`` with the pixels of a tile at ``place``, written for those that are all inside and for others."""
+    build = loop.ir
 
     def word(name: str) -> ir.Value:
-        return build.load(build.gep(place, [ir.Constant(_I64, INPUT_PLACE.number(name))]))
+        return build.load(_place_word(build, place, name))
 
     corner = loop.at(x, word("start"))
     x_h, x_w = word("x_h"), word("x_w")
@@ -285,7 +307,7 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
     whole = build.and_(whole, build.icmp_signed(">=", z1, end))
     with build.if_else(whole) as (all_inside, some_outside):
         with all_inside:
-            loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _INPUT[side], target, plane, held)
+            each(lambda i, j, c: loop.at(rows[i], steps[j], c))
         with some_outside:
             in_rows = [inside(i, y0, y1) for i in range(side)]
             in_columns = [inside(j, z0, z1) for j in range(side)]
@@ -296,7 +318,52 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
                 ]
                 for row, first in zip(in_rows, rows)
             ]
-            loop.transform(lambda i, j, c: loop.at(places[i][j], c), side, _INPUT[side], target, plane, held)
+            each(lambda i, j, c: loop.at(places[i][j], c))
+
+
+def _parts_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, scaled: int) -> ir.Function:
+    pointer = element_type(dtype).as_pointer()
+    loop = _Channels(module, name, [pointer, _I64.as_pointer(), pointer, pointer, _I64, _I64], dtype, lanes)
+    x, place, zero, target, plane, low, _ = loop.function.args
+    build, b = loop.ir, VectorBuilder(loop.ir)
+    integers = ir.VectorType(element_type(_WORD), lanes)
+    word = ir.VectorType(element_type(_WORD), lanes // 2)
+    seen = build.alloca(word)
+    build.store(ir.Constant(word, None), seen)
+
+    def both(bits: ir.Value) -> list[ir.Value]:
+        return [b.shuffle(bits, range(k, k + lanes // 2)) for k in (0, lanes // 2)]
+
+    def words(bits: ir.Value) -> ir.Value:
+        """Of both halves of a vector the upper halves of elements, side by side."""
+        first, second = both(bits)
+        return build.or_(build.lshr(first, b.constant(word, 16)), build.and_(second, b.constant(word, 0xFFFF0000)))
+
+    def each(source: Source) -> None:
+        def body(channel: ir.Value) -> None:
+            def load(i: int, j: int) -> ir.Value:
+                value = loop.load(source(i, j, channel))
+                return build.fmul(value, b.constant(loop.vector, SCALE)) if scaled else value
+
+            half = build.lshr(channel, ir.Constant(_I64, 1))
+            for i, row in enumerate(_both_sides(loop.b, load, side, _INPUT[side])):
+                for j, value in enumerate(row):
+                    goal = loop.at(target, loop.times(plane, i * side + j), half)
+                    bits = build.bitcast(value, integers)
+                    first, second = both(bits)
+                    build.store(build.or_(build.or_(build.load(seen), first), second), seen)
+                    nearest = build.add(bits, b.constant(integers, 0x8000))
+                    high = build.and_(nearest, b.constant(integers, 0xFFFF0000))
+                    rest = build.fsub(value, build.bitcast(high, loop.vector))
+                    for part, at in ((high, goal), (build.bitcast(rest, integers), loop.at(goal, low))):
+                        build.store(words(part), build.bitcast(at, word.as_pointer()), align=loop.align)
+
+        loop.run(body)
+
+    _at_place(loop, x, place, zero, side, each)
+    reduce = b.function(f"llvm.vector.reduce.or.v{lanes // 2}i32", element_type(_WORD), [word])
+    bits = build.and_(build.call(reduce, [build.load(seen)]), ir.Constant(element_type(_WORD), 0x7FFFFFFF))
+    build.store(build.zext(bits, _I64), _place_word(build, place, "bits"))
     build.ret_void()
     return loop.function
 
@@ -341,7 +408,8 @@ def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.
         TypingError: a literal is none, or there is no such transform.
     """
     dtype = pointer_dtype(name, operands[0])
-    *shape, lanes = (constant_int(name, "LITERAL", operand, low=1) for operand in operands[-literals:])
+    least = 0 if write is _parts_function else 1
+    *shape, lanes = (constant_int(name, "LITERAL", operand, low=least) for operand in operands[-literals:])
     if shape[0] not in _INPUT or (write is _output_function and tuple(shape) not in _OUTPUT):
         raise TypingError(f"{name}: no transform for {', '.join(map(str, shape))}")
     symbol = "_".join([name, dtype, str(lanes), *map(str, shape)])
@@ -358,6 +426,12 @@ def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.
 @intrinsic(prefer_literal=True)
 def winograd_input(typingctx, x, place, zero, target, plane, channels, side, lanes):
     return _define("winograd_input", _input_function, (x, place, zero, target, plane, channels, side, lanes), 2)
+
+
+@intrinsic(prefer_literal=True)
+def winograd_input_parts(typingctx, x, place, zero, target, plane, low, channels, side, scaled, lanes):
+    operands = (x, place, zero, target, plane, low, channels, side, scaled, lanes)
+    return _define("winograd_input_parts", _parts_function, operands, 3)
 
 
 @intrinsic(prefer_literal=True)

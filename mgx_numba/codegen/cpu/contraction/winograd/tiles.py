@@ -1,0 +1,175 @@
+"""Convolutions by Winograd's minimal filtering over tiles that read whole matrices, in two parts of float32.
+
+F(2 x 2, 3 x 3) needs 16 products where the direct method needs 36. Its transforms add at most four numbers, so that
+results have errors of 1e-5 of the largest (directly 4e-6); those of F(4 x 4, 3 x 3) would have errors of 1e-4. One
+product in bfloat16 would have errors of 4e-3 (directly 2e-3), so that bfloat16 is left to the direct method.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ....launch import Solution
+from ....problems.convolution import ConvProblem
+from ....problems.element_types import ITEMSIZE
+from ...machine import Machine, machine
+from ...microkernels.register_tile import RegisterTile
+from ...microkernels.tile_table import matrix_tile
+from ..conv import panel_lens, tap_matrices
+from ..gemm_tiles import part_rows, refused_tiles, tile_of
+from ..pack import aligned_zeros, pack_panels, panel_count
+from ..rows import image_strides
+from ..solver import Setting, UnsuitedWeights
+from .blocks import Block, given_block, stacked_panels, tiles_of
+from .form import Form
+from .kernel import filter_plane
+from .solver import ConvWinograd
+from .tiles_kernel import PartsWriter, row_words
+from .transform_table import PAIRED
+
+__all__ = ["ConvWinogradTiles"]
+
+_SMALLEST_FILTER = 2.0**-40
+"""The largest transformed filter of a column must not be below: with inputs above 2**-63 products are far above the
+denormals."""
+_NEAR_EIGHTHS, _KEPT_EIGHTHS = 6, 5
+"""Of the L2 cache, for the transformed tiles of a task and their products where filters pass by. Those that are at most
+`_KEPT_EIGHTHS` of it stay there: 196 tiles of 128 channels took 0.19 ms in blocks of 32, and 0.29 to 0.41 in blocks of
+96, which together with filters are more than the cache."""
+_TILE_COUNTS = (32, 64, 96, 128, 192)
+"""Tiles of a task that are tried besides equal shares: multiples of the register tile's rows."""
+
+# Cycles: instructions of the printed loops at the rates of Golden Cove's vector ports.
+_INPUT_VECTOR, _INPUT_TILE = 4.5, 60.0
+"""Of a vector of a point of a transformed input tile in parts (7 operations on two ports), and of a tile."""
+_OUTPUT_POINT, _OUTPUT_VECTOR, _OUTPUT_PIXEL = 1.5, 5.0, 30.0
+"""Of a point that is transformed back, and of a vector and a pixel of the result with its epilogue."""
+_CALL = 100.0
+"""Of a call of the register tile."""
+_PANEL = 250.0
+"""Of a panel for a block of rows: four registers of sums are stored, and the next wait for their first operands."""
+_NEAR_RATE, _FAR_RATE = 24.0, 6.0
+"""Bytes of filters a cycle from the L2 cache and from beyond it (12 to 29 GB/s a thread, Emerald Rapids)."""
+_FEW_TILES, _COLD_RATE = 64, 3.0
+"""Fewer tiles meet filters that no task has read before: of 256 channels 49 took 0.54 ms (directly 0.48), 256 tiles 1.0
+to 1.2 ms (directly 1.6; two threads of an Emerald Rapids)."""
+
+
+@dataclass(frozen=True)
+class ConvWinogradTiles(ConvWinograd):
+    """float32 by a constant float32, of a multiple of 32 channels in a group."""
+
+    looks_at_values: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.form.name + "_tiles"
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        tile = matrix_tile(problem.types)
+        if tile is not None and tile.packing.parts == 1:
+            return "one product in bfloat16 would lose twice as much as the direct method's"
+        return refused_tiles(problem.types, problem.fast_math)
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if problem.group_in % (2 * PAIRED):
+            return f"the input channels of a group are not a multiple of {2 * PAIRED}"
+        return super().declines(problem)
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Transformed panels of each point in words, then a row of zeros."""
+        return (self.form.points * filter_plane(problem, tile_of(problem.types)) + problem.group_in,)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        """Weights in words: int32.
+
+        Raises:
+            UnsuitedWeights: they cannot be split once they are transformed.
+        """
+        tile = tile_of(problem.types)
+        groups, panels, _, depth, columns = panel_lens(problem, tile)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        planes = out[: -problem.group_in].reshape(self.form.points, -1)
+        target = planes[:, : groups * panels * tile.packing.parts * depth * columns]
+        target = target.reshape(self.form.points, groups, panels, tile.packing.parts * depth, columns)
+        taps = np.stack(tap_matrices(problem, _paired(weights)))
+        for point, factors in enumerate(self.form.scale * self.form.filter_matrix().T):
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite then is refused
+                filters = np.tensordot(factors, taps, 1).astype(np.float32)
+            largest = np.abs(filters).max(axis=-2, initial=0)
+            if ((largest > 0) & (largest < _SMALLEST_FILTER)).any():
+                raise UnsuitedWeights("products of a column of transformed filters could be denormals")
+            pack_panels(part_rows(tile, filters), target[point])
+        return out
+
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
+        tile = tile_of(problem.types)
+        if blocking is None:
+            block, _ = _best_block(tile, self.form, problem, threads, machine())
+        else:
+            block = given_block(self.form, problem, tile, threads, blocking)
+        table = image_strides(problem, epilogue, strides)
+        return PartsWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        _, cycles = _best_block(tile_of(problem.types), self.form, problem, threads, machine())
+        types = problem.types
+        pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
+        pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
+        moved = problem.batch * pixels + 4 * math.prod(self.packed_lens(problem))
+        return max(cycles / machine().clock, moved / machine().bytes_per_second)
+
+
+def _paired(weights: np.ndarray) -> np.ndarray:
+    """Weights whose input channels are in the order of words: two that are `PAIRED` apart side by side."""
+    outputs, channels, *taps = weights.shape
+    pairs = weights.reshape(outputs, channels // (2 * PAIRED), 2, PAIRED, *taps).swapaxes(2, 3)
+    return np.ascontiguousarray(pairs).reshape(weights.shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def _best_block(
+    tile: RegisterTile, form: Form, problem: ConvProblem, threads: int, here: Machine
+) -> tuple[Block, float]:
+    """The cheapest cut into tasks, and the rough cycles of the thread with most of them."""
+    panels, depth = panel_count(tile, problem.group_out), tile.depth(problem.group_in)
+    tiles = problem.batch * math.prod(tiles_of(form, problem))
+    words = tile.packing.parts * form.points * depth
+    held = tile.packing.parts * form.points * row_words(tile, depth)
+    room = _NEAR_EIGHTHS * here.l2_bytes // 8
+    counts = {n for n in _TILE_COUNTS if n < tiles} | {min(tiles, -(-tiles // share)) for share in range(1, 9)}
+    splits = {-(-panels // split) for split in (1, 2, 3, 4, 6, 8, 16)}
+    steps, vectors = depth // tile.step, -(-problem.group_out // tile.lanes)
+    product = tile.cycles * tile.step * tile.step * tile.vectors  # of 16 rows by a step of a panel
+    filters = 4 * words * tile.columns
+    far_rate = _COLD_RATE if tiles < _FEW_TILES else _FAR_RATE
+    best, best_cycles = Block(1, 1, 1, 0), math.inf
+    for count, p_block in itertools.product(sorted(counts), sorted(splits)):
+        size = 4 * count * (held + form.points * p_block * tile.columns)
+        free = here.l2_bytes - filters * panels if 8 * filters * panels <= _KEPT_EIGHTHS * here.l2_bytes else room
+        if p_block > stacked_panels(tile, form) or (size > min(free, room) and (count > tile.rows or p_block > 1)):
+            continue
+        blocks, p_blocks = problem.groups * -(-tiles // count), -(-panels // p_block)
+        claim = -(-blocks * p_blocks // threads)
+        fresh = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0))
+        inputs = count * (form.points * 2 * steps * _INPUT_VECTOR + _INPUT_TILE)
+        heights = -(-count // tile.step)
+        calls = -(-count // tile.rows)
+        products = form.points * (p_block * (heights * steps * product + calls * _PANEL) + calls * _CALL)
+        reading = filters * p_block / (_NEAR_RATE if filters * panels + size <= here.l2_bytes else far_rate)
+        back = count * (
+            min(p_block * tile.vectors, vectors) * (_OUTPUT_POINT * form.points + _OUTPUT_VECTOR * form.out**2)
+            + _OUTPUT_PIXEL * form.out**2
+        )
+        share = panels / (p_blocks * p_block)
+        cycles = fresh * inputs + claim * share * (max(products, reading) + back)
+        if cycles < best_cycles:
+            best, best_cycles = Block(count, p_block, claim, 0), cycles
+    return best, best_cycles
