@@ -64,6 +64,16 @@ def test_kernels_of_programs_link_without_stack_and_spills(name: str) -> None:
             assert kernel[".vgpr_count"] <= REGISTERS and kernel[".private_segment_fixed_size"] == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_signs_of_single_lanes_compile(dtype: str) -> None:
+    """LLVM's code generator ended the process at vectors of one float64, which float32's functions go through."""
+    lines = [f"p = pointer_{dtype}(args, 0)", "x = load(p, thread_index(0), 1)"]
+    lines += [f"x = {name}(x)" for name in ("sign", "tanh", "erf", "atan", "asin", "acos", "asinh")]
+    lines += ["x = mod_exact(x, x)"]
+    text = assembly(gpu_kernel("k", [*lines, "store(p, thread_index(0), x)"], 64, 1), ARCHITECTURES["gfx942"])
+    assert "v_bfi_b32" in text and ".private_segment_fixed_size: 0\n" in text
+
+
 @pytest.mark.parametrize("name", AMD)
 def test_lanes_exchange_words_within_half_a_wave_or_all_of_it(name: str) -> None:
     lines = ["p = pointer_float32(args, 0)", "t = thread_index(0)", "x = load_scalar(p, t)"]

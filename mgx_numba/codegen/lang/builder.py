@@ -216,7 +216,12 @@ class VectorBuilder:
         return self.strict().intrinsic("floor", [x])
 
     def copysign(self, magnitude: Operand, sign: Operand) -> ir.Value:
-        return self.strict().intrinsic("copysign", [magnitude, sign])
+        values = self.coerce(magnitude, sign)
+        if self.lanes(values[0]) != 1:
+            return self.strict().intrinsic("copysign", values)
+        # As a number: LLVM's code generator for AMD aborts on signs of vectors of one float64.
+        made = self.copysign(*(self.extract(v, 0) for v in values))
+        return self.ir.insert_element(self.poison(values[0].type), made, _I32(0))
 
     def fused(self, x: Operand, y: Operand, z: Operand) -> ir.Value:
         """x * y + z rounded once; a library call where the CPU has no such instruction."""

@@ -96,8 +96,6 @@ def _of_finite_wide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 def _fmod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """The remainder with the sign of ``x``; NaN of infinity, by 0 and of NaN."""
     lanes = b.lanes(x)
-    if lanes == 1:  # as a number: LLVM's code generator for AMD aborts on signs of vectors of one float64
-        return b.ir.insert_element(b.poison(x.type), _fmod(b, b.extract(x, 0), b.extract(y, 0)), _I32(0))
     finite = _of_finite if b.width(x) == 32 else _of_finite_wide
     if lanes:
         rest = b.poison(x.type)
