@@ -97,11 +97,12 @@ class WarpgroupTile:
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     def fits_parts(self, slices: int) -> bool:
-        """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`."""
+        """Whether registers hold what a thread multiplies of so many slices in parts, see `PART_SLICES`; blocks that
+        bring each other's rows were not tried with parts."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
-        return least <= self.spare_registers
+        return self.across == 1 and least <= self.spare_registers
 
     @property
     def shared_bytes(self) -> int:
@@ -165,9 +166,13 @@ ADDING = 1560.0
 """Bytes of parts that all of the device writes and reads a cycle."""
 
 
-PART_PRODUCTS = 1.5
-"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes: six instructions in the place of
-four."""
+PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.25, 2.0
+"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes (six instructions in the place of four,
+whose left operand is in registers), and of a tile of fewer than `WIDE_PARTS` columns, which its halves make wait."""
+WIDE_PARTS = 128
+HALVING = 210
+"""Cycles that halves make the products of a warpgroup wait for that is alone on its multiprocessor; with the two above
+estimates of 12 tiles are 0.9 to 1.2 of what BERT's products and 4096 by 4096 by 4096 took on an H200."""
 READING = 1400
 """Until what an epilogue reads beside the sums is there, for vectors that a lane asks for together: on an H200 a
 convolution of 64 to 256 channels takes 24 us and with a residual 59, one of 128 to 512 channels 12 and 34."""
@@ -234,7 +239,9 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     part = -(-question.slices // splits)
     multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
     if question.parts:
-        multiplying *= PART_PRODUCTS
+        multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
+        if tile.consumers * tile.blocks == WARPGROUP:
+            multiplying = max(multiplying, 3 * tile.columns + HALVING)  # `lang.warpgroups`: 6 instructions
     slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if question.reads and splits == 1:
