@@ -121,7 +121,7 @@ def chosen(net: Any) -> list[tuple[str, dict[str, int]]]:
         (placed(512, 512, 510), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
         (placed(512, 512, 512, "float32"), "fma", ["few_rows", "warpgroup", "tensor"]),
         (placed(512, 512, 512, "float32", precision="medium"), "warpgroup", ["few_rows"]),
-        (placed(512, 512, 512, "float32", precision="high"), "tensor", ["few_rows", "warpgroup"]),
+        (placed(512, 512, 512, "float32", precision="high"), "warpgroup_parts", ["few_rows", "warpgroup"]),
         (
             placed(512, 512, 512, "float32", precision="high", constant=True, any_order=True),
             "warpgroup_parts",

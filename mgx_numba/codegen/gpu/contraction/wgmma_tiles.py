@@ -108,14 +108,12 @@ class WarpgroupTile:
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     def fits_parts(self, slices: int) -> bool:
-        """Whether registers hold what a thread multiplies of so many slices in parts; see `PART_SLICES`. Blocks beside
-        one another were not measured."""
-        if self.across > 1:
-            return False
+        """Whether registers hold what a thread multiplies of so many slices in parts, see `PART_SLICES`; blocks that
+        bring each other's rows were not tried with parts."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
-        return least <= self.spare_registers
+        return self.across == 1 and least <= self.spare_registers
 
     @property
     def shared_bytes(self) -> int:
@@ -185,16 +183,19 @@ class TileCosts:
 
 
 COSTS = TileCosts(2960, 3070, 46, 2440, 13, 2530, 2850, 1560)
-"""Of products in one: of 38 products and convolutions the tiles that are chosen lose 0.6% in the mean to the fastest
-ones, at most 8%."""
+"""Of 38 products and convolutions of 16 bits the tiles that are chosen lose 0.6% in the mean to the fastest ones, at most
+8%."""
 OTHER_COSTS = TileCosts(2800, 3010, 40, 4200, 7.3, 2800, 3000, 3000)
-"""Of float32 in parts, and of what other solvers have in common with these (`cost`): an earlier fit, beside which their
-own figures were found."""
+"""Of what other solvers have in common with these (`cost`): an earlier fit, beside which their own figures were found."""
 LATENCY = 2100
 """Cycles until a slice is there that was asked for, which the stages of a ring share."""
-PART_PRODUCTS = 1.5
-"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes: six instructions in the place of
-four."""
+PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.25, 2.0
+"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes (six instructions in the place of four,
+whose left operand is in registers), and of a tile of fewer than `WIDE_PARTS` columns, which its halves make wait."""
+WIDE_PARTS = 128
+HALVING = 210
+"""Cycles that halves make the products of a warpgroup wait for that is alone on its multiprocessor; with the two above
+estimates of 12 tiles are 0.9 to 1.2 of what BERT's products and 4096 by 4096 by 4096 took on an H200."""
 READING = 1400
 """Until what an epilogue reads beside the sums is there, for vectors that a lane asks for together: on an H200 a
 convolution of 64 to 256 channels takes 24 us and with a residual 59, one of 128 to 512 channels 12 and 34."""
@@ -252,7 +253,6 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
 
 def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
     """Estimated cycles of a multiprocessor that a product takes; arguments as of `weighed_tiles`."""
-    costs = OTHER_COSTS if question.parts else COSTS
     rows, columns, planes = question.rows, question.columns, question.planes
     shared = tile.cluster * tile.across
     clusters = -(-rows // (tile.rows * tile.cluster)) * -(-columns // (tile.columns * tile.across)) * planes * splits
@@ -260,16 +260,18 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (costs.paired if shared > 1 else costs.multiplies)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (COSTS.paired if shared > 1 else COSTS.multiplies)
     if question.parts:
-        multiplying *= PART_PRODUCTS
-    slice = max(sharing * max(multiplying, tile.brought_bytes / costs.arrival), LATENCY / tile.stages)
-    storing = sharing * tile.rows * tile.columns / costs.storing
+        multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
+        if tile.consumers * tile.blocks == WARPGROUP:
+            multiplying = max(multiplying, 3 * tile.columns + HALVING)  # `lang.warpgroups`: 6 instructions
+    slice = max(sharing * max(multiplying, tile.brought_bytes / COSTS.arrival), LATENCY / tile.stages)
+    storing = sharing * tile.rows * tile.columns / COSTS.storing
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
-    cycles = rounds * (part * slice + storing) + costs.beginning
+    cycles = rounds * (part * slice + storing) + COSTS.beginning
     if shared > 1:
-        cycles += costs.pairing
+        cycles += COSTS.pairing
     if splits > 1:
-        cycles += costs.launch + 8 * splits * rows * columns * planes / costs.adding
+        cycles += COSTS.launch + 8 * splits * rows * columns * planes / COSTS.adding
     return cycles
