@@ -183,16 +183,18 @@ class TileCosts:
 
 
 COSTS = TileCosts(2960, 3070, 46, 2440, 13, 2530, 2850, 1560)
-"""Of 38 products and convolutions of 16 bits the tiles that are chosen lose 0.6% in the mean to the fastest ones, at most
-8%."""
+"""Of 38 products and convolutions of 16 bits the tiles that are chosen lose 0.6% in the mean to the fastest ones, at
+most 8%."""
 OTHER_COSTS = TileCosts(2800, 3010, 40, 4200, 7.3, 2800, 3000, 3000)
-"""Of what other solvers have in common with these (`cost`): an earlier fit, beside which their own figures were found."""
+"""Of what other solvers have in common with these (`cost`): an earlier fit, beside which their own figures were
+found."""
 LATENCY = 2100
 """Cycles until a slice is there that was asked for, which the stages of a ring share."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.25, 2.0
 """Times as long as a slice of 16-bit numbers that one of float32 in parts takes (six instructions in the place of four,
 whose left operand is in registers), and of a tile of fewer than `WIDE_PARTS` columns, which its halves make wait."""
 WIDE_PARTS = 128
+"""Columns of the narrowest tile that was measured and whose products last as long as its halves take."""
 HALVING = 210
 """Cycles that halves make the products of a warpgroup wait for that is alone on its multiprocessor; with the two above
 estimates of 12 tiles are 0.9 to 1.2 of what BERT's products and 4096 by 4096 by 4096 took on an H200."""
