@@ -14,6 +14,7 @@ from mgx_numba.api.program import program as public_program
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.garbage import uncollected
+from mgx_numba.graph.copies import Numbered
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.settling import Lens, Settled
 
@@ -97,9 +98,9 @@ def test_programs_that_plans_are_made_of_are_freed_at_once(monkeypatch: pytest.M
     made: list[weakref.ref[object]] = []
     settled = Settled.of
 
-    def noted(self: Settled, lens: Lens) -> Program:
+    def noted(self: Settled, lens: Lens) -> Numbered:
         found = settled(self, lens)
-        made.extend(weakref.ref(ins.op) for ins in found.main if ins.name == "multibroadcast")
+        made.extend(weakref.ref(ins.op) for ins in found.program.main if ins.name == "multibroadcast")
         return found
 
     program = Program()

@@ -285,10 +285,10 @@ class DynamicProgram(LoweredProgram):
 
     def _planned(self, key: tuple[tuple[int, ...], ...]) -> LoweredProgram:
         """A plan for these lengths of the dynamic inputs."""
-        lens = dict(zip(self._names, key))
-        program = self._settled(lens).program
+        lens, settled = dict(zip(self._names, key)), self._settled
+        program = settled(lens).program
         made = compile_program(
-            program, self._options, None, self._shared, self._compiled_only, lambda: self._settled(lens).program
+            program, self._options, None, self._shared, self._compiled_only, lambda: settled(lens).program
         )
         if isinstance(made, CpuProgram):
             program.release()
