@@ -17,6 +17,7 @@ import pytest
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.codegen.gpu.contraction import library_solver, solvers
+from mgx_numba.codegen.gpu.contraction.library_solvers import CudnnConvolutions
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, finding
 from mgx_numba.codegen.problems.convolution import ConvProblem
@@ -243,6 +244,14 @@ def test_libraries_are_held_to_kernels_whatever_their_order_of_weights(problem: 
     *_, last = solvers.candidates(asked)
     assert last.solver in solvers.LIBRARIES
     assert DeviceBench(engine(), asked).sample(last) > 0
+
+
+def test_groups_with_unequal_padding_are_refused(tuned: Both) -> None:
+    problem = ConvProblem(
+        1, 16, 32, (5, 5), (3, 3), pads_begin=(0, 1), pads_end=(1, 0), groups=2, types=element_types("float16")
+    )
+    reason = CudnnConvolutions().refusal(PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True))
+    assert "groups and unequal padding" in reason
 
 
 def test_explain_names_library_and_algorithm(tuned: Both) -> None:

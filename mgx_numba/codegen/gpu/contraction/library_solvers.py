@@ -104,6 +104,8 @@ class CudnnConvolutions(LibrarySolver):
             raise UnsupportedError("cuDNN is asked for a tensor that is added, a bias and ReLU after it")
         if problem.transposed or min((*problem.pads_begin, *problem.pads_end)) < 0:
             raise UnsupportedError("it is transposed, or crops")
+        if problem.groups > 1 and tuple(problem.pads_begin) != tuple(problem.pads_end):
+            raise UnsupportedError("it has groups and unequal padding, of which cuDNN 9.19 gave a wrong result")
         if problem.x_strides[-1] < problem.in_channels:
             raise UnsupportedError("pixels overlap")
         dtypes = dict(enumerate(stored, -1))
