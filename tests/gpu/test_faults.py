@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver import library
+from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.errors import DeviceError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue, InterpreterRecording
@@ -71,6 +73,27 @@ def test_lost_devices_are_told_as_such() -> None:
     driver = library.Driver(Library(cuDriverGetVersion=_version(13000), cuStreamSynchronize=lambda stream: 719))
     with pytest.raises(DeviceError, match="cuStreamSynchronize: a kernel failed.*lost to this process"):
         driver.call("cuStreamSynchronize", None)
+
+
+def test_a_thread_does_not_take_back_the_shared_memory_that_another_allowed() -> None:
+    allowed: list[int] = []
+    others: list[threading.Thread] = []
+
+    def allow(function: Any, attribute: int, size: int) -> int:
+        if not others:
+            others.append(threading.Thread(target=own.allow_shared, args=(1, 200)))
+            others[0].start()
+            others[0].join(0.2)  # it ends, or waits for this one
+        allowed.append(size)
+        return 0
+
+    own = Device.__new__(Device)
+    own.driver = library.Driver(Library(cuDriverGetVersion=_version(13000), cuFuncSetAttribute=allow))
+    own._lock, own._allowed = threading.Lock(), {}
+    own.allow_shared(1, 100)
+    others[0].join()
+    own.allow_shared(1, 150)
+    assert allowed[-1] == 200
 
 
 def test_a_call_that_is_repeated_has_the_memory_of_the_one_before() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -266,6 +267,30 @@ def test_convolutions(
     alone(made, "cudnn")
     for seed in (1, 2):
         agrees(made, program, fed(program, seed), allowed)
+
+
+def test_one_image_for_all_of_a_batch_is_not_taken_for_several(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN was told of as many images as the batch has, and read beyond the one."""
+    program, lens = Program(), (3, 32, 6, 5)
+    m, own, ours = program.main, next(s for s in solvers.LIBRARIES if s.name == "cudnn"), solvers.choose
+    x, added = image(program, "x", F32, lens), image(program, "add", F32, (1, *lens[1:]))
+    weights = m.add_literal(values(np.random.default_rng(0), Shape(F32, (32, 32, 3, 3))))
+    y = m.add_instruction("convolution", [x, weights], padding=[1, 1])
+    m.add_return([m.add_instruction("add", [y, m.add_instruction("multibroadcast", [added], out_lens=lens)])])
+    asked: list[tuple[PlacedRequest, str]] = []
+
+    def chosen(placed: PlacedRequest) -> Candidate:
+        asked.append((placed, own.refusal(placed)))
+        return ours(placed) if asked[-1][1] else Candidate(own, own.tilings(placed)[0])
+
+    monkeypatch.setattr(solvers, "choose", chosen)
+    agrees(compiled(program, on), program, fed(program), 4e-6)
+    (placed, reason), *_ = asked
+    assert "one for all" in reason
+    alone = replace(placed.request, epilogue=Epilogue(), strides=())
+    assert not own.refusal(replace(placed, request=alone))
+    same = replace(placed.problem, x_strides=(0, *placed.problem.x_strides[1:]))
+    assert "one for all" in own.refusal(replace(placed, request=replace(alone, problem=same)))
 
 
 @pytest.mark.parametrize("type", [F16, BF16])

@@ -135,6 +135,17 @@ def test_each_instruction_is_one_of_its_architectures(name: str) -> None:
                 assembly(multiply(tile), ARCHITECTURES[name])
 
 
+def test_lanes_of_two_waves_do_not_multiply_together() -> None:
+    """A wave whose first lanes wait elsewhere was left out, and the others were taken for one."""
+    tile = next(t for t in TILES if t.lanes == 64)
+    zeros = {d: f"const_{d}(0, {n})" for d, n in ((tile.a, tile.held), (tile.accumulator, tile.sums))}
+    call = f"c = {tile.name}({zeros[tile.accumulator]}, {zeros[tile.a]}, {zeros[tile.b]})"
+    lines = ["thread = thread_index(0)", "if (thread >= 32) & (thread < 96):", f"    {call}"]
+    kernel = gpu_kernel("apart_kernel", lines, 128, 0)
+    with pytest.raises(KernelFault, match="64 threads .the first is 32. wait at mfma"):
+        interpret(kernel, [], gpu_grid(1, 128), Memory())
+
+
 def test_operands_that_lanes_do_not_hold_are_reported() -> None:
     tile = next(t for t in TILES if t.name == "wmma_16x16x16_float16_both")
     rng = np.random.default_rng(1)

@@ -110,6 +110,8 @@ class CudnnConvolutions(LibrarySolver):
             raise UnsupportedError("pixels overlap")
         dtypes = dict(enumerate(stored, -1))
         added = placed.request.strides[finish.added] if finish.added >= 0 else ()
+        if problem.batch > 1 and 0 in (problem.x_strides[0], *added[:1]):
+            raise UnsupportedError("an image is one for all of the batch")
         full = problem.volume()
         axes = slice(1 if len(problem.in_lens) < 3 else 0, 3)  # it has none of one dimension
         steps = [prod(full.out_lens[d + 1 :]) for d in range(3)][axes]

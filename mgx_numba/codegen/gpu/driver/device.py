@@ -121,9 +121,12 @@ class Device:
 
     def allow_shared(self, function: int, size: int) -> None:
         """Let launches of a kernel have so many bytes of shared memory besides what its text declares, or fewer."""
-        if size > self._allowed.get(function, 0):
-            self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
-            self._allowed[function] = size
+        if size <= self._allowed.get(function, 0):
+            return
+        with self._lock:
+            if size > self._allowed.get(function, 0):
+                self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
+                self._allowed[function] = size
 
 
 @functools.lru_cache(maxsize=64)

@@ -374,7 +374,7 @@ class _RunningBlock:
         first = 0
         while first < len(self._steps):
             lanes = WAVES.get(self._waiting.get(first, ("",))[0], WARP)
-            name, operands = self._agreed(range(first, first + lanes))
+            name, operands = ("", []) if first % lanes else self._agreed(range(first, first + lanes))
             if name in COLLECTIVES:
                 if name == "warp_barrier":
                     self._warp_epochs[first // WARP] += 1
@@ -382,7 +382,7 @@ class _RunningBlock:
                 self._turn(first)
                 results = self._told(first, self._waiting[first][1], functools.partial(COLLECTIVES[name], operands))
                 found.update(zip(range(first, first + lanes), results))
-            first += lanes
+            first += lanes if name else WARP
         for first in range(0, len(self._steps), WARPGROUP):
             name, operands = self._agreed(range(first, first + WARPGROUP))
             if name in WARPGROUP_NAMES:
