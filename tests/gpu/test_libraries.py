@@ -174,6 +174,26 @@ def test_products(
         inputs = {n: v[::-1].copy() for n, v in inputs.items()}
 
 
+def test_results_in_8_bits_are_converted_by_a_launch_of_ours(on: Engine, called: Callable[..., None]) -> None:
+    """What a library makes of a sum that 8 bits cannot hold is its own; a conversion to float8 gives NaN."""
+    program = Program()
+    m = program.main
+    a, b = m.add_parameter("a", Shape(F8, (16, 32))), m.add_parameter("b", Shape(F8, (16, 32)))
+    turned = m.add_instruction("transpose", [b], permutation=(1, 0))
+    y = m.add_instruction("quant_dot", [a, turned])
+    m.add_return([m.add_instruction("convert", [y], target_type=F8)])
+    inputs = fed(program)
+    inputs["a"][3], inputs["b"][5] = 8, 8
+    called("cublaslt")
+    made = compiled(program, on)
+    first, second = labels(made)
+    assert "cublaslt" in first and "add_parts" in second
+    (got,) = made.run(inputs)
+    assert np.isnan(got[3, 5].astype(np.float32))
+    sums = inputs["a"].astype(np.float32) @ inputs["b"].astype(np.float32).T
+    assert np.abs(got.astype(np.float32) - sums)[:3, :5].max() <= 2**-4 * np.abs(sums[:3, :5]).max()
+
+
 @pytest.mark.parametrize("type", [F32, F16])
 def test_every_algorithm_computes_the_same_and_nan_and_infinity_stay(
     type: Type, on: Engine, called: Callable[..., None]

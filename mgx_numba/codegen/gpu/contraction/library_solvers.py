@@ -56,7 +56,9 @@ class CublasLtProducts(LibrarySolver):
         sums, finish = sums_dtype(placed), finish_of(request.epilogue)
         accumulator, stored = ACCUMULATORS[types.out], request.epilogue.out_dtype(types.out)
         able = stored in (types.a, accumulator) and all(o.dtype == stored for o in request.epilogue.operands)
-        if finish is None or not able or (ITEMSIZE[types.a] == 1 and finish != Finish()):
+        if ITEMSIZE[types.a] == 1:  # of 8 bits it is asked for sums alone: what it would store in 8 bits is its own
+            able = stored == accumulator and finish == Finish()
+        if finish is None or not able:
             matrices = matrices_of(replace(placed.problem, out_strides=()))
             return _AskedProduct(matrices, ProductTypes(types.a, types.b, accumulator, sums), None)
         matrices = matrices_of(placed.problem, request.strides[finish.added] if finish.added >= 0 else ())
