@@ -234,6 +234,9 @@ def test_a_library_that_computes_something_else_is_not_taken(tuned: Both, monkey
     "problem",
     [
         GemmProblem(64, 64, 64, types=element_types("float16"), b_strides=(1, 64)),
+        GemmProblem(64, 64, 64, types=element_types("int8 int8 int32 int32"), b_strides=(1, 64)),
+        GemmProblem(16, 64, 64, types=element_types("float8_e4m3fn float8_e4m3fn float32 float32"), b_strides=(1, 64)),
+        GemmProblem(2, 9, 8, (3,), types=element_types("float64"), b_strides=(0, 1, 8)),
         ConvProblem(1, 16, 32, (5, 5), (3, 3), types=element_types("float16")),
         ConvProblem(2, 16, 32, (5, 5), (3, 3), groups=2, types=element_types("float32"), out_strides=(9 * 48, 48)),
     ],

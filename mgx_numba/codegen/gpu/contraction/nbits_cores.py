@@ -1,5 +1,4 @@
-"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_75 and above, sm_80 for
-bfloat16).
+"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_75 and above, sm_80 for bfloat16).
 
 A warp multiplies 16 columns, of whose codes it makes words of 16-bit floats, by up to eight rows: sums in float32 are
 multiplied by the scale of each block. The warps of a block take turns along the sum, and add what they have in its
