@@ -203,3 +203,17 @@ def test_the_language_has_every_name_that_is_printed() -> None:
 def test_printing_does_not_import_numba() -> None:
     code = "import sys, mgx_numba.codegen.printer; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_is_written_inline_is_the_same_whichever_vocabulary_was_loaded_first() -> None:
+    def defined(*back_ends: str) -> set[str]:
+        modules = ", ".join(f"mgx_numba.codegen.{name}.vocabulary" for name in back_ends)
+        code = f"import {modules}\nfrom mgx_numba.codegen.lang.vector import DEFINITIONS\n"
+        code += "print(*(f'{name}:{define.__module__}' for name, define in DEFINITIONS.items()))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        return set(done.stdout.split())
+
+    alone = defined("cpu")
+    assert any(name.startswith("round_bfloat16:") for name in alone)
+    assert not alone - defined("gpu", "cpu")
+    assert not alone - defined("cpu", "gpu")

@@ -20,6 +20,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.gpu import program as program_of_lengths
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.gpu.ranges import LengthRanges
@@ -88,6 +89,35 @@ def test_steps_of_instructions_that_are_alike_are_those_that_their_rules_append(
         for a, b in zip(plan.constants, wanted.constants, strict=True):
             np.testing.assert_array_equal(a, b)
     assert (followed > 0) == (name == "encoder")
+
+
+def test_attention_whose_heads_are_merged_is_not_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result lies as the merge wants it: else it was copied, by a kernel that no lengths had asked for before."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    program = Program()
+    m = program.main
+    dims = [DynamicDimension(n, n) for n in (1, 4, 32)]
+    shape = Shape.dynamic(Type.half_type, [*dims[:2], DynamicDimension(1, 512), dims[2]])
+    q, k, v = (m.add_parameter(name, shape) for name in "qkv")
+    eye = m.add_instruction("multibroadcast", [m.add_literal(np.eye(128, dtype=np.float16))], out_lens=(1, 128, 128))
+    for _ in range(2):
+        q = m.add_instruction("attention", [m.add_instruction("relu", [q]), k, v], scale=0.2)
+    heads = m.add_instruction("transpose", [q], permutation=(0, 2, 1, 3))
+    m.add_return([m.add_instruction("dot", [m.add_instruction("reshape", [heads], dims=(1, -1, 128)), eye])])
+    ranges, lowered = compiled(program, interpreter())._ranges, 0
+    assert ranges is not None
+    run = Lowering.run
+
+    def counted(low: Lowering) -> Plan:
+        nonlocal lowered
+        lowered += 1
+        return run(low)
+
+    monkeypatch.setattr(Lowering, "run", counted)
+    for number, n in enumerate((40, 56, 72, 88), 1):
+        plan = ranges.planned(dict.fromkeys("qkv", (1, 4, n, 32)))[0]
+        assert len(plan.steps) == 5
+        assert lowered == number
 
 
 @pytest.mark.parametrize("name", ["decoder", pytest.param("fully_convolutional", marks=pytest.mark.gpu)])

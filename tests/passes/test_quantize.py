@@ -362,6 +362,30 @@ def test_pairs_of_different_parameters_stay() -> None:
     assert pairs(check(g.ret(quantized(g, x, 1e38, 3)), SimplifyQdq(), rtol=0, atol=0)) == 4
 
 
+@pytest.mark.parametrize("kind", [Type.fp8e4m3fn_type, Type.fp8e5m2_type])
+def test_infinities_in_8_bits_saturate_when_they_are_quantised_again(kind: Type) -> None:
+    g = Graph()
+    x, scale = g.param("x", [256], kind.dtype_name), g.spread(g.lit(0.013, np.float32), 256)
+    again = g.op("quantizelinear", g.op("dequantizelinear", x, scale), scale, out_type=kind)
+    program = g.ret(again)
+    every = np.arange(256, dtype=np.uint8).view(kind.numpy)
+    expected = evaluate(program, {"x": every})[0].astype(np.float32)
+    run_passes(program, [SimplifyQdq()], STRICT)
+    np.testing.assert_array_equal(evaluate(program, {"x": every})[0].astype(np.float32), expected)
+    assert ("quantizelinear" in names(program)) == (kind is Type.fp8e5m2_type)
+    g = Graph()
+    x = g.param("x", [3])
+    scale = g.spread(g.lit(0.013, np.float32), 3)
+    once = g.op("dequantizelinear", g.op("quantizelinear", x, scale, out_type=kind), scale)
+    again = g.op("quantizelinear", once, scale, out_type=kind)
+    program = g.ret(g.op("convert", again, target_type=Type.float_type))
+    inputs = {"x": np.array([np.inf, -np.inf, 0.5], np.float32)}
+    (expected,) = evaluate(program, inputs)
+    run_passes(program, [SimplifyQdq()], STRICT)
+    np.testing.assert_array_equal(evaluate(program, inputs)[0], expected)
+    assert names(program).count("quantizelinear") == 1
+
+
 def residual(zero: int) -> Program:
     """A convolution and what came into it, added, twice: each in 8 bits."""
     g = Graph()

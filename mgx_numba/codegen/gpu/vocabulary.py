@@ -128,7 +128,7 @@ Quantising
     rounded_product_<int8, uint8>(x, y, ZERO)
                                          the same of x * y + ZERO, which is rounded once
     saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, of what is too large the largest one
-    round_bfloat16(x)                    cast_bfloat16 of pairs of float32 lanes by an instruction (sm_80 and above)
+    rounded_bfloat16(x)                  cast_bfloat16 of pairs of float32 lanes by an instruction (sm_80 and above)
 
 Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with that of y

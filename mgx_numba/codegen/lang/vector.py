@@ -186,7 +186,8 @@ def elementwise(
 
 Define = Callable[..., tuple[Any, Lower]]
 DEFINITIONS: dict[str, Define] = {}
-"""What `make_intrinsic` was given, by name; first, where GPUs have a version of their own."""
+"""What `make_intrinsic` was given, by name; first, where GPUs have a version of what back ends share. No others have
+one name: which of two is first is a matter of what a process loads."""
 
 
 def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> Any:

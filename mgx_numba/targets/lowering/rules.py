@@ -46,8 +46,8 @@ class LoweringRule:
         accepts: whether the result can be written straight into memory of a given shape (strides).
         dynamic: whether results may have lengths that are known at run time only.
         hosted: whether inputs may have such lengths, too, and be values of host steps.
-        repeats: whether what it does depends on the instruction, where operands and lent memory lie, and on the values
-            of constants only by `Lowering.derived`: see `likeness`.
+        repeats: whether what it does depends on the instruction and the views of it, where operands and lent memory
+            lie, and on the values of constants only by `Lowering.derived`: see `likeness`.
     """
 
     lower: Lower

@@ -148,7 +148,7 @@ def elementwise_names() -> dict[str, Any]:
         names[f"rounded_product_{dtype}"] = functools.partial(_rounded_product, numpy_dtype(dtype))
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
         names[f"saturated_{dtype}"] = functools.partial(_saturated, numpy_dtype(dtype))
-    names["round_bfloat16"] = functools.partial(_cast, numpy_dtype("bfloat16"))
+    names["rounded_bfloat16"] = functools.partial(_cast, numpy_dtype("bfloat16"))
     for dtype in ("float16", "bfloat16"):
         names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))
     for dtype in _INTEGERS:

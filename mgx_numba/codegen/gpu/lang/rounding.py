@@ -22,7 +22,7 @@ from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 from .threads import inline, target
 
 __all__ = [
-    "round_bfloat16", "rounded_int8", "rounded_product_int8", "rounded_product_uint8", "rounded_uint8",
+    "rounded_bfloat16", "rounded_int8", "rounded_product_int8", "rounded_product_uint8", "rounded_uint8",
     "saturated_float8_e4m3fn", "saturated_float8_e5m2",
 ]  # fmt: skip
 
@@ -101,14 +101,14 @@ def _saturated(dtype: str) -> Any:
     return make_intrinsic(name, define, 1)
 
 
-def _round_bfloat16(x: types.Type) -> Any:
-    dtype, lanes = describe("round_bfloat16", x)
+def _rounded_bfloat16(x: types.Type) -> Any:
+    dtype, lanes = describe("rounded_bfloat16", x)
     if dtype != "float32" or not lanes or lanes % 2:
-        raise TypingError(f"round_bfloat16: expected pairs of float32, got {x}")
+        raise TypingError(f"rounded_bfloat16: expected pairs of float32, got {x}")
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         if target().capability < _LEAST_CAPABILITY:
-            raise TypingError(f"round_bfloat16: {target().name} has no such instruction")
+            raise TypingError(f"rounded_bfloat16: {target().name} has no such instruction")
         word = ir.IntType(32)
         words = ir.Constant(ir.VectorType(word, lanes // 2), ir.Undefined)
         for k in range(lanes // 2):
@@ -120,7 +120,7 @@ def _round_bfloat16(x: types.Type) -> Any:
     return value_type("bfloat16", lanes)(x), lower
 
 
-round_bfloat16 = make_intrinsic("round_bfloat16", _round_bfloat16, 1)
+rounded_bfloat16 = make_intrinsic("rounded_bfloat16", _rounded_bfloat16, 1)
 rounded_int8, rounded_uint8 = _rounded("int8"), _rounded("uint8")
 rounded_product_int8, rounded_product_uint8 = _rounded_product("int8"), _rounded_product("uint8")
 saturated_float8_e4m3fn, saturated_float8_e5m2 = _saturated("float8_e4m3fn"), _saturated("float8_e5m2")
