@@ -387,6 +387,10 @@ def main() -> int:
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="of products, comma-separated")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
+    for option, known in (("kinds", FARTHEST), ("precisions", PRECISIONS)):
+        unknown = [name for name in getattr(given, option).split(",") if name not in known]
+        if unknown:
+            parser.error(f"--{option}: {', '.join(unknown)}: expected some of {', '.join(known)}")
     parts = given.parts or PARTS
     status, figures = 0, {}
     if "sanitize" in parts:

@@ -32,7 +32,11 @@ FEWEST_CHANNELS = 4
 """Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
 
 
-def _left(m: Match, b: RewriteBuilder) -> tuple[Instruction, float, int] | str:
+_Right = tuple[Instruction, np.ndarray, np.ndarray]
+_Left = tuple[Instruction, float, int]
+
+
+def _left(m: Match, b: RewriteBuilder) -> _Left | str:
     """The left-hand side in 8 bits, its scale and its zero point."""
     x, scale, *zero = m.x.inputs
     if not (x.shape.type in INT8 or _is_float8(x, m)) or m.ins.shape.type is not Type.float_type:
@@ -72,7 +76,7 @@ def _is_depthwise(m: Match) -> bool:
     return inputs == 1 and channels == m.x.shape.lens[1] and math.prod(taps) <= MOST_TAPS
 
 
-def _right(m: Match, b: RewriteBuilder, axis: int) -> tuple[Instruction, np.ndarray, np.ndarray] | str:
+def _right(m: Match, b: RewriteBuilder, axis: int) -> _Right | str:
     """The weights in int8 without a zero point or in float8, their scales along ``axis`` (of length 1 if there is one),
     and their values."""
     w, scale, *zero = m.w.inputs
@@ -97,6 +101,15 @@ def _right(m: Match, b: RewriteBuilder, axis: int) -> tuple[Instruction, np.ndar
         w = b.constant(exact.astype(np.int8), w.shape.with_type(Type.int8_type))
         values = np.broadcast_to(exact, w.shape.lens)
     return w, small.reshape(-1).astype(np.float32), values
+
+
+def _sides(m: Match, b: RewriteBuilder, axis: int) -> tuple[_Right, _Left] | str:
+    """What `_right` and `_left` have."""
+    right = _right(m, b, axis)
+    if isinstance(right, str):
+        return right
+    left = _left(m, b)
+    return left if isinstance(left, str) else (right, left)
 
 
 def _dequantized(
@@ -209,13 +222,10 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
         return "the convolution computes its own padding"
     if group > 1 and m.w.shape.lens[1] % FEWEST_CHANNELS and not _is_depthwise(m):
         return "a group has few input channels"
-    right = _right(m, b, 0)
-    if isinstance(right, str):
-        return right
-    left = _left(m, b)
-    if isinstance(left, str):
-        return left
-    (w, steps, values), (x, step, point) = right, left
+    sides = _sides(m, b, 0)
+    if isinstance(sides, str):
+        return sides
+    (w, steps, values), (x, step, point) = sides
     if point and any(padding):  # what is beyond the edge is 0, which the zero point stands for
         spatial = x.shape.ndim - 2
         pairs = (padding, padding) if len(padding) == spatial else (padding[:spatial], padding[spatial:])
@@ -242,13 +252,10 @@ def quantized_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
     shifted = quantized.shape.type is Type.int8_type and not multiplies_signed(m.options)
     if shifted or (zero and uniform_value(zero[0]) != 0):
         return "the left-hand side has a zero point, which each tap multiplies by other weights"
-    right = _right(m, b, 1)
-    if isinstance(right, str):
-        return right
-    left = _left(m, b)
-    if isinstance(left, str):
-        return left
-    (w, steps, _), (x, step, _) = right, left
+    sides = _sides(m, b, 1)
+    if isinstance(sides, str):
+        return sides
+    (w, steps, _), (x, step, _) = sides
     product = b.op("quant_convolution_backwards", x, w, **attributes)
     return _dequantized(b, product, 1, np.float32(step) * steps, np.zeros(0, np.int64))
 

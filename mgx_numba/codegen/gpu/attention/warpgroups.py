@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....errors import DeviceError
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
-from ..driver.device import selected_architecture
+from ..driver.device import known_architecture
 from .text import AttentionText
 
 __all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups"]
@@ -59,11 +58,8 @@ class AttentionTile:
 
 def fits_warpgroups(problem: AttentionProblem) -> bool:
     """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        return False  # the interpreter
-    if arch.name != TARGET or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
+    arch = known_architecture()
+    if arch is None or arch.name != TARGET or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
         return False
     along = (problem.queries, problem.q_strides), (problem.keys, problem.k_strides), (problem.keys, problem.v_strides)
     return all(n == 1 or own[2] for n, own in along) and max(problem.depth, problem.width) <= MOST_FEATURES

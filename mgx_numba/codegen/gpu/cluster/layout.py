@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ....errors import DeviceError, UnsupportedError
+from ....errors import UnsupportedError
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
-from ..driver.device import selected_architecture
+from ..driver.device import known_architecture
 from ..printer import most_lanes
 from .indexing import contiguous_lanes
 from .teams import WARP, ColumnTeam, RowTeam, Team
@@ -180,11 +180,8 @@ def _of_columns(items: int, lanes: int, operands: int) -> ColumnTeam | None:
 def _of_blocks(items: int, elements: int) -> RowTeam | None:
     """A cluster of blocks that holds a row of so many vectors, of ``elements`` each in all operands, in its registers;
     None if there is none."""
-    try:
-        arch = selected_architecture()
-    except DeviceError:
-        return None
-    if not arch.clusters:
+    arch = known_architecture()
+    if arch is None or not arch.clusters:
         return None
     for held in (min(MOST_HELD, THREAD_ELEMENTS // elements), MOST_HELD):
         for threads, blocks in CLUSTERS:

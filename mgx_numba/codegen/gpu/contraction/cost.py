@@ -8,14 +8,28 @@ from ...problems.convolution import ConvProblem
 from ...tuning.request import least_bytes
 from .operands import Extent
 from .placed import PlacedRequest
-from .wgmma_tiles import LATENCY, OTHER_COSTS, READING, multiprocessors
+from .wgmma_tiles import LATENCY, READING, multiprocessors
 
-__all__ = ["BANDWIDTH", "CLOCK", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds"]
+__all__ = [
+    "BANDWIDTH", "BEGINNING", "CLOCK", "LAUNCH", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds",
+]  # fmt: skip
 
 CLOCK = 1.755e9
 """Cycles a second: those that an H200 keeps up while it multiplies, of the 1.98e9 that it can have."""
 BANDWIDTH = 4.2e12
 """Bytes a second of an H200's memory, measured by a copy."""
+# In cycles of a multiprocessor, of an H200 as fitted to products by warpgroups; GATHERING and the rates of solvers were
+# found beside these.
+ARRIVAL = 40
+"""Bytes a cycle that come to a multiprocessor from the second-level cache."""
+BEGINNING = 4200
+"""Until a launch's first slice is there, and until its last sums are stored."""
+STORING = 7.3
+"""Sums a cycle that are finished and stored."""
+LAUNCH = 2800
+"""A launch besides another one."""
+ADDING = 3000.0
+"""Bytes of parts of sums that all of the device writes and reads a cycle."""
 GATHERING = 1.7
 """Times as long as a product's that a convolution's slices take whose places threads compute: the median of 60 tiles of
 tensor cores and multiply-adds on an H200 (1.4 to 1.9)."""
@@ -53,29 +67,27 @@ def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> fl
     sharing = min(work.together, -(-blocks // cores))
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
-    bringing = (work.rows + work.columns) * work.slice * work.itemsize / OTHER_COSTS.arrival
+    bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
     slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
     if isinstance(placed.problem, ConvProblem):
         slice *= GATHERING
-    storing = sharing * work.rows * work.columns / OTHER_COSTS.storing
+    storing = sharing * work.rows * work.columns / STORING
     if splits == 1 and any(o.access == "full" for o in placed.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)
-    seconds = not_below_memory(placed, (cycles + OTHER_COSTS.beginning) / CLOCK)
+    seconds = not_below_memory(placed, (cycles + BEGINNING) / CLOCK)
     if splits > 1:
-        seconds += (
-            OTHER_COSTS.launch + 8 * splits * extent.rows * extent.columns * extent.planes / OTHER_COSTS.adding
-        ) / CLOCK
+        seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / CLOCK
     return seconds
 
 
 def not_below_memory(placed: PlacedRequest, seconds: float) -> float:
     """An estimate, or how long memory takes to bring the operands and take the result, if that is longer."""
-    return max(seconds, least_bytes(placed.problem) / BANDWIDTH + OTHER_COSTS.beginning / CLOCK)
+    return max(seconds, least_bytes(placed.problem) / BANDWIDTH + BEGINNING / CLOCK)
 
 
 def reading_seconds(placed: PlacedRequest, blocks: int) -> float:
     """Of a kernel that reads its operands once, and does little besides."""
     busy = min(blocks, multiprocessors())
     moved = least_bytes(placed.problem)
-    return max(moved / BANDWIDTH, moved / (busy * OTHER_COSTS.arrival * CLOCK)) + ROWS_BEGINNING / CLOCK
+    return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK

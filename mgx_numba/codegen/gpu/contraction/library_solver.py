@@ -16,10 +16,10 @@ from ..libraries.calls import bound_call, call_launch
 from ..libraries.epilogues import Finish
 from ..products import product_of
 from ..units import TENSOR_CORES
-from .cost import BANDWIDTH, CLOCK
+from .cost import BANDWIDTH, BEGINNING, CLOCK
 from .placed import PlacedRequest
 from .text import ACCUMULATORS
-from .wgmma_tiles import OTHER_COSTS, multiprocessors
+from .wgmma_tiles import multiprocessors
 
 __all__ = ["LibrarySolver", "call_of", "sums_dtype"]
 
@@ -76,7 +76,7 @@ class LibrarySolver:
         """See `GpuSolver.estimate`: the device's limits, by which measuring knows how often to run it."""
         problem = placed.problem
         products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * multiprocessors() * CLOCK
-        return max(problem.flops / 2 / products, least_bytes(problem) / BANDWIDTH) + OTHER_COSTS.beginning / CLOCK
+        return max(problem.flops / 2 / products, least_bytes(problem) / BANDWIDTH) + BEGINNING / CLOCK
 
     def builds(self, placed: PlacedRequest, tiling: Any) -> bool:
         """Whether the library takes a tiling that a record names."""

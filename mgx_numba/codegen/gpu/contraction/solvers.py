@@ -15,7 +15,7 @@ from ...tuning.request import Candidate, Estimate
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from . import nbits, nbits_cores, tiled
-from .cost import BANDWIDTH, CLOCK, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, not_below_memory, reading_seconds, tiles_seconds
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
 from .library_solvers import LIBRARIES
@@ -28,7 +28,7 @@ from .tensor import TensorText, tensor_refusal
 from .wgmma import wgmma_solution, wgmma_tiles
 from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
 from .wgmma_parts import parts_solution, parts_tiles
-from .wgmma_tiles import OTHER_COSTS, SPLITS, WarpgroupTile
+from .wgmma_tiles import SPLITS, WarpgroupTile
 
 __all__ = [
     "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
@@ -222,7 +222,7 @@ def _warpgroup_seconds(
 
 def _ordering(columns: OrderedColumns) -> float:
     """Seconds of the launch that brings a right operand into order."""
-    return columns.moved and columns.moved / BANDWIDTH + OTHER_COSTS.launch / CLOCK
+    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
 class _OfRing:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....errors import DeviceError
 from ...launch import TensorLayout, Windows
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
-from ..driver.device import selected_architecture
+from ..driver.device import known_architecture
 from ..products import product_of
 from .operands import Extent
 from .placed import VECTOR_BYTES, PlacedRequest
@@ -63,9 +62,8 @@ def wants_order(problem: GemmProblem | ConvProblem) -> bool:
 def _refusal(placed: PlacedRequest) -> str:
     """What is refused whatever the right operand is."""
     problem = placed.request.problem
-    try:
-        arch = selected_architecture()
-    except DeviceError:
+    arch = known_architecture()
+    if arch is None:
         return "the architecture is not known"
     if arch.name != TARGET:
         return f"{arch.name} has no products of warpgroups"

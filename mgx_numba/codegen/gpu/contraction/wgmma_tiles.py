@@ -10,10 +10,7 @@ from ..architecture import WARP
 from ..driver.device import device
 
 __all__ = [
-    "COSTS",
-    "OTHER_COSTS",
     "TILES",
-    "TileCosts",
     "TileQuestion",
     "WarpgroupTile",
     "chosen_tile",
@@ -154,42 +151,27 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
-
-
-@dataclass(frozen=True)
-class TileCosts:
-    """What tiles cost, in cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200.
-
-    Attributes:
-        multiplies: bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are
-            of: those of 16-bit numbers were measured.
-        paired: the same of a cluster's blocks, whose columns or rows come once for all of them.
-        arrival: bytes a cycle that come to a multiprocessor from the second-level cache.
-        beginning: until a launch's first slice is there, and until its last sums are stored.
-        storing: sums a cycle that are finished and stored.
-        launch: a second launch, that adds parts.
-        pairing: until blocks of a cluster have met, in the beginning and in the end.
-        adding: bytes of parts that all of the device writes and reads a cycle.
-    """
-
-    multiplies: float
-    paired: float
-    arrival: float
-    beginning: float
-    storing: float
-    launch: float
-    pairing: float
-    adding: float
-
-
-COSTS = TileCosts(2960, 3070, 46, 2440, 13, 2530, 2850, 1560)
-"""Of 38 products and convolutions of 16 bits the tiles that are chosen lose 0.6% in the mean to the fastest ones, at
-most 8%."""
-OTHER_COSTS = TileCosts(2800, 3010, 40, 4200, 7.3, 2800, 3000, 3000)
-"""Of what other solvers have in common with these (`cost`): an earlier fit, beside which their own figures were
-found."""
+# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: of 38 products and convolutions
+# of 16 bits the tiles that are chosen lose 0.6% in the mean to the fastest ones, at most 8%.
+MULTIPLIES = 2960
+"""Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
+numbers were measured."""
+PAIRED = 3070
+"""The same of a cluster's blocks, whose columns or rows come once for all of them."""
+ARRIVAL = 46
+"""Bytes a cycle that come to a multiprocessor from the second-level cache."""
+BEGINNING = 2440
+"""Until a launch's first slice is there, and until its last sums are stored."""
+STORING = 13
+"""Sums a cycle that are finished and stored."""
+LAUNCH = 2530
+"""A second launch, that adds parts."""
+PAIRING = 2850
+"""Until blocks of a cluster have met, in the beginning and in the end."""
+ADDING = 1560.0
+"""Bytes of parts that all of the device writes and reads a cycle."""
 LATENCY = 2100
-"""Cycles until a slice is there that was asked for, which the stages of a ring share."""
+"""Until a slice is there that was asked for, which the stages of a ring share."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.25, 2.0
 """Times as long as a slice of 16-bit numbers that one of float32 in parts takes (six instructions in the place of four,
 whose left operand is in registers), and of a tile of fewer than `WIDE_PARTS` columns, which its halves make wait."""
@@ -262,18 +244,18 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (COSTS.paired if shared > 1 else COSTS.multiplies)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
     if question.parts:
         multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
         if tile.consumers * tile.blocks == WARPGROUP:
             multiplying = max(multiplying, 3 * tile.columns + HALVING)  # `lang.warpgroups`: 6 instructions
-    slice = max(sharing * max(multiplying, tile.brought_bytes / COSTS.arrival), LATENCY / tile.stages)
-    storing = sharing * tile.rows * tile.columns / COSTS.storing
+    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
+    storing = sharing * tile.rows * tile.columns / STORING
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
-    cycles = rounds * (part * slice + storing) + COSTS.beginning
+    cycles = rounds * (part * slice + storing) + BEGINNING
     if shared > 1:
-        cycles += COSTS.pairing
+        cycles += PAIRING
     if splits > 1:
-        cycles += COSTS.launch + 8 * splits * rows * columns * planes / COSTS.adding
+        cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING
     return cycles
