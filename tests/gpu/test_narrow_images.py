@@ -16,7 +16,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
-from .programs import compiled
+from .programs import compiled, interpreter
 
 F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
 ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
@@ -59,6 +59,11 @@ def convolved(
         (BF16, (1, 3, 16, 23), (5, 7), {"stride": (1, 2), "padding": (2, 3, 0, 1)}, "warpgroup"),
         (F32, (2, 3, 18, 21), (7, 7), {"stride": (2, 2), "padding": (3, 3)}, "warpgroup"),
         (F32, (1, 1, 20, 19), (3, 9), {"stride": (2, 1)}, "warpgroup"),
+        (F16, (2, 3, 15, 17), (3, 3), {"stride": (2, 2), "padding": (1, 1)}, "warpgroup"),
+        (F16, (1, 3, 13, 40), (5, 3), {"stride": (2, 2), "padding": (2, 0, 1, 3)}, "warpgroup"),
+        (F16, (1, 20, 7, 19), (3, 3), {"padding": (1, 1)}, "warpgroup"),
+        (F16, (1, 20, 7, 19), (3, 3), {"dilation": (2, 2)}, "tensor"),
+        (F16, (2, 3, 4, 9, 11), (2, 3, 4), {"stride": (1, 2, 2), "padding": (0, 1, 1), "dilation": (1, 1, 1)}, "tensor"),
         (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "tensor"),
         (F16, (1, 3, 9, 10), (3, 3), {"padding": (1, 1)}, "tensor"),
         (F32, (1, 3, 9, 10), (3, 3), {"padding": (1, 1), "dilation": (2, 2)}, "tensor"),
@@ -69,7 +74,8 @@ def test_values(
     type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object], how: str, on: Engine
 ) -> None:
     labels = convolved(type, lens, kernel, on, **attributes)
-    assert labels[0] == "gpu::filled_channels_kernel"  # it takes images in any order
+    many = lens[1] > 8  # which the layout pass brings into order
+    assert labels[many] == "gpu::filled_channels_kernel"  # it takes images in any order
     assert any(f"convolution_{how}_" in label for label in labels), labels
 
 
@@ -85,24 +91,55 @@ def test_images_that_are_not_filled_are_brought_into_order(
 
 def test_infinities_and_nan_reach_what_reads_them(on: Engine) -> None:
     convolved(F16, (1, 3, 18, 20), (7, 7), on, spoil=True, stride=(2, 2), padding=(3, 3))
+    convolved(F16, (1, 3, 18, 20), (3, 3), on, spoil=True, stride=(2, 2), padding=(1, 1))
+
+
+def test_others_than_warpgroups_read_a_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_80")
+    labels = convolved(F16, (2, 3, 18, 21), (7, 7), interpreter(), stride=(2, 2), padding=(3, 3))
+    assert any("convolution_tensor_" in label for label in labels), labels
+
+
+def test_images_in_float8(on: Engine) -> None:
+    type, lens = Type.fp8e4m3fn_type, (2, 3, 18, 21)
+    program, rng = Program(), np.random.default_rng(3)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(type, lens))
+    weights = m.add_literal(rng.standard_normal((16, 3, 7, 7)).astype(type.numpy))
+    m.add_return([m.add_instruction("quant_convolution", [x, weights], stride=(2, 2), padding=(3, 3))])
+    inputs = {"x": rng.standard_normal(lens).astype(type.numpy)}
+    inputs["x"].reshape(-1)[[40, 333]] = np.nan
+    made = compiled(program, on)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    assert np.array_equal(np.isnan(got), np.isnan(wanted)) and np.isnan(got).any() and np.isfinite(got).any()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.nanmax(np.abs(wanted)))
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert any("convolution_warpgroup_" in label for label in labels), labels
 
 
 def test_what_is_made_of_a_problem() -> None:
     half = ElementTypes("float16", "float16", "float16", "float16")
     stem = ConvProblem(2, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=half)
-    filled = filled_images(stem)
+    (filled, *_) = filled_images(stem)
     assert filled is not None
-    assert (filled.channels, filled.before, filled.step, filled.block) == (4, (0, 3), (1, 2), (1, 7))
-    assert filled.problem.in_channels == 32 and filled.problem.kernel == (7, 1)
-    assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 32, 224, 112)
+    assert (filled.channels, filled.before, filled.step, filled.block) == (4, (4, 3), (2, 2), (2, 8))
+    assert (filled.taken, filled.first_channel) == (7, 32)
+    assert filled.problem.in_channels == 64 and filled.problem.kernel == (4, 1)
+    assert filled.problem.out_lens == stem.out_lens and filled.lens == (2, 64, 115, 112)
     weights = np.random.default_rng(0).standard_normal((64, 3, 7, 7))
-    packed = filled.weights(weights).reshape(64, 8, 4, 7)
-    assert np.array_equal(packed[:, :7, :3], weights.transpose(0, 3, 1, 2))
-    assert not packed[:, :, 3:].any() and not packed[:, 7:].any()
+    packed = filled.weights(weights).reshape(64, 2, 8, 4, 4)  # rows of a tap, pixels, channels, taps
+    assert np.array_equal(packed[:, 0, :7, :3, 0], weights[:, :, 0].transpose(0, 2, 1))
+    others = packed[:, :, :7, :3, 1:].transpose(0, 3, 4, 1, 2).reshape(64, 3, 6, 7)
+    assert np.array_equal(others, weights[:, :, 1:])
+    assert not packed[:, 1, :, :, 0].any() and not packed[..., 3:, :].any() and not packed[:, :, 7:].any()
+    single = next(f for f in filled_images(stem) if f.first_channel == 0)  # for those who cannot leave channels out
+    assert (single.before, single.step, single.block, single.taken) == ((0, 3), (1, 2), (1, 8), 7)
+    assert single.problem.in_channels == 32 and single.lens == (2, 32, 224, 112)
     whole = ConvProblem(2, 16, 64, (8, 8), (3, 3), types=half)
     grouped = ConvProblem(2, 6, 6, (8, 8), (3, 3), groups=2, types=half)
     grey = ConvProblem(2, 1, 8, (8, 8), (3, 3), types=half)  # eight times the memory
-    assert filled_images(whole) is filled_images(grouped) is filled_images(grey) is None
+    assert filled_images(whole) == filled_images(grouped) == filled_images(grey) == []
 
 
 @pytest.mark.parametrize(
@@ -138,7 +175,7 @@ def test_integers_of_several_rows_are_one_pixel(
 def test_a_stem_of_integers_has_two_rows_of_whole_slices() -> None:
     types = ElementTypes("uint8", "int8", "int32", "int32")
     stem = ConvProblem(32, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=types)
-    filled = filled_images(stem)
+    (filled, *_) = filled_images(stem)
     assert filled is not None
     assert (filled.problem.in_channels, filled.problem.kernel, filled.problem.dilation) == (128, (2, 1), (2, 1))
     assert filled.lens == (32, 32, 114, 115) and filled.problem.out_lens == stem.out_lens

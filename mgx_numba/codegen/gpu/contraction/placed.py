@@ -30,6 +30,8 @@ class PlacedRequest:
         any_order: whether the right operand's columns may be stored in another order, see `Solution.turns`.
         precision: of products of float32: ``highest``, ``high`` (three products in TF32 or bfloat16) or ``medium``
             (one).
+        first_channel: that of a convolution's input which weights of its first tap are for, first of all; what is
+            before it is not read, and behind the weights that there are then lie zeros.
     """
 
     request: Request
@@ -37,6 +39,7 @@ class PlacedRequest:
     precision: str = "highest"
     constant: bool = False
     any_order: bool = False
+    first_channel: int = 0
 
     @property
     def problem(self) -> GemmProblem | ConvProblem:
@@ -48,6 +51,8 @@ class PlacedRequest:
         fields = {**self.request.fields(), "backend": NAME, "alignment": self.alignment, "constant": self.constant}
         if "float32" in (self.problem.types.a, self.problem.types.b):
             fields["precision"] = self.precision
+        if self.first_channel:
+            fields["first_channel"] = self.first_channel
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.request.threads, fields)
 

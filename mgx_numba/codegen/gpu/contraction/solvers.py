@@ -370,15 +370,18 @@ def _chunked(placed: PlacedRequest) -> bool:
 
 
 def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
-    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks."""
+    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, and only
+    `Warpgroups` leave channels of the first tap out."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
+    if placed.first_channel and not isinstance(solver, Warpgroups):
+        return "its first tap has fewer channels"
     return solver.refusal(placed)
 
 
 def in_vectors(placed: PlacedRequest) -> bool:
     """Whether a solver whose operands come in vectors computes a contraction."""
-    return any(not solver.refusal(placed) for solver in SOLVERS if isinstance(solver, _OfRing))
+    return any(not _refusal(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
 
 
 def candidates(placed: PlacedRequest) -> list[Candidate]:

@@ -224,6 +224,8 @@ class WarpgroupText(ContractionText):
             self.arguments.integer(f"step_{axis}", full.stride[d])
             self.arguments.integer(f"pad_{axis}", full.pads_begin[d])
             self.arguments.integer(f"apart_{axis}", full.dilation[d])
+        if self.placed.first_channel:
+            self.arguments.integer("first_channel", self.placed.first_channel)
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -393,6 +395,10 @@ class WarpgroupText(ContractionText):
             ):
                 buffer.line(line)
             self._taps(buffer, "begin")
+            if self.placed.first_channel:
+                buffer.line("left_out = 0")
+                with buffer.block("if tap == 0:"):
+                    buffer.line("left_out = first_channel")
             buffer.line("tap_y = idiv32(tap, taps_across)")
             buffer.line("tap_x = tap - tap_y * taps_across")
         buffer.line("k = begin")
@@ -409,8 +415,11 @@ class WarpgroupText(ContractionText):
                 at = f"place4(k * {self.slice}, own_row, {self._batch_places(0)})"
                 self.sharing.bring(buffer, "x", "to_x", at)
             else:
-                at = "place4(plane * group_channels + channel, start_x, start_y, image)"
+                first = "left_out" if self.placed.first_channel else "plane * group_channels + channel"
+                at = f"place4({first}, start_x, start_y, image)"
                 self.sharing.bring(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
+                if self.placed.first_channel:
+                    buffer.line("left_out = 0")
                 buffer.line(f"channel = channel + {self.slice}")
                 with buffer.block("if channel >= group_channels:"):
                     for line in ("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1"):

@@ -79,9 +79,7 @@ def _check(body: ScalarBody) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
-    filled = filled_images(problem) if isinstance(problem, ConvProblem) and weights is not None else None
-    if filled is not None and not _takes_vectors(low, filled.problem):
-        filled = None
+    filled = _images_of(low, problem) if isinstance(problem, ConvProblem) and weights is not None else None
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
@@ -99,7 +97,12 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     constant = weights is not None
     placed = PlacedRequest(
-        request, gcd(VECTOR_BYTES, *offsets), low.options.precision, constant, constant and low.shared is None
+        request,
+        gcd(VECTOR_BYTES, *offsets),
+        low.options.precision,
+        constant,
+        constant and low.shared is None,
+        0 if filled is None else filled.first_channel,
     )
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
@@ -181,17 +184,21 @@ def _with_blocks(
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
-def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
-    """Whether a convolution has kernels whose operands come in vectors."""
-    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
-    return in_vectors(placed)
+def _images_of(low: Lowering, problem: ConvProblem) -> FilledImages | None:
+    """The images that a convolution should be computed from instead of its own; None if there are none for which
+    kernels take vectors."""
+    for filled in filled_images(problem):
+        request = Request(filled.problem, Epilogue(), (), 1, False)
+        if in_vectors(PlacedRequest(request, precision=low.options.precision, first_channel=filled.first_channel)):
+            return filled
+    return None
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
     """The images that a convolution reads in the place of its input."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
-    how = filled.channels, filled.before, filled.step, filled.block
+    how = filled.channels, filled.before, filled.step, filled.block, filled.taken
     launch = filled_channels_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
