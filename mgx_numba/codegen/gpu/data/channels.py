@@ -7,10 +7,8 @@ most images, to its own memory, each with its zeros, and has whole vectors from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
-from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
@@ -22,60 +20,13 @@ from ..printer import dtype_name, most_lanes
 __all__ = ["filled_channels_launch"]
 
 THREADS = 256
-"""Threads of a block, and pixels of the images that a block brings at once. No figures kept."""
+"""Threads of a block at most. No figures kept."""
 WIDTHS = (16, 32, 64, 128)
 """Pixels of a tile along a line. Narrower ones bring more twice, wider ones may end beyond a line. No figures kept."""
 VECTORS = 4
 """Those that each thread makes of a tile. No figures kept."""
 MOST_HELD = 32
 """Elements that a thread brings together, a register each. No figures kept."""
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """What a block makes.
-
-    Attributes:
-        lines, pixels: of the result.
-        high, wide: pixels of the images that are below a line of it.
-        pieces: parts of a pixel of the images, each a vector or less, of ``lanes`` elements.
-        lanes: a power of two.
-    """
-
-    lines: int
-    pixels: int
-    high: int
-    wide: int
-    pieces: int
-    lanes: int
-
-    @property
-    def brought(self) -> int:
-        """Pieces that a block brings."""
-        return self.lines * self.high * self.wide * self.pieces
-
-    @property
-    def elements(self) -> int:
-        """Those that it has in its memory."""
-        return self.brought * self.lanes
-
-
-def _tile(type: Type, own_channels: int, out: Tensor, step: Sequence[int], block: Sequence[int], taken: int) -> _Tile:
-    """The tile of a result."""
-    across, most = out.lens[-1], most_lanes(type.size)
-    lanes = min(most, own_channels)
-
-    def tile(pixels: int, lines: int = 1) -> _Tile:
-        wide = (pixels - 1) * step[-1] + taken
-        return _Tile(lines, pixels, prod(block[:-1]), wide, own_channels // lanes, lanes)
-
-    pixels = max(WIDTHS, key=lambda p: (across / (-(-across // p) * p), p))
-    held = MOST_HELD // lanes * THREADS
-    while pixels > 1 and tile(pixels).brought > held:
-        pixels //= 2
-    vectors = pixels * out.lens[1] // min(most, out.lens[1])
-    all_lines = prod(out.lens) // (out.lens[1] * across)
-    return tile(pixels, max(1, min(VECTORS * THREADS // vectors, held // tile(pixels).brought, all_lines)))
 
 
 def filled_channels_launch(
@@ -93,13 +44,23 @@ def filled_channels_launch(
     Pixel p of ``out`` along a spatial dimension has ``block`` of those of ``x``, from ``p * step - before`` on, each
     with zeros behind its channels up to ``own_channels``; pixels that ``x`` does not have are zeros, and so are all but
     the first ``taken`` of the block along the last dimension. ``own_channels``, and channels of ``out``, are a power of
-    two or whole vectors of 16 bytes.
+    two or whole vectors of 16 bytes. Along all but the last two dimensions pixels are those of ``x``.
     """
     return _FilledText(data, out, own_channels, before, step, block, taken).launch(origin)
 
 
 class _FilledText:
-    """The text of one launch."""
+    """The text of one launch.
+
+    Attributes:
+        own: channels of one of a pixel's block.
+        piece, pieces: elements of a part of these, a vector or less, and how many parts there are.
+        lanes, vectors: elements of a vector of the result, and those of a pixel.
+        aside: vectors of a pixel that threads make at once.
+        at_once: pixels, of one line or several, of which they do.
+        lines, pixels: of a tile of the result.
+        high, wide: lines and pixels of ``x`` below it.
+    """
 
     def __init__(
         self,
@@ -111,133 +72,172 @@ class _FilledText:
         block: Sequence[int],
         taken: int,
     ) -> None:
-        self.data, self.out, self.own, self.block, self.taken = data, out, own_channels, block, taken
-        self.step = step[-1]
-        self.tile = _tile(data.type, own_channels, out, step, block, taken)
-        self.dtype = dtype_name(data.type)
-        self.lanes = min(most_lanes(data.type.size), out.lens[1])
-        self.vectors = out.lens[1] // self.lanes
-        across = out.lens[-1]
-        self.lines = prod(out.lens) // (out.lens[1] * across)
-        self.segments = -(-across // self.tile.pixels)
+        self.data, self.out, self.own, self.taken = data, out, own_channels, taken
+        self.dtype, most = dtype_name(data.type), most_lanes(data.type.size)
+        self.piece, self.lanes = min(most, own_channels), min(most, out.lens[1])
+        self.pieces, self.vectors = own_channels // self.piece, out.lens[1] // self.lanes
+        self.steps, self.block = (1, *step)[-2:], (1, *block)[-2:]
+        lines, across = (1, *out.lens[2:])[-2:]
+        self.aside = min(self.vectors, THREADS)
+        self.at_once = 1 << (THREADS // self.aside).bit_length() - 1
+        self.threads = self.aside * self.at_once
+        held = MOST_HELD // self.piece * self.threads
+        self.pixels = max(WIDTHS, key=lambda p: (across / (-(-across // p) * p), p))
+        self.lines = 1
+        while self.pixels > 1 and self.brought > held:
+            self.pixels //= 2
+        vectors = VECTORS * self.threads
+        while self.lines < lines and 2 * self.lines * self.pixels * self.vectors <= vectors:
+            self.lines *= 2
+            if self.brought > held:
+                self.lines //= 2
+                break
+        self.bands, self.segments = -(-lines // self.lines), -(-across // self.pixels)
         self.arguments = Arguments()
         for name in ("x", "out"):
             self.arguments.pointer(f"p_{name}", name, self.dtype)
-        self.arguments.integers(lines=self.lines, across=across, segments=self.segments, apart=data.strides[1])
-        outer = [out.lens[0], *out.lens[2:-1]]
-        self.outer = Axes(self.arguments, "", outer, [])
-        self.arguments.integer("images_apart", data.strides[0])
+        self.arguments.integers(lines=lines, across=across, bands=self.bands, segments=self.segments)
+        rank = len(out.lens) - 2
+        axes = [0, *range(2, max(2, rank))]
+        self.outer = Axes(self.arguments, "", [out.lens[a] for a in axes], [[data.strides[a] for a in axes]])
+        self.planes = prod(out.lens[a] for a in axes)
+        spatial = zip((0, *before)[-2:], (1, *data.lens[2:])[-2:], (0, *data.strides[2:])[-2:])
         self.numbers = [
-            {n: self.arguments.integer(f"{n}{d}", v) for n, v in zip(("first", "step", "length", "along"), values)}
-            for d, values in enumerate(zip(before, step, data.lens[2:], data.strides[2:]))
+            tuple(str(v) if v in (0, 1) else self.arguments.integer(f"{n}_{axis}", v) for n, v in zip(names, values))
+            for axis, values in zip("yx", spatial)
+            for names in (("before", "length", "apart"),)
         ]
+        self.apart = self.arguments.integer("apart", data.strides[1])
+
+    @property
+    def high(self) -> int:
+        """See the class."""
+        return (self.lines - 1) * self.steps[0] + self.block[0]
+
+    @property
+    def wide(self) -> int:
+        """See the class."""
+        return (self.pixels - 1) * self.steps[1] + self.taken
+
+    @property
+    def brought(self) -> int:
+        """Pieces that a block brings."""
+        return self.high * self.wide * self.pieces
 
     def launch(self, origin: str) -> Launch:
         """The launch."""
-        tile, buffer = self.tile, CodeBuffer()
+        buffer = CodeBuffer()
         for line in (
             *self.arguments.bind(),
             "thread = thread_index(0)",
-            "band = idiv32(block_index(0), segments)",
-            f"first_line = band * {tile.lines}",
-            f"first_pixel = (block_index(0) - band * segments) * {tile.pixels}",
-            f"tile = shared_{self.dtype}({tile.elements})",
+            "place = idiv32(block_index(0), segments)",
+            f"first_pixel = (block_index(0) - place * segments) * {self.pixels}",
+            "plane = idiv32(place, bands)",
+            f"first_line = (place - plane * bands) * {self.lines}",
+            f"tile = shared_{self.dtype}({self.brought * self.piece})",
             f"zero = const_{self.dtype}(0, 1)",
-            f"zeros = const_{self.dtype}(0, {tile.lanes})",
+            f"zeros = const_{self.dtype}(0, {self.piece})",
         ):
             buffer.line(line)
-        rounds = -(-tile.brought // THREADS)
-        together = min(rounds, MOST_HELD // tile.lanes)
+        self._bring(buffer)
+        buffer.line("barrier()")
+        self._store(buffer)
+        kernel = gpu_kernel("filled_channels_kernel", buffer.lines, self.threads, len(self.arguments.values), origin)
+        grid = gpu_grid(self.planes * self.bands * self.segments, self.threads)
+        return Launch(kernel, self.arguments.values, grid, 0, self.data.footprint + self.out.footprint)
+
+    def _bring(self, buffer: CodeBuffer) -> None:
+        """Emit what brings the pixels of ``x``: many loads, and then the stores of what they bring."""
+        rounds = -(-self.brought // self.threads)
+        together = min(rounds, MOST_HELD // self.piece)
+        for axis, (before, *_), step, first in zip("yx", self.numbers, self.steps, ("line", "pixel")):
+            buffer.line(f"origin_{axis} = first_{first} * {step} - {before}")
+        buffer.line(f"base = {self.outer.offset(0, self.outer.split(buffer, 'plane'))}")
         with buffer.block(f"for turn in range({-(-rounds // together)}):"):
             brought = []
             for k in range(together):
-                number = buffer.emit(f"(turn * {together} + {k}) * {THREADS} + thread")
-                brought.append((number, *self._bring(buffer, f"imin({number}, {tile.brought - 1})")))
+                number = buffer.emit(f"(turn * {together} + {k}) * {self.threads} + thread")
+                brought.append((number, *self._piece(buffer, k, number)))
             for number, place, value in brought:
-                with buffer.block(f"if {number} < {tile.brought}:"):
+                with buffer.block(f"if {number} < {self.brought}:"):
                     buffer.line(f"store_aligned(tile, {place}, {value})")
-        buffer.line("barrier()")
-        count = tile.lines * tile.pixels * self.vectors
-        with buffer.block(f"for turn in range({-(-count // THREADS)}):"):
-            self._store(buffer, buffer.emit(f"turn * {THREADS} + thread"), count % THREADS != 0)
-        kernel = gpu_kernel("filled_channels_kernel", buffer.lines, THREADS, len(self.arguments.values), origin)
-        grid = gpu_grid(-(-self.lines // tile.lines) * self.segments, THREADS)
-        return Launch(kernel, self.arguments.values, grid, 0, self.data.footprint + self.out.footprint)
 
-    def _bring(self, buffer: CodeBuffer, number: str) -> tuple[str, str]:
-        """Emit the loads of a piece of a pixel of the images: in the order of lines of the result, lines of the images
-        below it, pieces, pixels. Gives its place in the tile, and the piece."""
-        tile = self.tile
-        number = buffer.emit(number)
-        row = buffer.emit(f"idiv32({number}, {tile.wide})")
-        pixel, piece = buffer.emit(f"{number} - {row} * {tile.wide}"), "0"
-        if tile.pieces > 1:
-            whole = buffer.emit(f"idiv32({row}, {tile.pieces})")
-            row, piece = whole, buffer.emit(f"{row} - {whole} * {tile.pieces}")
-        place = buffer.emit(f"({row} * {tile.wide} + {pixel}) * {self.own} + {piece} * {tile.lanes}")
-        line, inner = row, "0"
-        if tile.high > 1:
-            line = buffer.emit(f"idiv32({row}, {tile.high})")
-            inner = buffer.emit(f"{row} - {line} * {tile.high}")
-        line = buffer.emit(f"imin(first_line + {line}, lines - 1)")
-        image, *places = self.outer.split(buffer, line)
-        conditions, offsets = [], [f"{image} * images_apart"]
-        for d in reversed(range(len(self.numbers))):
-            n = self.numbers[d]
-            if d == len(self.numbers) - 1:
-                at = f"first_pixel * {self.step} + {pixel}"
-            else:
-                own = inner
-                if d:
-                    inner = buffer.emit(f"idiv32({own}, {self.block[d]})")
-                    own = f"{own} - {inner} * {self.block[d]}"
-                at = f"{places[d]} * {n['step']} + {own}"
-            at = buffer.emit(f"{at} - {n['first']}")
-            near = buffer.emit(f"imin(imax({at}, 0), {n['length']} - 1)")
-            conditions.append(f"({at} == {near})")
-            offsets.append(f"{near} * {n['along']}")
-        inside = buffer.emit(" & ".join(conditions))
-        start = buffer.emit(" + ".join(offsets))
-        channels, elements = self.data.lens[1], []
-        for c in range(tile.lanes):
-            if tile.pieces == 1 and c >= channels:
+    def _piece(self, buffer: CodeBuffer, turn: int, number: str) -> tuple[str, str]:
+        """Emit the loads of a piece, in the order of lines, pieces of a pixel, pixels. Gives its place in the tile, and
+        the piece."""
+        row = buffer.emit(f"idiv32({number}, {self.wide})")
+        pixel, piece = buffer.emit(f"{number} - {row} * {self.wide}"), "0"
+        if self.pieces > 1:
+            whole = buffer.emit(f"idiv32({row}, {self.pieces})")
+            row, piece = whole, buffer.emit(f"{row} - {whole} * {self.pieces}")
+        place = buffer.emit(f"({row} * {self.wide} + {pixel}) * {self.own} + {piece} * {self.piece}")
+        conditions, offsets = [], ["base"]
+        for axis, index, (_, length, apart) in zip("yx", (row, pixel), self.numbers):
+            at = buffer.emit(f"origin_{axis} + {index}")
+            conditions.append(f"({at} >= 0) & ({at} < {length})")
+            offsets.append(f"{at} * {apart}")
+        inside, start = buffer.emit(" & ".join(conditions)), f"start{turn}"
+        buffer.line(f"{start} = 0")
+        with buffer.block(f"if {inside}:"):
+            buffer.line(f"{start} = {' + '.join(offsets)}")
+        elements, channels = [], self.data.lens[1]
+        for c in range(self.piece):
+            if self.pieces == 1 and c >= channels:
                 elements.append("zero")
                 continue
             channel, seen = str(c), inside
-            if tile.pieces > 1:
-                channel = buffer.emit(f"{piece} * {tile.lanes} + {c}")
+            if self.pieces > 1:
+                channel = buffer.emit(f"{piece} * {self.piece} + {c}")
                 seen = buffer.emit(f"{inside} & ({channel} < {channels})")
                 channel = buffer.emit(f"imin({channel}, {channels - 1})")
             elements.append(buffer.emit(f"where({seen}, load(p_x, {start} + {channel} * apart, 1), zero)"))
         return place, _joined(buffer, elements)
 
-    def _store(self, buffer: CodeBuffer, number: str, beyond: bool) -> None:
-        """Emit a vector of the result, by its number in the tile; it may be one ``beyond``."""
-        tile = self.tile
-        place = buffer.emit(f"idiv32({number}, {self.vectors})")
-        vector = buffer.emit(f"{number} - {place} * {self.vectors}")
-        line = buffer.emit(f"idiv32({place}, {tile.pixels})")
-        pixel = buffer.emit(f"{place} - {line} * {tile.pixels}")
-        pieces, row = [], self.block[-1] * self.own
-        partly = self.taken < self.block[-1]
-        own = buffer.emit(f"imin({line}, {tile.lines - 1})") if beyond else line
-        for lane in range(0, self.lanes, tile.lanes):
-            element = buffer.emit(f"{vector} * {self.lanes} + {lane}")
-            inner = buffer.emit(f"idiv32({element}, {row})") if tile.high > 1 else "0"
-            inside = buffer.emit(f"{element} - {inner} * {row}")
-            aside = buffer.emit(f"idiv32({inside}, {self.own})")
-            near = buffer.emit(f"imin({aside}, {self.taken - 1})") if partly else aside
-            piece = f"{inside} - {aside} * {self.own}" if tile.pieces > 1 else "0"
-            start = f"(({own} * {tile.high} + {inner}) * {tile.wide} + {pixel} * {self.step} + {near}) * {self.own}"
-            value = buffer.emit(f"load_aligned(tile, {start} + {piece}, {tile.lanes})")
-            pieces.append(buffer.emit(f"where({aside} == {near}, {value}, zeros)") if partly else value)
-        value = _joined(buffer, pieces)
-        whole = buffer.emit(f"first_line + {line}")
-        along = buffer.emit(f"first_pixel + {pixel}")
-        stored = f"({whole} < lines) & ({along} < across)" + f" & ({line} < {tile.lines})" * beyond
-        with buffer.block(f"if {stored}:"):
-            start = f"({whole} * across + {along}) * {self.out.lens[1]} + {vector} * {self.lanes}"
-            buffer.line(f"store_aligned(p_out, {start}, {value})")
+    def _store(self, buffer: CodeBuffer) -> None:
+        """Emit what makes the vectors of the result; what differs between a thread's own are numbers of the text."""
+        buffer.line(f"number = idiv32(thread, {self.aside})")
+        buffer.line(f"vector = thread - number * {self.aside}")
+        buffer.line(f"line = idiv32(number, {self.pixels})")
+        buffer.line(f"pixel = number - line * {self.pixels}")
+        lines, pixels = max(1, self.at_once // self.pixels), min(self.at_once, self.pixels)
+        with buffer.block(f"for more in range({-(-self.vectors // self.aside)}):"):
+            buffer.line(f"own = vector + more * {self.aside}")
+            pieces = [self._place(buffer, lane) for lane in range(0, self.lanes, self.piece)]
+            with (
+                buffer.block(f"for down in range({-(-self.lines // lines)}):"),
+                buffer.block(f"for right in range({self.pixels // pixels}):"),
+            ):
+                buffer.line(f"below = line + down * {lines}")
+                buffer.line(f"beside = pixel + right * {pixels}")
+                inside = "(first_line + below < lines) & (first_pixel + beside < across)"
+                if lines > self.lines:
+                    inside += f" & (below < {self.lines})"
+                if self.vectors % self.aside:
+                    inside += f" & (own < {self.vectors})"
+                with buffer.block(f"if {inside}:"):
+                    corner = f"(below * {self.steps[0] * self.wide} + beside * {self.steps[1]}) * {self.own}"
+                    values = [self._taken(buffer, f"{corner} + {place}", there) for place, there in pieces]
+                    place = "(plane * lines + first_line + below) * across + first_pixel + beside"
+                    value = _joined(buffer, values)
+                    buffer.line(f"store_aligned(p_out, ({place}) * {self.out.lens[1]} + own * {self.lanes}, {value})")
+
+    def _place(self, buffer: CodeBuffer, lane: int) -> tuple[str, str]:
+        """Emit where a piece of the thread's vector is in a tile whose first pixel it belongs to, and whether it is."""
+        row = self.block[1] * self.own
+        element = buffer.emit(f"own * {self.lanes} + {lane}")
+        if self.vectors % self.aside:
+            element = buffer.emit(f"imin({element}, {self.out.lens[1] - self.piece})")
+        line = buffer.emit(f"idiv32({element}, {row})")
+        inside = buffer.emit(f"{element} - {line} * {row}")
+        pixel = buffer.emit(f"idiv32({inside}, {self.own})")
+        near = buffer.emit(f"imin({pixel}, {self.taken - 1})")
+        place = buffer.emit(f"({line} * {self.wide} + {near} - {pixel}) * {self.own} + {inside}")
+        return place, f"{pixel} == {near}" if self.taken < self.block[1] else ""
+
+    def _taken(self, buffer: CodeBuffer, place: str, there: str) -> str:
+        """Emit a piece of a vector, or zeros."""
+        value = buffer.emit(f"load_aligned(tile, {place}, {self.piece})")
+        return buffer.emit(f"where({there}, {value}, zeros)") if there else value
 
 
 def _joined(buffer: CodeBuffer, values: list[str]) -> str:
