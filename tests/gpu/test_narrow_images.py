@@ -19,6 +19,7 @@ from ..cpu.agreement import reference
 from .programs import compiled, interpreter
 
 F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
+VOLUME = {"stride": (1, 2, 2), "padding": (0, 1, 1), "dilation": (1, 1, 1)}
 ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
 """Errors relative to the largest result: those of rounding it, and of TF32."""
 
@@ -63,7 +64,13 @@ def convolved(
         (F16, (1, 3, 13, 40), (5, 3), {"stride": (2, 2), "padding": (2, 0, 1, 3)}, "warpgroup"),
         (F16, (1, 20, 7, 19), (3, 3), {"padding": (1, 1)}, "warpgroup"),
         (F16, (1, 20, 7, 19), (3, 3), {"dilation": (2, 2)}, "tensor"),
-        (F16, (2, 3, 4, 9, 11), (2, 3, 4), {"stride": (1, 2, 2), "padding": (0, 1, 1), "dilation": (1, 1, 1)}, "tensor"),
+        (
+            F16,
+            (2, 3, 4, 9, 11),
+            (2, 3, 4),
+            {"stride": (1, 2, 2), "padding": (0, 1, 1), "dilation": (1, 1, 1)},
+            "tensor",
+        ),
         (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "tensor"),
         (F16, (1, 3, 9, 10), (3, 3), {"padding": (1, 1)}, "tensor"),
         (F32, (1, 3, 9, 10), (3, 3), {"padding": (1, 1), "dilation": (2, 2)}, "tensor"),

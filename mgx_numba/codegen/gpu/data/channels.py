@@ -1,7 +1,7 @@
 """Images with more channels and other pixels than they have: zeros besides their own, and several pixels as one.
 
-A block makes a tile of pixels of neighbouring lines. It brings the images' pixels below it, along which memory lies in
-most images, to its own memory, each with its zeros, and has whole vectors from there: a pixel may be in several of them.
+A block makes a tile of pixels of neighbouring lines. It brings the pixels below it, along which memory lies in most
+images, to its own memory, each with its zeros, and has whole vectors from there: a pixel may be in several of them.
 """
 
 from __future__ import annotations
