@@ -12,9 +12,12 @@ from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.graph.passes.truncate_float import TruncateFloat
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.ref.interpreter import evaluate
 
 from .programs import compiled, interpreter
 
@@ -170,3 +173,26 @@ def test_a_constant_right_operand_is_kept_by_columns(batch: tuple[int, ...], on:
     m.add_return([m.add_instruction("dot", [a, right])])
     values = rng.standard_normal((*batch, 9, 40)).astype(np.float16)
     agree(program, {"a": values}, values.astype(np.float64) @ weights.astype(np.float64), F16, on)
+
+
+def test_gates_before_a_convolution_are_read_in_float32(on: Engine) -> None:
+    rng, lens = np.random.default_rng(3), (2, 16, 3, 5)
+    x = rng.standard_normal(lens).astype(np.float32)
+    first, squeeze, weights = (rng.standard_normal((n, 16, 1, 1)).astype(np.float32) / 4 for n in (16, 16, 24))
+    program = Program()
+    m = program.main
+    given = m.add_instruction("convolution", [m.add_parameter("x", Shape(F32, lens)), m.add_literal(first)])
+    pooled = m.add_instruction("pooling", [given], mode="average", lengths=lens[2:], padding=(0, 0), stride=(1, 1))
+    gate = m.add_instruction("sigmoid", [m.add_instruction("convolution", [pooled, m.add_literal(squeeze)])])
+    spread = m.add_instruction("multibroadcast", [gate], out_lens=lens)
+    through = m.add_instruction("mul", [given, spread])
+    made = m.add_instruction("convolution", [through, m.add_literal(weights)])
+    m.add_return([made])
+    (wanted,) = evaluate(program, {"x": x})
+    run_passes(program, [TruncateFloat(["all"], BF16), "optimize_module"])
+    optimised = compiled(program, on, fast_math=True)
+    (gates,) = (i for i in optimised.program.main if i.name == "multibroadcast" and i.shape.lens == lens)
+    reader = next(u for u in gates.users if u.name == "fused_contraction")
+    assert gates.shape.type is F32 and [i.shape.type for i in reader.inputs].count(BF16) == 2
+    (got,) = optimised.run({"x": x})
+    assert np.abs(got - wanted).max() <= ALLOWED[BF16] / 2 * np.abs(wanted).max()

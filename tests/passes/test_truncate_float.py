@@ -130,6 +130,36 @@ def test_a_residual_stream_may_pass_65504() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
 
 
+def squeeze_excite(g: Graph, x: Instruction) -> Program:
+    """A convolution of what the gates of its channels let through, and a sum of that with the gates themselves."""
+    channels = x.shape.lens[1]
+    pooled = g.op("pooling", x, mode="average", lengths=x.shape.lens[2:], padding=[0, 0], stride=[1, 1])
+    logits = g.op("convolution", pooled, g.random(channels, channels, 1, 1))
+    gate = g.op("sigmoid", g.op("add", logits, g.spread(g.random(1, channels, 1, 1), *logits.shape.lens)))
+    through = g.op("mul", g.op("relu", x), g.spread(gate, *x.shape.lens))
+    return g.ret(g.op("convolution", through, g.random(5, channels, 1, 1)))
+
+
+@pytest.mark.parametrize("type", [HALF, BF16])
+def test_gates_are_rounded_to_float16_but_not_to_bfloat16(type: Type) -> None:
+    g = Graph()
+    program = squeeze_excite(g, g.param("x", [2, 6, 5, 3]))
+    after = truncated(program, type=type)
+    found, gates = types(after), Type.float_type if type is BF16 else HALF
+    assert found["sigmoid"] == found["add"] == found["mul"] == {gates}
+    assert found["convolution"] == found["relu"] == {type}
+    assert worst(program, after) < (4e-3 if type is HALF else 2e-2)
+
+
+def test_what_is_spread_for_more_than_pointwise_operations_is_rounded() -> None:
+    g = Graph()
+    x, row = g.param("x", [4, 8]), g.op("tanh", g.param("r", [1, 8]))
+    rows = g.spread(row, 4, 8)
+    program = g.ret(g.op("dot", rows, g.random(8, 3)), g.op("mul", x, rows))
+    found = types(truncated(program, type=BF16))
+    assert found["tanh"] == found["mul"] == {BF16}
+
+
 def test_names_patterns_and_exceptions() -> None:
     g = Graph()
     x = g.param("x", [4, 8])

@@ -3,7 +3,9 @@
 Inputs and results of the program keep their types. With ``all``, what 16 bits have no room for stays in float32, as
 autocasting in other frameworks leaves it: sums, norms and softmax with the pointwise operations that lead to and from
 them, functions that amplify the rounding of what they take, and sums of two values that both are computed (a residual
-stream, which may grow beyond 65504).
+stream, which may grow beyond 65504). With bfloat16, whose rounding is eight times that of float16, so does what is
+spread over more elements than it has (the gates of squeeze-and-excitation: Hu et al., "Squeeze-and-Excitation
+Networks", 2018): all of these would be off by the same factor.
 """
 
 from __future__ import annotations
@@ -115,9 +117,12 @@ class TruncateFloat(Pass):
         """Instructions that stay in float32 with ``all``."""
         order = list(module)
         found = {ins for ins in order if ins.name in SENSITIVE or _is_residual(ins) or self._loses_a_constant(ins)}
+        spread = [ins for ins in order if _spreads(ins)] if self.float_type is Type.bf16_type else []
+        found.update(i for i in _through_views(spread) if i.op.pointwise and i.name not in UNTOUCHED)
         for ins in reversed(order):  # what leads to them
             if ins in found:
                 found.update(i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED)
+        found.update(u for ins in spread for u in [ins, *ins.users] if u.op.pointwise or u is ins)
         for ins in order:  # what is made of their results alone
             varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
             if varying and (ins.op.pointwise or ins.name in VIEWS) and all(i in found for i in varying):
@@ -195,6 +200,16 @@ def _through_views(values: Sequence[Instruction]) -> list[Instruction]:
             ins = ins.inputs[0]
         found.append(ins)
     return found
+
+
+def _spreads(ins: Instruction) -> bool:
+    """Whether the instruction repeats computed values, and pointwise operations alone take them so."""
+    if ins.name not in ("broadcast", "multibroadcast") or ins.shape.type not in WIDE or ins.shape.is_dynamic:
+        return False
+    (source,) = _through_views(ins.inputs)
+    if is_constant(source) or ins.shape.elements <= ins.inputs[0].shape.elements:
+        return False
+    return all(u.op.pointwise and u.name not in UNTOUCHED for u in ins.users)
 
 
 def _is_residual(ins: Instruction) -> bool:

@@ -509,8 +509,11 @@ class Lowering:
                 raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
+            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # what the host step made is the result
+                value.buffer.region, value.buffer.index = Region.OUTPUT, k
+                continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            hosted = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            hosted = "a host step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
             reason = _no_kernels([ins.shape]) or hosted
             if not reason:
                 try:
