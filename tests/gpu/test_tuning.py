@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as mgx
+from mgx_numba.codegen import files
 from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.codegen.gpu.contraction import solvers
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
@@ -37,6 +38,7 @@ from mgx_numba.runtime.plan import ParameterSpec
 from mgx_numba.targets.gpu.measuring import DeviceBench, _drawn
 from mgx_numba.targets.gpu.target import GpuTarget
 
+from ..caches import with_kernels
 from .device_data import place
 
 Times = Callable[[DeviceBench, Candidate], float]
@@ -55,6 +57,12 @@ def placed(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> Place
 def convolution(channels: int, side: int = 9, kernel: int = 3) -> PlacedRequest:
     problem = ConvProblem(1, channels, 64, (side, side), (kernel, kernel), types=types("float16"))
     return PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database of each test's own: what another has measured is not measured again."""
+    monkeypatch.setenv(files.ENVIRONMENT, str(with_kernels(tmp_path / "cache")))
 
 
 @pytest.fixture
