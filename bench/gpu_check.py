@@ -33,11 +33,10 @@ from bench.gpu_tiles import torch_seconds
 from bench.models import MODELS
 from mgx_numba.api.program import program as Compiling
 from mgx_numba.core.shape import Shape
-from mgx_numba.core.types import Type
+from mgx_numba.core.types import Type, numpy_dtype
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
-from mgx_numba.runtime.memory import numpy_dtype
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.base import Observation
 from mgx_numba.targets.gpu.program import GpuProgram

@@ -95,6 +95,7 @@ def _parts(figures: dict[str, Any]) -> str:
 def _run(program: str, arguments: list[str], folder: Path) -> dict[str, Any]:
     """What a process prints, and how long it took until then."""
     environment = {**os.environ, "MGX_CACHE_DIR": str(folder / "cache")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     search_path = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(search_path)
     begun = time.perf_counter()

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 
-from ..core.types import Type, from_numpy
+from ..core.types import Type, from_numpy, numpy_dtype
 from ..errors import UnsupportedError
 from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 from .body import ScalarBody
@@ -28,7 +27,6 @@ __all__ = [
     "VectorPrinter",
     "VectorValue",
     "check_body",
-    "numpy_dtype",
     "print_body",
 ]
 
@@ -269,8 +267,3 @@ def check_body(body: ScalarBody) -> None:
         UnsupportedError: `lang` lacks one of the operations for its element type.
     """
     print_body(body, tuple(f"x{k}" for k in range(len(body.parameters))), 1, fast_math=False)
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The dtype that NumPy or ml_dtypes calls by this name."""
-    return np.dtype(getattr(ml_dtypes, name, None) or name)

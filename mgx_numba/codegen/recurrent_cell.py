@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from ..core.types import from_numpy
+from ..core.types import from_numpy, numpy_dtype
 from ..ops.base import make_op
-from .printer import VectorPrinter, VectorValue, numpy_dtype
+from .printer import VectorPrinter, VectorValue
 from .problems.recurrence import RecurrenceProblem
 
 __all__ = ["RecurrentCell"]

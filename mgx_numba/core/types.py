@@ -12,7 +12,7 @@ from enum import IntEnum
 import ml_dtypes
 import numpy as np
 
-__all__ = ["Type", "from_numpy", "parse_type"]
+__all__ = ["Type", "from_numpy", "numpy_dtype", "parse_type"]
 
 
 class Type(IntEnum):
@@ -204,6 +204,16 @@ def parse_type(name: object) -> Type:
     if found is None:
         raise ValueError(f"unknown element type {name!r}; known: {', '.join(t.name for t in Type)}")
     return found
+
+
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype:
+    """The dtype that NumPy or ml_dtypes calls by this name.
+
+    Raises:
+        TypeError: neither knows it.
+    """
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from ..core.argument import Argument
 from ..core.shape import Shape
 from ..core.types import Type
 from ..ops.base import Operator, make_op
+from ..parallel import in_parts
 from .instruction import Instruction
 
 __all__ = [
@@ -152,8 +153,11 @@ def literal_argument(array: np.ndarray) -> Argument:
 def laid_out(array: np.ndarray, shape: Shape) -> Argument:
     """Literal value for an array with the (packed) strides of a shape."""
     order = sorted(range(array.ndim), key=lambda axis: -shape.strides[axis])
-    flat = np.ascontiguousarray(np.transpose(array, order)).reshape(-1)
-    return Argument.from_flat(shape, flat)
+    turned = np.transpose(array, order)
+    if not turned.flags.c_contiguous:
+        source, turned = turned, np.empty(turned.shape, turned.dtype)
+        in_parts(lambda part: np.copyto(turned[part], source[part]), len(turned), turned.nbytes)
+    return Argument.from_flat(shape, turned.reshape(-1))
 
 
 def spread_operator(shape: Shape) -> Operator:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import sys
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 
 from ..core.pages import aligned_bytes
+from ..core.types import numpy_dtype
 
 __all__ = [
     "ALIGNMENT",
@@ -20,7 +19,6 @@ __all__ = [
     "aligned_empty",
     "available_bytes",
     "expect_room",
-    "numpy_dtype",
     "scratch",
 ]
 
@@ -30,12 +28,6 @@ BIG = 1 << 28
 _BYTE = np.dtype(np.uint8)
 # Bytes before the fields of PyArrayObject, of which the first is the address.
 _HEADER = object.__basicsize__
-
-
-@functools.cache
-def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a NumPy or ml_dtypes type name."""
-    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 
 
 def _address_told(array: np.ndarray) -> int:

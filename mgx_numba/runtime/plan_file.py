@@ -20,8 +20,9 @@ import numpy as np
 
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, Grid, OneCall, TaskRange, TensorLayout, Windows
+from ..core.types import numpy_dtype
 from ..errors import FormatError
-from .memory import numpy_dtype, scratch
+from .memory import scratch
 from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
 
 __all__ = ["PlanReader", "constant_pieces", "plan_pieces"]

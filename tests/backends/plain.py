@@ -19,13 +19,12 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Grid, Launch, Operand, Solution
 from mgx_numba.codegen.problems.cluster import CopyProblem, PointwiseProblem, Tensor
 from mgx_numba.codegen.store import Store
-from mgx_numba.core.types import Type
+from mgx_numba.core.types import Type, numpy_dtype
 from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.rewrite_log import RewriteLog
 from mgx_numba.ops.scalar import NumpyScalar
-from mgx_numba.runtime.memory import numpy_dtype
 from mgx_numba.runtime.plan import HostStep, Plan, Pointer, Region, Step, TensorView
 from mgx_numba.targets import registry
 from mgx_numba.targets.base import KeptPlan, Observer

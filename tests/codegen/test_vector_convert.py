@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.core.types import from_numpy
+from mgx_numba.core.types import from_numpy, numpy_dtype
 from mgx_numba.ops.scalar import cast_array
-from tests.codegen.vector_kernels import evaluate, numpy_dtype, same
+from tests.codegen.vector_kernels import evaluate, same
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float32", "float64"]

@@ -8,8 +8,9 @@ import mmap
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import numpy_dtype
 from mgx_numba.errors import CompileError
-from tests.codegen.vector_kernels import numpy_dtype, run_body
+from tests.codegen.vector_kernels import run_body
 from tests.values import digits
 
 DTYPES = [

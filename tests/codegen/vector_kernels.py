@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.core.types import numpy_dtype
 
 from .launching import call_kernel
 
 GUARD = 64
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 def call(text: str, *arguments: np.ndarray | int) -> None:

@@ -12,8 +12,8 @@ import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import nbits_cores
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
-from mgx_numba.codegen.gpu.contraction.nbits_cores import pack_chunks
-from mgx_numba.codegen.gpu.lang.codes import EXPONENTS, codes_float16
+from mgx_numba.codegen.gpu.contraction.nbits_cores import EXPONENTS, pack_chunks
+from mgx_numba.codegen.gpu.lang.codes import codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.lang.target import with_features
 from mgx_numba.codegen.lang.values import extract, splat

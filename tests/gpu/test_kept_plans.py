@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from mgx_numba.runtime.plan import MappedTensor, Step
 from mgx_numba.runtime.plan_file import PlanReader, plan_pieces
 from mgx_numba.targets.base import KeptPlan
 from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.gpu.target import TARGET
 from mgx_numba.targets.options import TargetOptions
 
 from ..values import normal
@@ -81,11 +85,53 @@ def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:
         made = GpuProgram(program, TargetOptions())
         kept = made.kept_plan()
         assert kept is not None
-        again = GpuProgram.restored(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), portable)
+        again = TARGET.restore(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), portable)
         np.testing.assert_array_equal(again.run(feed)[0], made.run(feed)[0])
         assert not asked
         assert str(again.program) == str(made.program) and len(asked) == 1
         assert again.kernels() == made.kernels()
+
+
+RESTORING = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from mgx_numba.runtime.gpu import cuda, hip
+from mgx_numba.runtime.plan_file import PlanReader
+from mgx_numba.targets.base import KeptPlan
+from mgx_numba.targets.gpu.compiled import DeviceProgram
+from mgx_numba.targets.gpu.target import TARGET
+from mgx_numba.targets.options import TargetOptions
+with Path(sys.argv[1]).open("rb", buffering=0) as file:
+    reader = PlanReader(file)
+    plan = reader.plan(reader.allocate())
+made = DeviceProgram(None, TargetOptions(), plan, None, lambda: None)
+assert made.kernels() and made.kept_plan() is not None and not made.host_reasons()
+unwanted = ("numba", "llvmlite", "onnx", "msgpack", "mgx_numba.ops", "mgx_numba.graph.passes", "sqlite3")
+print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith("mgx_numba.targets.lowering")]))
+"""
+
+
+def test_restoring_a_plan_imports_neither_numba_nor_operators(tmp_path: Path) -> None:
+    """As loading a saved program does: a process took a second before its first result, importing all that compiles."""
+    kept = compiled(product_program(), interpreter()).kept_plan()
+    assert kept is not None
+    through_a_file(tmp_path / "a.plan", kept)
+    done = subprocess.run(
+        [sys.executable, "-c", RESTORING, str(tmp_path / "a.plan")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+def test_planning_imports_no_numba(tmp_path: Path) -> None:
+    """A process whose kernels are all in the object store compiles without it, in half of the time."""
+    code = (
+        "import sys, mgx_numba.targets.gpu.program\n"
+        "print([m for m in sys.modules if m in ('numba', 'llvmlite', 'onnx', 'sqlite3')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_machine_code_is_kept_for_who_trusts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,12 @@ from mgx_numba.codegen.gpu.matrix_tiles import TILES, MatrixTile
 from mgx_numba.codegen.gpu.products import result_type
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.printer import numpy_dtype
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.core.shape import Shape
-from mgx_numba.core.types import Type
+from mgx_numba.core.types import Type, numpy_dtype
 from mgx_numba.errors import CompileError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program

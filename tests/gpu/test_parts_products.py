@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_parts
+from mgx_numba.codegen.gpu.contraction import right_columns, solvers, wgmma, wgmma_parts
 from mgx_numba.codegen.gpu.contraction.right_columns import in_halves, place_in_slice
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, TileQuestion, WarpgroupTile, weighed_tiles
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -221,6 +223,27 @@ def test_halves_are_what_bfloat16_has_of_numbers() -> None:
     together = (high + low)[:, :, order].reshape(7, 64)
     np.testing.assert_allclose(together[:, :40], given, rtol=2**-16, atol=2**-133)
     assert (together[:, 40:] == 0).all()
+
+
+@pytest.mark.parametrize("lens", [(1, 3, 9, 64), (2, 70, 33), (5, 1), (0, 64), (4, 0), (9000, 96)])
+def test_halves_are_those_of_one_number_after_the_other(lens: tuple[int, ...]) -> None:
+    """As ml_dtypes converts them: every exponent, ties and what is not finite, views too, and on several threads."""
+    rng, largest, rest_of_it = np.random.default_rng(sum(lens)), right_columns.LARGEST, right_columns.LARGEST_REST
+    bits = rng.integers(0, 1 << 32, prod(lens), np.uint32)
+    bits[::7] &= 0xFFFF8000  # ties
+    given = bits.view(np.float32).reshape(lens)
+    for columns in (given, np.ascontiguousarray(given.T).T):
+        halves = in_halves(columns)
+        finite = np.isfinite(given)
+        with np.errstate(all="ignore"):
+            high = np.where(finite, np.clip(given, -largest, largest), given).astype(ml_dtypes.bfloat16)
+            rest = np.where(finite, given - np.where(finite, high, 0).astype(np.float32), 0)
+            low = np.clip(rest, -rest_of_it, rest_of_it).astype(ml_dtypes.bfloat16)
+        slices = -(-lens[-1] // 32)
+        assert halves.shape == (*lens[:-1], 64 * slices) and halves.flags.c_contiguous
+        places = [64 * (k // 32) + place_in_slice(k % 32) for k in range(lens[-1])]
+        for wanted, found in ((high, halves[..., places]), (low, halves[..., [p + 32 for p in places]])):
+            np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
 
 
 def test_positions_of_a_slice_are_read_as_vectors() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mgx_numba.parallel import on_threads
+from mgx_numba.parallel import PART_BYTES, in_parts, on_threads
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -30,3 +30,19 @@ def test_the_first_error_ends_the_work(kind: type[BaseException]) -> None:
     with pytest.raises(kind, match="five"):
         on_threads(work, range(10**6), 3)
     assert len(done) < 10**6 and threading.active_count() == before
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7])
+@pytest.mark.parametrize("nbytes", [0, 100, 3 * PART_BYTES, 64 * PART_BYTES])
+def test_parts_make_up_the_whole(length: int, nbytes: int) -> None:
+    found: list[int] = []
+    in_parts(lambda part: found.extend(range(part.start, part.stop)), length, nbytes)
+    assert sorted(found) == list(range(length))
+
+
+def test_an_error_of_a_part_is_raised() -> None:
+    def fail(part: slice) -> None:
+        raise ValueError(str(part))
+
+    with pytest.raises(ValueError, match="slice"):
+        in_parts(fail, 4, 8 * PART_BYTES)

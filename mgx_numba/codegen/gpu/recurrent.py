@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from math import gcd
 
-from ...core.types import from_numpy
+from ...core.types import from_numpy, numpy_dtype
 from ..arguments import Arguments
 from ..launch import Launch, Operand, Solution
-from ..printer import CodeBuffer, VectorValue, numpy_dtype
+from ..printer import CodeBuffer, VectorValue
 from ..problems.recurrence import RecurrenceProblem
 from ..recurrent_cell import RecurrentCell
 from .architecture import WARP

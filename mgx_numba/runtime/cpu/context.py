@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
-from ..memory import address_of, aligned_array, aligned_empty, expect_room, numpy_dtype, scratch
+from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .layout import PlanTables
 from .signals import restore_error

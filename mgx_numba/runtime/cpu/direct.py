@@ -26,7 +26,8 @@ import numpy as np
 
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
-from ..memory import ALIGNMENT, address_of, aligned_empty, numpy_dtype
+from ...core.types import numpy_dtype
+from ..memory import ALIGNMENT, address_of, aligned_empty
 from ..plan import Plan
 from .layout import PlanTables
 from .spmd import LEAD, Job, Pool, constants_of

@@ -10,8 +10,9 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import TaskRange
+from ...core.types import numpy_dtype
 from ...errors import CompileError, UnsupportedError
-from ..memory import address_of, numpy_dtype
+from ..memory import address_of
 from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from .spmd import Patch, StepRecord
 

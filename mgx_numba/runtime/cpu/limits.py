@@ -22,8 +22,8 @@ from ...codegen.cpu.units import tile_of_unit
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Operand, TaskRange
 from ...codegen.statements import for_tasks, indent, kernel_text
+from ...core.types import numpy_dtype
 from ..limits import Limits
-from ..memory import numpy_dtype
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable
 

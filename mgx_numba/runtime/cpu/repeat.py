@@ -13,7 +13,8 @@ import numpy as np
 
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
-from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty, numpy_dtype
+from ...core.types import numpy_dtype
+from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty
 from ..plan import HostStep, Plan
 from .spmd import LEAD, Job, constants_of
 from .threads import NativeKernel

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codegen.launch import Grid, TensorLayout
+from ...core.types import numpy_dtype
 from ...errors import CompileError, ParameterError
-from ..memory import numpy_dtype
 from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
 from .blocks import DeviceBlock
 from .engine import Engine, Queue, Recording

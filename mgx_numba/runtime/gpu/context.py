@@ -12,9 +12,8 @@ import numpy as np
 
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
-from ...core.types import Type
+from ...core.types import Type, numpy_dtype
 from ...errors import ShapeError
-from ..memory import numpy_dtype
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn, owned

@@ -13,8 +13,7 @@ import numpy as np
 
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
-from ...core.types import from_numpy
-from ..memory import numpy_dtype
+from ...core.types import from_numpy, numpy_dtype
 from ..plan import PlannedBody, PlannedBranch, Pointer, Repetition, TensorView
 from .engine import Queue
 

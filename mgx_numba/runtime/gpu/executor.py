@@ -11,9 +11,8 @@ import numpy as np
 from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
-from ...core.types import from_numpy
+from ...core.types import from_numpy, numpy_dtype
 from ...errors import DeviceError
-from ..memory import numpy_dtype
 from ..plan import ControlStep, HostStep, Plan, Step, TensorSpec
 from .constants import DeviceConstants
 from .context import DeviceContext, Tensor, TraceCallback

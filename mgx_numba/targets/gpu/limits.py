@@ -10,12 +10,11 @@ import numpy as np
 
 from ...codegen.gpu.units import TENSOR_CORES
 from ...core.shape import Shape
-from ...core.types import from_numpy
+from ...core.types import from_numpy, numpy_dtype
 from ...graph.program import Program
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.limits import Limits
-from ...runtime.memory import numpy_dtype
 from ...runtime.plan import Step
 from ..options import TargetOptions
 from .program import GpuProgram

@@ -21,11 +21,11 @@ from ...codegen.tuning.extents import extents, prologue_extent, result_axes
 from ...codegen.tuning.request import Asked, Candidate
 from ...codegen.tuning.session import Tuning
 from ...core.device_array import DeviceArray
+from ...core.types import numpy_dtype
 from ...errors import CompileError, DeviceError, UnsupportedError
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
-from ...runtime.memory import numpy_dtype
 from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
 __all__ = ["DeviceBench", "compile_candidates"]

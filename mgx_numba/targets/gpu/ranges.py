@@ -3,7 +3,7 @@ that are replayed, constants that are on the device once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from ...codegen.gpu.backend import BACKEND
@@ -17,6 +17,7 @@ from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.plan import Plan
 from .. import kernel_lists
+from ..base import Progress
 from ..lowering.lowering import Lowering
 from ..lowering.shared import Shared, release
 from ..lowering.tuples import without_tuples
@@ -38,8 +39,6 @@ ENOUGH = 14
 ROWS = tuple(near for power in range(1, 13) for near in ((1 << power) + 1, (1 << power) + 2, (1 << power) + 4))
 """Lengths of rows for each number of threads that a kernel of reductions has for one, and each width of its vectors: of
 all of them the general kernels are made."""
-
-Progress = Callable[[int, int, str], None]
 
 
 class LengthRanges:

@@ -58,9 +58,17 @@ class GpuTarget:
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
         """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
-        from .program import GpuProgram
+        from ...runtime.gpu.choice import engine
+        from .compiled import DeviceProgram
 
-        return GpuProgram.restored(kept, options, portable)
+        def optimized() -> Program:
+            whole_module("mgx_numba.targets.gpu.program")
+            from ..lowering.tuples import without_tuples
+            from .ranges import optimized as passed
+
+            return passed(without_tuples(portable())[0], options)
+
+        return DeviceProgram(engine(options.device_id), options, kept.plan, kept.trees, optimized)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
         """See `Target.limits`: of the first device, measured once; ``num_threads`` does not matter."""

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
+from ....core.types import numpy_dtype
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
-from ...printer import numpy_dtype
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from ....core.types import from_numpy
+from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
-from ...printer import CodeBuffer, VectorValue, numpy_dtype
+from ...printer import CodeBuffer, VectorValue
 from ...problems.attention import AttentionProblem
 from ..printer import ThreadPrinter
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....core.types import Type
-from ...printer import CodeBuffer, VectorValue, numpy_dtype
+from ....core.types import Type, numpy_dtype
+from ...printer import CodeBuffer, VectorValue
 from ...reductions import Reduction
 from ..architecture import WARP
 from ..printer import ThreadPrinter, dtype_name

@@ -15,17 +15,19 @@ from ...printer import CodeBuffer
 from ...problems.gemm import BlockFormat, GemmProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from ..lang.codes import EXPONENTS
 from ..products import product_of
 from .nbits import blocks_solution
 from .placed import PlacedRequest
 from .text import ContractionText
 from .wgmma_tiles import multiprocessors
 
-__all__ = ["CHUNK", "COLUMNS", "chunked", "cores_refusal", "cores_solution", "pack_chunks"]
+__all__ = ["CHUNK", "COLUMNS", "EXPONENTS", "chunked", "cores_refusal", "cores_solution", "pack_chunks"]
 
 COLUMNS, MOST_ROWS = 16, 8
 """Those of one product of a warp: PTX ISA, "mma.m16n8k16"."""
+EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}
+"""Words of two exponents of which the lowest bits are a code (`lang.codes`). Kernels get them as an argument: an
+instruction takes one constant, so that a mask and this one would be two."""
 CHUNK = 128
 """Codes of a column that four threads load at once, 16 bytes each."""
 PARTS = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from ....core.types import Type, from_numpy
+from ....core.types import Type, from_numpy, numpy_dtype
 from ....errors import UnsupportedError
 from ...arguments import Arguments
-from ...printer import CodeBuffer, VectorValue, numpy_dtype
+from ...printer import CodeBuffer, VectorValue
 from ...problems.epilogue import ACCESSES
 from ...problems.gemm import GemmProblem
 from ..printer import ThreadPrinter

@@ -6,9 +6,8 @@ from ctypes import c_int, c_uint, c_uint32, c_uint64, c_void_p
 
 import numpy as np
 
-from ....core.types import from_numpy
+from ....core.types import from_numpy, numpy_dtype
 from ...launch import TensorLayout, TensorMap
-from ...printer import numpy_dtype
 from .library import Driver
 
 __all__ = ["encoded"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ....core.types import numpy_dtype
 from ...launch import TensorLayout
-from ...printer import numpy_dtype
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 

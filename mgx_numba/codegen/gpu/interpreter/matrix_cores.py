@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ....core.types import numpy_dtype
 from ..matrix_tiles import TILES, MatrixTile
 from .asynchronous import added_products, kept_by_tf32
 from .memory import KernelFault
-from .names import numpy_dtype
 
 __all__ = ["MATRIX_NAMES", "WAVES"]
 

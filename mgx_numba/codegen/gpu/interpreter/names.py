@@ -15,21 +15,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ....core.types import from_numpy
+from ....core.types import from_numpy, numpy_dtype
 from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, cast_array, evaluator
 from .memory import KernelFault, Place
 
-__all__ = ["DTYPES", "elementwise_names", "memory_names", "numpy_dtype"]
+__all__ = ["DTYPES", "elementwise_names", "memory_names"]
 
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 DTYPES = ("bool", *_INTEGERS, "float32", "float64", *_STORAGE)
 _WEAK = (np.dtype(np.int64), np.dtype(np.float64))
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The dtype that NumPy or ml_dtypes calls by this name."""
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 def _dtype(value: Any) -> np.dtype:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ....core.types import numpy_dtype
 from ....errors import MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
@@ -24,7 +25,7 @@ from ..products import PRODUCTS, Product
 from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products, kept_by_tf32
 from .matrix_cores import MATRIX_NAMES, WAVES
 from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
-from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
+from .names import DTYPES, elementwise_names, memory_names
 from .warpgroups import (
     WARPGROUP_NAMES,
     add_sums,

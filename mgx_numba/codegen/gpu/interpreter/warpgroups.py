@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...printer import numpy_dtype
+from ....core.types import numpy_dtype
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
 from .asynchronous import ROW, STEP_BYTES, WARPGROUP, BlockAsync

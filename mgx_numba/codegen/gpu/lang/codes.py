@@ -25,9 +25,6 @@ _MASK, _TWICE = 0x000F000F, 0x00010001
 """A code in each half of a word, and what repeats a half."""
 _NUMBERS = {"float16": (ir.HalfType(), 64 - 1024), "bfloat16": (ir.IntType(16), 0)}
 """Of each dtype the number's LLVM type, and what makes of the exponent's number a sixteenth of it."""
-EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}
-"""Words of two such exponents. Kernels get them as an argument: an instruction takes one constant, so that a mask and
-this one would be two."""
 
 
 def _codes(dtype: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from importlib.metadata import PackageNotFoundError, version
 
 from ....errors import OptionError
 
@@ -30,6 +29,10 @@ def toolchain() -> str:
 
 @functools.cache
 def _versions(name: str) -> str:
+    if not _PACKAGES[name]:
+        return name
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     told = [name]
     for package in _PACKAGES[name]:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....parallel import in_parts
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
@@ -31,8 +32,15 @@ def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Ins
     if values is None:
         return None
     small = compact(values)
-    with np.errstate(all="ignore"):
-        product = (small.astype(factors.dtype, copy=False) * factors).astype(values.dtype, copy=False)
+    lens = np.broadcast_shapes(small.shape, factors.shape)
+    small, factors = np.broadcast_to(small, lens), np.broadcast_to(factors, lens)
+    product = np.empty(lens, values.dtype)
+
+    def multiply(part: slice) -> None:
+        with np.errstate(all="ignore"):
+            np.multiply(small[part], factors[part], product[part], dtype=factors.dtype, casting="unsafe")
+
+    in_parts(multiply, lens[0], product.nbytes)
     result = b.constant(product, weights.shape)
     return result if all_finite(result) else None
 

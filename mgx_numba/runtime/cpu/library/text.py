@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ....codegen.kernel import KernelSource
-from ....core.types import from_numpy
-from ...memory import numpy_dtype
+from ....core.types import from_numpy, numpy_dtype
 from ...plan import Plan, Step
 from ..executor import IDLE_BYTES, Executable
 from ..layout import MAX_CLAIMS

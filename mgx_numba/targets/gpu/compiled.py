@@ -1,0 +1,226 @@
+"""A plan of a program on a device: how it runs, is observed and shown. Loading one imports no pass and no operator."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ...codegen.gpu.libraries.calls import described
+from ...codegen.kernel import KernelSource
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
+from ...runtime.gpu.engine import Engine
+from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.transfers import to_device, to_host
+from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
+from ..base import KeptPlan, Observation, Observer, Stage, Tree
+from ..options import TargetOptions
+
+if TYPE_CHECKING:
+    from ...graph.program import Program
+    from ...graph.rewrite_log import RewriteLog
+
+__all__ = ["DeviceProgram"]
+
+
+class DeviceProgram:
+    """See `Compiled`: a plan, how its results are grouped into tuples (None: they are not), and the engine that runs
+    it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: TargetOptions,
+        plan: Plan | None,
+        trees: list[Tree] | None,
+        optimized: Callable[[], Program],
+        log: RewriteLog | None = None,
+    ) -> None:
+        """``plan`` is None of dynamic inputs; ``optimized`` gives the program that was lowered, and is asked once, when
+        somebody wants to see it; ``log`` is of what made the plan, by default the program's."""
+        self._engine = engine
+        self._options = options
+        self._plan = plan
+        self._trees = trees
+        self._optimized = optimized
+        self._log = log
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """See `Compiled.program`."""
+        return self._optimized()
+
+    @functools.cached_property
+    def executable(self) -> DeviceExecutable | None:
+        """What runs; None of dynamic inputs. Of a plan from a file it is made when somebody asks: by then the constants
+        are read."""
+        with self._lock:
+            known = self.__dict__.get("executable")
+            if known is not None or self._plan is None:
+                return known
+            made = DeviceExecutable(self._plan, self._engine, None, self._options.store)
+            self.__dict__["executable"] = made
+            return made
+
+    def _for(self, inputs: Mapping[str, Any]) -> DeviceProgram:
+        """The program for these inputs' lengths."""
+        return self
+
+    @property
+    def device(self) -> int:
+        """See `OnDevice.device`."""
+        return self._engine.number
+
+    @property
+    def offload_copy(self) -> bool:
+        """See `OnDevice.offload_copy`."""
+        return self._options.offload_copy
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
+        if self.offload_copy or self.executable is None or self._trees is not None:
+            return {}
+        return {_output(k): s for k, s in enumerate(self.executable.result_shapes) if s is not None}
+
+    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
+        """See `OnDevice.entry`."""
+        if self.executable is None or self._trees is not None or None in self.executable.result_shapes:
+            return None
+        return self.executable.run
+
+    def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
+        assert self.executable is not None
+        given = (inputs[p.name] for p in self.executable.plan.parameters)
+        return [v if isinstance(v, DeviceArray) else np.ascontiguousarray(v) for v in given]
+
+    def _grouped(self, results: list[np.ndarray]) -> list[Any]:
+        return results if self._trees is None else [_group(tree, results) for tree in self._trees]
+
+    def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
+        return self._run(inputs, stream, not self.offload_copy)
+
+    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """See `OnDevice.run_there`."""
+        return self._run(inputs, None, True)
+
+    def _run(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+        target = self._for(inputs)
+        executable = target.executable
+        assert executable is not None
+        outputs = None
+        if stays:
+            outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
+        return target._grouped(executable.run(target._arrays(inputs), outputs, stream))
+
+    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+        """See `OnDevice.run_in`."""
+        return self.run(inputs, stream)
+
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
+        """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """See `Compiled.resolve`."""
+        return self._for(inputs).program
+
+    def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
+        """See `Compiled.observe`; seconds are the device's. Data comes from the host, and results go there."""
+        inputs = {name: self._on_host(value) for name, value in inputs.items()}
+        target = self._for(inputs)
+        assert target.executable is not None
+
+        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+            flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
+
+            def outputs() -> list[np.ndarray]:
+                return [view(v) for v in step.outputs]
+
+            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
+
+        return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
+
+    def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
+        """See `Repeatable.step_seconds`."""
+        inputs = {name: self._on_host(value) for name, value in inputs.items()}
+        target = self._for(inputs)
+        assert target.executable is not None
+        return target.executable.time_steps(target._arrays(inputs))
+
+    def _on_device(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._on_device(v) for v in value]
+        return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
+
+    def _on_host(self, value: Any) -> np.ndarray:
+        if not isinstance(value, DeviceArray):
+            return value
+        return to_host(self._engine, value).reshape(value.shape.array_lens)
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        return [Stage(target.program, target.executable.plan)]
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Nothing: what a call costs besides its steps is not measured yet."""
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """See `Compiled.trace`."""
+        from ..tracing import write_trace
+
+        total = 0.0
+
+        def show(seen: Observation) -> None:
+            nonlocal total
+            total += seen.seconds
+            reason = f" (on the host: {seen.reason})" if seen.reason else ""
+            write_trace(out, f"{seen.instruction} [{seen.label}]{reason}", seen.seconds, total, seen.outputs(), level)
+
+        results = self.observe(inputs, show)
+        return results if self.offload_copy else [self._on_device(r) for r in results]
+
+    def kernels(self) -> list[KernelSource]:
+        """The distinct kernels, in order of first use."""
+        return list(dict.fromkeys(self._plan.kernels() if self._plan is not None else ()))
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
+        steps = self._plan.steps if self._plan is not None else []
+        return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+        from ...graph.rewrite_log import RewriteLog  # late: it brings all operators
+
+        log = RewriteLog()
+        log.include(self._log or self.program.log)
+        return log
+
+    def kept_plan(self) -> KeptPlan | None:
+        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths, and one that
+        calls libraries is planned anew, since these may be others by then."""
+        if self._plan is None or any(described(kernel) is not None for kernel in self._plan.kernels()):
+            return None
+        return KeptPlan(self._plan, self._trees)
+
+    def machine_code(self) -> dict[str, Any]:
+        """See `Compiled.machine_code`: of all kernels that the program has by now."""
+        from ...codegen.embedding import embed  # late: few programs are saved with their code
+
+        return embed(self.kernels(), self._options.store)
+
+
+def _output(number: int) -> str:
+    """What MIGraphX calls the parameter that is memory for a result."""
+    return f"main:#output_{number}"
+
+
+def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:
+    return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]
