@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -10,14 +9,14 @@ from math import gcd, prod
 import numpy as np
 
 from ....codegen.body import ScalarBody
+from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.right_columns import in_halves
-from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.solvers import LIBRARIES, in_vectors, own_candidates
-from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
+from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
@@ -79,9 +78,7 @@ def _check(body: ScalarBody) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
-    filled = filled_images(problem) if isinstance(problem, ConvProblem) and weights is not None else None
-    if filled is not None and not _takes_vectors(low, filled.problem):
-        filled = None
+    filled = _filled(low, problem) if isinstance(problem, ConvProblem) and weights is not None else None
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
@@ -104,11 +101,11 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        columns = chosen.solver.columns
+        order = chosen.solver.order
         if constant:
-            operands["w"] = low.derived(what.right, partial(_packed, low, problem, columns, filled, solution))
+            operands["w"] = low.derived(what.right, partial(_packed, low, problem, order, filled, solution))
         else:
-            operands["w"] = _repacked(low, ins, problem, columns, operands["w"])
+            operands["w"] = _repacked(low, ins, problem, order, operands["w"])
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution))
     if solution.scratch:
@@ -181,10 +178,16 @@ def _with_blocks(
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
-def _takes_vectors(low: Lowering, problem: ConvProblem) -> bool:
-    """Whether a convolution has kernels whose operands come in vectors."""
-    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
-    return in_vectors(placed)
+def _filled(low: Lowering, problem: ConvProblem) -> FilledImages | None:
+    """The images that a convolution should be computed from, where kernels want whole vectors of channels."""
+
+    def placed(problem: ConvProblem) -> PlacedRequest:
+        return PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision=low.options.precision)
+
+    filled = filled_images(problem)
+    if filled is None or not in_vectors(placed(filled.problem)) or not few_rows_refusal(placed(problem)):
+        return None
+    return filled
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
@@ -253,36 +256,30 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
 def _packed(
     low: Lowering,
     problem: ConvProblem,
-    columns: bool,
+    order: WeightOrder,
     filled: FilledImages | None,
     solution: Solution,
     weights: np.ndarray,
 ) -> View:
     """Constant weights in the order that kernels read, output channels as a solution wants them."""
     images = filled and (filled.channels, filled.block, filled.folded)
-    how = (columns, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
+    how = (order, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
 
     def made() -> np.ndarray:
-        packed = _pack(columns)(problem, filled.weights(weights) if filled else weights)
+        packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
         return _in_order(packed, 1, solution)
 
     return low.packed_constant(weights, how, made)
 
 
-def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View) -> View:
+def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: WeightOrder, view: View) -> View:
     """Weights that are not constant in the order that kernels read: they are copied in every run."""
-    pack = partial(_pack(columns), problem)
-    groups, taps, inputs, outputs = packed_lens(problem)
-    lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
+    pack = partial(pack_weights, problem, order)
     packed = view.aliased(pack)
     if packed is None:
         packed = low.materialized(view, row_major_strides(view.lens), ins).aliased(pack)
     assert packed is not None
-    return low.materialized(packed, row_major_strides(lens), ins)
-
-
-def _pack(columns: bool) -> Callable[[ConvProblem, np.ndarray], np.ndarray]:
-    return pack_columns if columns else pack_weights
+    return low.materialized(packed, row_major_strides(packed_lens(problem, order)), ins)
 
 
 _HERE = Contractions(_refused, _check, _launch, any_order=True)
