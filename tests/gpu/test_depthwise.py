@@ -125,3 +125,31 @@ def test_all_loads_come_before_what_they_are_for(monkeypatch: pytest.MonkeyPatch
     (kernel,) = (k for k in made.kernels() if "depthwise" in k.name)
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     assert text[: text.index("fma.rn.f32")].count("ld.global.v4.b32") >= 50 and ".local" not in text
+
+
+def scaled(type: Type) -> Program:
+    """convolution(x * scale), as blocks of squeeze and excitation end."""
+    program = Program()
+    m = program.main
+    lens = (1, 64, 4, 5)
+    x = m.add_parameter("x", Shape(type, lens))
+    scale = m.add_instruction("multibroadcast", [m.add_parameter("s", Shape(type, (1, 64, 1, 1)))], out_lens=lens)
+    product = m.add_instruction("mul", [x, scale])
+    weights = np.random.default_rng(4).standard_normal((16, 64, 1, 1)).astype(type.numpy)
+    one: dict[str, Any] = {"padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)}
+    m.add_return([m.add_instruction("convolution", [product, m.add_literal(weights)], **one)])
+    return program
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_what_leads_to_tensor_cores_of_warpgroups_has_a_kernel_of_its_own(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", architecture)
+    program = scaled(F16)
+    made = compiled(program, interpreter())
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert any("mul" in label for label in labels) == (architecture == "sm_90a"), labels
+    inputs = inputs_of(program)
+    assert_agrees(made.run(inputs), reference(program, inputs))
