@@ -128,17 +128,21 @@ def test_all_loads_come_before_what_they_are_for(monkeypatch: pytest.MonkeyPatch
 
 
 def scaled(type: Type) -> Program:
-    """convolution(x * scale), as blocks of squeeze and excitation end."""
+    """What blocks of squeeze and excitation end with: y = convolution(x), and convolution(y * scale)."""
     program = Program()
     m = program.main
     lens = (1, 64, 4, 5)
     x = m.add_parameter("x", Shape(type, lens))
-    scale = m.add_instruction("multibroadcast", [m.add_parameter("s", Shape(type, (1, 64, 1, 1)))], out_lens=lens)
-    product = m.add_instruction("mul", [x, scale])
-    weights = np.random.default_rng(4).standard_normal((16, 64, 1, 1)).astype(type.numpy)
+    wide, narrow = (m.add_literal(inner_weights(type, n)) for n in (64, 16))
     one: dict[str, Any] = {"padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)}
-    m.add_return([m.add_instruction("convolution", [product, m.add_literal(weights)], **one)])
+    y = m.add_instruction("convolution", [x, wide], **one)
+    scale = m.add_instruction("multibroadcast", [m.add_parameter("s", Shape(type, (1, 64, 1, 1)))], out_lens=lens)
+    m.add_return([m.add_instruction("convolution", [m.add_instruction("mul", [y, scale]), narrow], **one), y])
     return program
+
+
+def inner_weights(type: Type, outputs: int) -> np.ndarray:
+    return np.random.default_rng(outputs).standard_normal((outputs, 64, 1, 1)).astype(type.numpy)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
