@@ -2,10 +2,12 @@
 and products, models, and how long these take from nothing to a result.
 
     python -m bench.gpu_check [sanitize] [tests] [memory] [products] [models] [start] [--models a,b] [--kinds a,b]
-                              [--precisions a,b] [--json FILE]
+                              [--kernels N] [--precisions a,b] [--json FILE]
 
 Kinds of models: ``exact``, float32 without ``fast_math``; ``float32``, with it; ``fp16``; ``bf16``. The exit status is
 not 0 if a test fails or a model's results are further from those of ``cpu`` than `FARTHEST`.
+Kernels of models are timed alone, each some times in a row within a graph: their sum has no gaps between launches,
+which a whole run has, nor its copies from the host and back.
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
 """
 
@@ -28,6 +30,7 @@ import numpy as np
 
 import mgx_numba
 from bench.cases import prepare
+from bench.gpu_kernels import PEAKS, step_times, table
 from bench.gpu_start import start
 from bench.gpu_tiles import torch_seconds
 from bench.models import MODELS
@@ -38,7 +41,6 @@ from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.plan import Step
-from mgx_numba.targets.base import Observation
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
@@ -208,10 +210,6 @@ def _convolution(
     return build
 
 
-PEAKS = {
-    "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 989e12 / 3, "highest": 67e12,
-}  # fmt: skip
-"""Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
 PRECISIONS = ("fp16", "medium", "high", "highest")
 GEMMS = ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768))
 CONVS = tuple(
@@ -301,16 +299,20 @@ def _torch_convolution(
     return torch_seconds(torch, run)
 
 
-def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
-    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu`` in float32."""
-    found = []
+def models(names: list[str], kinds: list[str], shown: int) -> list[dict[str, Any]]:
+    """Latency of models with data on the host, what their steps take alone, of which so many groups are shown, and how
+    far results are from those of ``cpu`` in float32."""
+    found, rate = [], copy_rate()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
             text = case.checked.read_bytes()
         exact = mgx_numba.parse_onnx_buffer(text).compile("cpu", fast_math=False)
         wanted = [np.asarray(r) for r in exact.run(case.feeds)]
-        found += [_model(name, kind, mgx_numba.parse_onnx_buffer(text), case.feeds, wanted) for kind in kinds]
+        for kind in kinds:
+            row = _model(name, kind, mgx_numba.parse_onnx_buffer(text), case.feeds, wanted)
+            print("\n".join(table(row["steps"], kind, rate, shown)), flush=True)
+            found.append(row)
     return found
 
 
@@ -329,11 +331,11 @@ def _model(
         start = time.perf_counter()
         program.run(feeds)
         times.append(time.perf_counter() - start)
-    seen: list[tuple[float, str]] = []
-    assert program._compiled is not None
-    program._compiled.observe(feeds, partial(_note, seen))
-    hosted = sorted({label for _, label in seen if label.startswith("ref::")})
-    device = sum(seconds for seconds, label in seen if not label.startswith("ref::"))
+    compiled = program._compiled
+    assert isinstance(compiled, GpuProgram)
+    seen = step_times(compiled, feeds)
+    hosted = sorted({step["label"] for step in seen if step["label"].startswith("ref::")})
+    device = sum(step["seconds"] for step in seen if step["kernel"])
     row = {"name": name, "kind": kind, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device, "error": error}
     far = "" if error <= FARTHEST[kind] else f" (at most {FARTHEST[kind]:.0e} is right)"
     print(
@@ -341,11 +343,7 @@ def _model(
         f" in {compiling:.1f} s, {len(seen)} steps, on the host: {', '.join(hosted) or 'nothing'}",
         flush=True,
     )
-    return {**row, "right": not far, "compile_s": compiling, "hosted": hosted}
-
-
-def _note(seen: list[tuple[float, str]], step: Observation) -> None:
-    seen.append((step.seconds, step.label))
+    return {**row, "right": not far, "compile_s": compiling, "hosted": hosted, "steps": seen}
 
 
 def tests() -> int:
@@ -383,6 +381,9 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")
     parser.add_argument("--kinds", default="float32", help=f"of models, comma-separated: {', '.join(FARTHEST)}")
+    parser.add_argument(
+        "--kernels", type=int, default=6, help="of each model, how many groups are shown, slowest first"
+    )
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="of products, comma-separated")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
@@ -401,7 +402,7 @@ def main() -> int:
     if "products" in parts:
         figures["products"] = products(given.precisions.split(","))
     if "models" in parts:
-        figures["models"] = models(given.models.split(","), given.kinds.split(","))
+        figures["models"] = models(given.models.split(","), given.kinds.split(","), given.kernels)
         status |= not all(row["right"] for row in figures["models"])
     if "start" in parts:
         figures["start"] = start(given.models.split(","), half="fp16" in given.kinds.split(","))

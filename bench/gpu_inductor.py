@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 import mgx_numba
-from bench.gpu_check import PEAKS, copy_rate
+from bench.gpu_check import copy_rate
+from bench.gpu_kernels import step_times, table
 from bench.timing import geometric_mean
 from mgx_numba.api.program import program as Compiling
 from mgx_numba.core.device_array import DeviceArray
@@ -38,20 +39,14 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.calibration import Calibration
 from mgx_numba.runtime.gpu.cuda import cuda_engine
-from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
 KINDS = ("fp16", "medium", "default")
 PRECISIONS = {"fp16": "highest", "default": "highest"}
 """What PyTorch's ``float32_matmul_precision`` is for kinds that are not one."""
-ROOFS = {"default": "high"}
-"""Which of `PEAKS` a kind is held to, if it is not one."""
 CALLS = 20
 """Calls of a round: enough that the host's work on the first ones is hidden, as in a server under load."""
 ROUNDS = 9
-SHOWN = 14
-"""Groups of kernels that are printed."""
-
 
 EIGHT_BITS: dict[str, Callable[..., Compiling]] = {"int8": mgx_numba.quantize_int8, "fp8": mgx_numba.quantize_fp8}
 """Kinds of our own in 8 bits, with float16 for the rest."""
@@ -101,7 +96,7 @@ class Ours:
         compiled = program._compiled
         assert isinstance(compiled, GpuProgram) and compiled.executable is not None
         self.hosted = sorted(set(compiled.host_reasons().values()))
-        self.executable = compiled.executable
+        self.executable, self._compiled = compiled.executable, compiled
         given = [inputs[int(p.name[1:])] for p in self.executable.plan.parameters]
         self._on_host = [x.cpu().numpy() for x in given]
         self.results = [np.asarray(r) for r in self.executable.run(self._on_host)]
@@ -120,7 +115,7 @@ class Ours:
         engine = cuda_engine(self.executable.engine.number)
         engine.kept.release()
         before = engine.device.room()[0]
-        del self.executable
+        del self.executable, self._compiled
         gc.collect()
         engine.kept.release()
         return engine.device.room()[0] - before, weights
@@ -137,13 +132,9 @@ class Ours:
         return float(start.elapsed_time(end)) / 1e3 / CALLS
 
     def steps(self) -> list[dict[str, Any]]:
-        """What each kernel takes, alone and again and again."""
-        plan = self.executable.plan
-        return [
-            {"label": s.label, "seconds": t, "flops": s.flops, "bytes": s.bytes, "what": s.instruction}
-            for s, t in zip(plan.steps, self.executable.time_steps(self._on_host))
-            if isinstance(s, Step)
-        ]
+        """What each kernel takes (`step_times`)."""
+        inputs = {p.name: x for p, x in zip(self.executable.plan.parameters, self._on_host)}
+        return [s for s in step_times(self._compiled, inputs) if s["kernel"]]
 
 
 def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path, one: bool) -> Calibration:
@@ -189,25 +180,6 @@ def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: st
         return float(start.elapsed_time(end)) / 1e3 / CALLS
 
     return seconds
-
-
-def table(steps: list[dict[str, Any]], kind: str, rate: float) -> list[str]:
-    """Kernels by name and work, those that take most of the time first, each beside its roof: the least time that its
-    bytes take at the copy's rate and its operations at the peak of the kind."""
-    groups: dict[tuple[str, int, int], list[float]] = {}
-    for step in steps:
-        groups.setdefault((step["label"], step["flops"], step["bytes"]), []).append(step["seconds"])
-    total = sum(step["seconds"] for step in steps)
-    peak = PEAKS[ROOFS.get(kind, kind)]
-    lines = []
-    for (label, flops, moved), times in sorted(groups.items(), key=lambda g: -sum(g[1]))[:SHOWN]:
-        mean = float(np.mean(times))
-        roof = max(flops / peak, moved / rate) / mean
-        lines.append(
-            f"    {len(times):3} x {1e6 * mean:8.1f} us {100 * sum(times) / total:5.1f}% {100 * roof:4.0f}% of the roof"
-            f" {flops / 1e6:9.1f} MF {moved / 1e6:8.2f} MB  {label}"
-        )
-    return lines
 
 
 class Job:

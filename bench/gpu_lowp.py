@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu_check import PEAKS, copy_rate
-from bench.gpu_inductor import Ours, exported, ranges, table
+from bench.gpu_check import copy_rate
+from bench.gpu_inductor import Ours, exported, ranges
+from bench.gpu_kernels import PEAKS, table
 from bench.gpu_tiles import CONVS, GEMMS
 from mgx_numba.codegen.gpu.contraction import wgmma
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES

@@ -1,6 +1,9 @@
-"""Products of a few rows have the values of float64, whatever follows them and wherever the operands lie."""
+"""Products of a few rows, and convolutions of a few images that a filter covers, have the values of float64, whatever
+follows them and wherever the operands lie."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
+from ..cpu.agreement import assert_agrees, reference
 from .programs import compiled, interpreter
 
 F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
@@ -62,7 +66,8 @@ def inputs_of(program: Program, seed: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("type", [F32, F16, BF16])
 @pytest.mark.parametrize(
-    ("batch", "rows", "columns", "depth"), [((), 1, 5, 16), ((2,), 3, 7, 264), ((), 4, 4, 512), ((), 2, 3, 2312)]
+    ("batch", "rows", "columns", "depth"),
+    [((), 1, 5, 16), ((2,), 3, 7, 264), ((), 4, 4, 512), ((), 2, 3, 2312), ((), 1, 5, 12), ((2,), 2, 3, 35)],
 )
 def test_products(type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, on: Engine) -> None:
     program = product(type, batch, rows, columns, depth)
@@ -84,10 +89,57 @@ def test_infinities_and_nan_stay_where_they_are(on: Engine) -> None:
         assert (np.isinf(got[1:, column]) == (signs > 0)).all()
 
 
-def test_what_has_no_whole_vectors_or_more_rows_is_refused() -> None:
-    for lens in ((1, 5, 12), (few_rows.MOST_ROWS + 1, 5, 16)):
-        labels = [step.label for step in compiled(product(F16, (), *lens), interpreter()).executable.plan.steps]  # type: ignore[union-attr]
-        assert not any("gemm_rows" in label for label in labels)
+def images(
+    type: Type, lens: tuple[int, ...], outputs: int, kernel: tuple[int, ...], groups: int = 1, **attributes: Any
+) -> Program:
+    """relu(convolution(x) + bias)."""
+    program = Program()
+    m = program.main
+    x = m.add_parameter("x", Shape(type, lens))
+    weights = np.random.default_rng(2).standard_normal((outputs, lens[1] // groups, *kernel)).astype(type.numpy)
+    bias = np.random.default_rng(3).standard_normal((outputs, *(1 for _ in kernel))).astype(type.numpy)
+    sums = m.add_instruction("convolution", [x, m.add_literal(weights)], group=groups, **attributes)
+    wide = m.add_instruction("multibroadcast", [m.add_literal(bias)], out_lens=sums.shape.lens)
+    m.add_return([m.add_instruction("relu", [m.add_instruction("add", [sums, wide])])])
+    return program
+
+
+@pytest.mark.parametrize(
+    ("type", "lens", "outputs", "kernel", "groups"),
+    [
+        (F16, (1, 20, 1, 1), 6, (1, 1), 1),
+        (F32, (3, 6, 1, 1), 5, (1, 1), 1),
+        (BF16, (2, 16, 1), 8, (1,), 4),
+        (F32, (2, 8, 2, 3), 5, (2, 3), 1),
+    ],
+)
+def test_images(
+    type: Type, lens: tuple[int, ...], outputs: int, kernel: tuple[int, ...], groups: int, on: Engine
+) -> None:
+    rank = len(kernel)
+    whole = {"padding": (0,) * rank, "stride": (1,) * rank, "dilation": (1,) * rank}
+    program = images(type, lens, outputs, kernel, groups, **whole)
+    made = compiled(program, on)
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert any("convolution_rows" in label for label in labels) and not any("filled" in label for label in labels)
+    inputs = inputs_of(program, rank)
+    assert_agrees(made.run(inputs), reference(program, inputs))
+
+
+def test_more_rows_and_filters_that_do_not_cover_images_are_refused() -> None:
+    one = {"padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)}
+    more = few_rows.MOST_ROWS + 1
+    programs = [
+        product(F16, (), more, 5, 16),
+        images(F16, (more, 16, 1, 1), 8, (1, 1), **one),
+        images(F16, (1, 16, 2, 1), 8, (1, 1), **one),
+        images(F16, (1, 16, 1, 1), 8, (1, 1), **{**one, "padding": (1, 0)}),
+        images(F16, (1, 16, 2, 1), 8, (2, 1), 2, **one),
+    ]
+    for program in programs:
+        labels = [step.label for step in compiled(program, interpreter()).executable.plan.steps]  # type: ignore[union-attr]
+        assert not any("_rows_" in label for label in labels)
 
 
 def test_loads_are_wide_and_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,12 @@ class Architecture:
         ISA, "griddepcontrol"."""
         return self.nvidia and self.capability >= (9, 0)
 
+    @property
+    def warpgroups(self) -> bool:
+        """Whether tensor cores take operands from a block's memory: PTX ISA, "wgmma.mma_async", which Hopper alone
+        has."""
+        return self.nvidia and self.capability == (9, 0) and self.name.endswith("a")
+
 
 _NVPTX, _AMDGCN = "nvptx64-nvidia-cuda", "amdgcn-amd-amdhsa"
 

@@ -65,6 +65,7 @@ class Capabilities:
         depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers where each result receives
             one tap.
+        prologues: whether what leads to the input of a convolution is best computed while that is read.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
     """
@@ -85,3 +86,4 @@ class Capabilities:
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
     depthwise_integers: bool = False
     scattered_integers: bool = False
+    prologues: bool = True

@@ -54,7 +54,8 @@ class FuseContraction(Pass):
                 self._note(ins, reason)
                 continue
             stored = _stored_operands(module, ins, order, can)
-            before = stored + [i for i in prologue_of(ins, order, self._note) if i not in stored]
+            leading = prologue_of(ins, order, self._note) if can is None or can.prologues else []
+            before = stored + [i for i in leading if i not in stored]
             refuses = pointwise_over(ins.shape.lens)
             if narrow:
                 refuses = _keeping_narrow(refuses)

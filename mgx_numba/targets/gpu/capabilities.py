@@ -56,8 +56,16 @@ def pass_options(options: TargetOptions) -> Options:
             float16_residuals=True,
             narrow_results=True,
             float8_products=_multiplies_float8(),
+            prologues=not _has_warpgroups(),
         ),
     )
+
+
+def _has_warpgroups() -> bool:
+    """Whether tensor cores take operands from a block's memory, where the copy engine brings them as they are: on an
+    H200 a launch before them that computes a prologue and they take half as long as others with that inside."""
+    arch = known_architecture()
+    return arch is not None and arch.warpgroups
 
 
 def _multiplies_float8() -> bool:

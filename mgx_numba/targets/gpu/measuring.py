@@ -11,7 +11,7 @@ import numpy as np
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
 from ...codegen.gpu.contraction.placed import PlacedRequest
 from ...codegen.gpu.contraction.solvers import own_candidates
-from ...codegen.gpu.contraction.tiled import packed_lens
+from ...codegen.gpu.contraction.weights import COLUMNS, ROWS, packed_lens
 from ...codegen.gpu.libraries.calls import described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
@@ -115,7 +115,7 @@ class DeviceBench:
             DeviceError: they are others.
         """
         if self._wanted is None:
-            plain = next(c for c in own_candidates(self._placed) if not c.solver.columns)
+            plain = next(c for c in own_candidates(self._placed) if c.solver.order == ROWS)
             self._wanted = self._results(plain, self._with_rows_of_weights())
         got, wanted = self._results(candidate, self._inputs), self._wanted
         finite = np.isfinite(wanted)
@@ -125,13 +125,13 @@ class DeviceBench:
             raise DeviceError(f"{candidate} computes something else than the kernels do")
 
     def _with_rows_of_weights(self) -> list[DeviceArray]:
-        """The inputs, with the first copy of a convolution's weights as `tiled.pack_weights` would make it."""
+        """The inputs, with the first copy of a convolution's weights in the order `weights.ROWS`."""
         problem = self._placed.problem
         if isinstance(problem, GemmProblem):
             return self._inputs
         number = next(k for k, p in enumerate(self._parameters) if p.name == "w0")
-        groups, taps, inputs, outputs = packed_lens(problem)
-        rows = _drawn(self._parameters[number]).reshape(groups, outputs, taps, inputs).transpose(0, 2, 3, 1)
+        columns = _drawn(self._parameters[number]).reshape(packed_lens(problem, COLUMNS))
+        rows = columns.transpose(np.argsort(COLUMNS))
         turned = to_device(self._engine, np.ascontiguousarray(rows).reshape(-1), "weights")
         return [turned if k == number else own for k, own in enumerate(self._inputs)]
 

@@ -11,7 +11,8 @@ from .placed import PlacedRequest
 from .wgmma_tiles import LATENCY, READING, multiprocessors
 
 __all__ = [
-    "BANDWIDTH", "BEGINNING", "CLOCK", "LAUNCH", "BlockWork", "not_below_memory", "reading_seconds", "tiles_seconds",
+    "BANDWIDTH", "BEGINNING", "CLOCK", "LAUNCH", "BlockWork", "near_seconds", "not_below_memory", "reading_seconds",
+    "tiles_seconds",
 ]  # fmt: skip
 
 CLOCK = 1.755e9
@@ -30,6 +31,8 @@ LAUNCH = 2800
 """A launch besides another one."""
 ADDING = 3000.0
 """Bytes of parts of sums that all of the device writes and reads a cycle."""
+NEAR = 128
+"""Bytes a cycle that come to a multiprocessor's threads from its first-level cache, by definition of Hopper's."""
 GATHERING = 1.7
 """Times as long as a product's that a convolution's slices take whose places threads compute: the median of 60 tiles of
 tensor cores and multiply-adds on an H200 (1.4 to 1.9)."""
@@ -91,3 +94,9 @@ def reading_seconds(placed: PlacedRequest, blocks: int) -> float:
     busy = min(blocks, multiprocessors())
     moved = least_bytes(placed.problem)
     return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK
+
+
+def near_seconds(placed: PlacedRequest, loaded: int) -> float:
+    """Of a kernel whose threads load so many bytes, most of them from the first-level caches."""
+    near = loaded / (multiprocessors() * NEAR * CLOCK)
+    return max(least_bytes(placed.problem) / BANDWIDTH, near) + ROWS_BEGINNING / CLOCK

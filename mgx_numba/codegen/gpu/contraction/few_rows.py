@@ -1,4 +1,5 @@
-"""Products of a few rows, as a decoder's steps are: a warp reads a column of the right operand for all of them.
+"""Products of a few rows, as a decoder's steps are, or of a few images that a filter covers: a warp reads a column of
+the right operand for all of them.
 
 What takes the time is bringing that operand, once. Each lane has several vectors of its column on their way, the first
 ones before the launches before are done if the operand is constant. It multiplies them with the same positions of the
@@ -7,14 +8,17 @@ rows, and the lanes' sums are joined by shuffles, always in one order.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
+from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
-from ...problems.gemm import GemmProblem
+from ...problems.gemm import GemmProblem, packed_strides
 from ...tuning.request import least_bytes
 from ..architecture import WARP
 from ..kernel import gpu_grid, gpu_kernel
-from .operands import ProductOperands
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
@@ -30,24 +34,72 @@ MOST_AHEAD = 8
 share of the bandwidth times the latency of memory."""
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """A contraction as products of rows with contiguous columns.
+
+    Attributes:
+        rows: of the left operand.
+        row_step, column_step: elements from one row of it to the next, and from one column of the right operand.
+        lanes: elements of the widest vectors of both, up to `VECTOR_BYTES`, of which the sum has whole ones.
+    """
+
+    rows: int
+    row_step: int
+    column_step: int
+    lanes: int
+
+
 def few_rows_refusal(placed: PlacedRequest) -> str:
     """Why these kernels do not compute a contraction; empty if they do."""
-    problem = placed.request.problem
-    if not isinstance(problem, GemmProblem):
-        return "it is a convolution"
+    found = _rows_of(placed.problem)
+    return found if isinstance(found, str) else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _rows_of(problem: GemmProblem | ConvProblem) -> _Rows | str:
+    """The rows and columns of a contraction, or why these kernels do not compute it."""
     if problem.types.uniform not in TYPES:
         return f"no kernel of few rows is for {problem.types}"
-    if problem.m > MOST_ROWS:
-        return f"more than {MOST_ROWS} rows"
     if problem.prologue is not None:
         return "the left operand has a prologue"
-    rank, lanes = len(problem.batch), VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    return _of_product(problem) if isinstance(problem, GemmProblem) else _of_images(problem)
+
+
+def _of_product(problem: GemmProblem) -> _Rows | str:
+    if problem.m > MOST_ROWS:
+        return f"more than {MOST_ROWS} rows"
+    rank = len(problem.batch)
     left, right = problem.a_strides, problem.b_strides
-    if problem.k % lanes or left[-1] != 1 or any(s % lanes for s in left[:-1]):
-        return "the left operand's rows are no whole vectors"
-    if right[rank] != 1 or any(s % lanes for s in (*right[:rank], right[-1])):
-        return "the right operand's columns are no whole vectors"
-    return ""
+    if left[-1] != 1:
+        return "the left operand's rows are not contiguous"
+    if right[rank] != 1:
+        return "the right operand's columns are not contiguous"
+    lanes = _lanes(problem, problem.k, *left[:-1], *right[:rank], right[-1])
+    return _Rows(problem.m, left[rank], right[-1], lanes)
+
+
+def _of_images(problem: ConvProblem) -> _Rows | str:
+    """Of a convolution whose filter covers its images: each is a row."""
+    if problem.batch > MOST_ROWS:
+        return f"more than {MOST_ROWS} images"
+    pads = (*problem.pads_begin, *problem.pads_end)
+    spread = any(d != 1 and n != 1 for d, n in zip(problem.dilation, problem.kernel))
+    if problem.transposed or any(pads) or problem.kernel != problem.in_lens or spread:
+        return "its filter does not cover the images"
+    places = zip(problem.in_lens, problem.x_strides[1:], packed_strides((*problem.in_lens, problem.in_channels)))
+    if any(n != 1 and own != packed for n, own, packed in places) or (problem.groups > 1 and problem.taps > 1):
+        return "what a filter covers is not contiguous"
+    depth = problem.taps * problem.group_in
+    image = problem.x_strides[0] if problem.batch > 1 else 0
+    return _Rows(problem.batch, image, depth, _lanes(problem, depth, image, depth))
+
+
+def _lanes(problem: GemmProblem | ConvProblem, *lens: int) -> int:
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    while any(n % lanes for n in lens):
+        lanes //= 2
+    return lanes
 
 
 def few_rows_solution(placed: PlacedRequest) -> Solution:
@@ -60,7 +112,8 @@ def few_rows_solution(placed: PlacedRequest) -> Solution:
     request = placed.request
     lines, values = text.lines(), text.arguments.values
     work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
-    kernel = gpu_kernel(f"gemm_rows_{request.problem.types.out}{work}_kernel", lines, WARP * WARPS, len(values))
+    kind = "gemm" if isinstance(request.problem, GemmProblem) else "convolution"
+    kernel = gpu_kernel(f"{kind}_rows_{request.problem.types.out}{work}_kernel", lines, WARP * WARPS, len(values))
     grid = gpu_grid(-(-text.operands.columns // WARPS), WARP * WARPS, text.operands.planes)
     return Solution((Launch(kernel, values, grid, request.problem.flops, least_bytes(request.problem)),))
 
@@ -73,24 +126,21 @@ class _FewRowsText(ContractionText):
         exact, once: whether columns are whole such groups, and one of them at most.
     """
 
-    operands: ProductOperands
-
     def __init__(self, placed: PlacedRequest) -> None:
         super().__init__(placed)
-        problem = self.request.problem
-        assert isinstance(problem, GemmProblem)
-        self.problem = problem
-        rank = len(problem.batch)
-        self.lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
-        turns = -(-problem.k // (WARP * self.lanes))
+        found = _rows_of(self.request.problem)
+        assert isinstance(found, _Rows)
+        self.rows, self.lanes = found.rows, found.lanes
+        depth = self.operands.depth
+        turns = -(-depth // (WARP * self.lanes))
         self.once = turns <= MOST_AHEAD
         self.ahead = -(-turns // -(-turns // MOST_AHEAD))
-        self.exact = problem.k % (WARP * self.lanes * self.ahead) == 0
-        self.arguments.integers(row_step=problem.a_strides[rank], column_step=problem.b_strides[-1])
+        self.exact = depth % (WARP * self.lanes * self.ahead) == 0
+        self.arguments.integers(row_step=found.row_step, column_step=found.column_step)
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
-        buffer, lanes, rows = CodeBuffer(), self.lanes, self.problem.m
+        buffer, lanes, rows = CodeBuffer(), self.lanes, self.rows
         self._begin_plane(buffer)
         for line in (
             "warp = idiv(thread, 32)",
@@ -125,14 +175,15 @@ class _FewRowsText(ContractionText):
     def _load(self, buffer: CodeBuffer, base: str, name: str) -> None:
         """Emit the loads of the lane's vectors from position ``k`` on, as ``<name>0`` and so on; from an inexact end
         the last ones."""
+        load = "load_aligned" if self.lanes > 1 else "load"
         for j in range(self.ahead):
             place = f"k + {WARP * self.lanes * j}" if j else "k"
             place = place if self.exact and (self.once or name != "column") else f"imin({place}, depth - {self.lanes})"
-            buffer.line(f"{name}{j} = load_aligned({base}, {place}, {self.lanes})")
+            buffer.line(f"{name}{j} = {load}({base}, {place}, {self.lanes})")
 
     def _add(self, buffer: CodeBuffer) -> None:
         """Emit the products of the lane's vectors of the column; those after them are asked for before."""
-        rows = range(self.problem.m)
+        rows = range(self.rows)
         for i in rows:
             self._load(buffer, f"r_row{i}", f"row{i}_")
         names = ["column", *(f"row{i}_" for i in rows)]

@@ -17,7 +17,7 @@ __all__ = ["matrices_of"]
 
 def matrices_of(problem: GemmProblem | ConvProblem, added: Sequence[int] = ()) -> Matrices:
     """The matrices of a product, or of a convolution whose filter is one pixel and whose weights are as
-    `ring.pack_columns` makes them; ``added`` are the strides of what is added to it, as of the result.
+    in the order `weights.COLUMNS`; ``added`` are the strides of what is added to it, as of the result.
 
     Raises:
         UnsupportedError: it is no such contraction, or its operands lie otherwise; the message says how.

@@ -19,6 +19,7 @@ from ..units import TENSOR_CORES
 from .cost import BANDWIDTH, BEGINNING, CLOCK
 from .placed import PlacedRequest
 from .text import ACCUMULATORS
+from .weights import COLUMNS
 from .wgmma_tiles import multiprocessors
 
 __all__ = ["LibrarySolver", "call_of", "sums_dtype"]
@@ -37,7 +38,7 @@ class LibrarySolver:
     """
 
     name: str
-    columns = True
+    order = COLUMNS
     library: Callable[[], Any]
 
     def asked(self, placed: PlacedRequest) -> Any:

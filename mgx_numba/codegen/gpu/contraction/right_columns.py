@@ -254,7 +254,7 @@ def _clipped(value: str, most: float) -> str:
 
 
 def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedColumns:
-    """The right operand of a contraction in slices; of a convolution ``w`` is as `ring.pack_columns` makes it.
+    """The right operand of a contraction in slices; weights of a convolution lie in the order `weights.COLUMNS`.
 
     Halves of constants that may be stored in any order are stored, if their columns are whole slices.
     """

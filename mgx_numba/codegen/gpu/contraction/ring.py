@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
@@ -29,7 +27,7 @@ from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
 __all__ = [
-    "LEAST_SLICES", "RingForm", "RingText", "RingTile", "pack_columns", "ring_form", "ring_refusal", "ring_solution",
+    "LEAST_SLICES", "RingForm", "RingText", "RingTile", "ring_form", "ring_refusal", "ring_solution",
     "slices_of",
 ]  # fmt: skip
 
@@ -123,17 +121,9 @@ def ring_refusal(placed: PlacedRequest) -> str:
     return ""
 
 
-def pack_columns(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-    """Weights of `ConvProblem.weight_lens` as (groups, output channels of a group, taps, input channels); a view of
-    them where their memory allows it."""
-    groups, taps, inputs, outputs = problem.groups, problem.taps, problem.group_in, problem.group_out
-    if problem.transposed:
-        return weights.reshape(groups, inputs, outputs, taps).transpose(0, 2, 3, 1)
-    return weights.reshape(groups, outputs, inputs, taps).transpose(0, 1, 3, 2)
-
-
 def ring_solution(text: RingText, how: str) -> Solution:
-    """The launches of a contraction; of a convolution ``w`` is as `pack_columns` makes it. ``how`` is for readers.
+    """The launches of a contraction; weights of a convolution lie in the order `weights.COLUMNS`. ``how`` is for
+    readers.
 
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.

@@ -15,7 +15,8 @@ from ...tuning.request import Candidate, Estimate
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from . import nbits, nbits_cores, tiled
-from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, not_below_memory, reading_seconds, tiles_seconds
+from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
+from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
 from .library_solvers import LIBRARIES
@@ -25,6 +26,7 @@ from .placed import PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_form, ring_solution, slices_of
 from .tensor import TensorText, tensor_refusal
+from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_solution, wgmma_tiles
 from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
 from .wgmma_parts import parts_solution, parts_tiles
@@ -45,11 +47,11 @@ class GpuSolver(Protocol):
 
     Attributes:
         name: as tuning records have it.
-        columns: whether weights of convolutions are as `ring.pack_columns` makes them, else as `tiled.pack_weights`.
+        order: in which weights of convolutions lie.
     """
 
     name: str
-    columns: bool
+    order: WeightOrder
 
     def refusal(self, placed: PlacedRequest) -> str:
         """Why it does not compute a contraction; empty if it does."""
@@ -100,7 +102,7 @@ class FewBits:
     """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
 
     name = "nbits"
-    columns = True
+    order = COLUMNS
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -145,7 +147,7 @@ class FewRows:
     """A warp for each column of a few rows (`few_rows`)."""
 
     name = "few_rows"
-    columns = True
+    order = COLUMNS
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -165,11 +167,34 @@ class FewRows:
         return few_rows_solution(placed)
 
 
+class Depthwise:
+    """Vectors of channels of convolutions in which each channel is a group (`depthwise`)."""
+
+    name = "depthwise"
+    order = CHANNELS
+
+    def refusal(self, placed: PlacedRequest) -> str:
+        """See `GpuSolver.refusal`."""
+        return depthwise_refusal(placed)
+
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return depthwise_tilings(placed)
+
+    def estimate(self, placed: PlacedRequest, tiling: PixelTiling | None = None) -> float:
+        """See `GpuSolver.estimate`."""
+        return near_seconds(placed, loads(placed, tiling or chosen_pixels(placed)))
+
+    def plan(self, placed: PlacedRequest, tiling: PixelTiling | None = None) -> Solution:
+        """See `GpuSolver.plan`."""
+        return depthwise_solution(placed, tiling or chosen_pixels(placed))
+
+
 class Warpgroups:
     """Tensor cores of warpgroups (`wgmma`)."""
 
     name = "warpgroup"
-    columns = True
+    order = COLUMNS
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -193,7 +218,7 @@ class WarpgroupParts:
     """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
-    columns = True
+    order = COLUMNS
 
     def refusal(self, placed: PlacedRequest) -> str:
         """See `GpuSolver.refusal`."""
@@ -229,7 +254,7 @@ class _OfRing:
     """What solvers whose operands come to a ring have in common."""
 
     name: str
-    columns = True
+    order = COLUMNS
 
     def text(self) -> type[RingText]:
         """What writes the text."""
@@ -321,7 +346,7 @@ class Tiles:
     """Ordinary arithmetic on single elements (`tiled`), which computes everything."""
 
     name = "tiled"
-    columns = False
+    order = ROWS
     products = 40.0
     """Of the 128 that a multiprocessor of an H200 could do; float64 takes twice as long."""
 
@@ -349,6 +374,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     FewBits(),
     FewBitsOnCores(),
     FewRows(),
+    Depthwise(),
     Warpgroups(),
     WarpgroupParts(),
     TensorCores(),

@@ -7,11 +7,8 @@ numbers of the accumulator's type, and each thread adds the products for four ro
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
-from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..kernel import gpu_grid, gpu_kernel
@@ -19,7 +16,7 @@ from .operands import Extent
 from .placed import PlacedRequest
 from .text import ContractionText
 
-__all__ = ["SIDES", "chosen_side", "pack_weights", "packed_lens", "tiled_solution"]
+__all__ = ["SIDES", "chosen_side", "tiled_solution"]
 
 OWN = 4
 """Rows and columns of a thread."""
@@ -31,22 +28,6 @@ SIDES = LARGE, SMALL = 64, 32
 """Rows and columns of a tile; the smaller one where the larger ones would leave multiprocessors without work."""
 FEW_TILES = 128
 """Tiles below which smaller ones are taken: about as many as a large device has multiprocessors."""
-
-
-def packed_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
-    """Lengths of the weights as the kernel reads them: of a convolution (groups, taps, input channels of a group,
-    output channels of a group); empty for a product, whose right operand is read as it lies."""
-    if isinstance(problem, GemmProblem):
-        return ()
-    return (problem.groups, problem.taps, problem.group_in, problem.group_out)
-
-
-def pack_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-    """Weights of `ConvProblem.weight_lens` in the order of `packed_lens`; a view where their memory allows it."""
-    groups, taps, inputs, outputs = packed_lens(problem)
-    if problem.transposed:
-        return weights.reshape(groups, inputs, outputs, taps).transpose(0, 3, 1, 2)
-    return weights.reshape(groups, outputs, inputs, taps).transpose(0, 3, 2, 1)
 
 
 def chosen_side(placed: PlacedRequest) -> int:

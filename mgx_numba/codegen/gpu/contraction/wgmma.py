@@ -54,8 +54,8 @@ NEIGHBOURS = 8
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it, and
-    where `PlacedRequest.any_order` allows it in the order of `Solution.turns`.
+    """The launches of a contraction that is not refused; weights of a convolution lie in the order
+    `weights.COLUMNS`, and where `PlacedRequest.any_order` allows it in the order of `Solution.turns`.
 
     ``tile`` and ``splits`` are chosen if they are not given.
 

@@ -24,8 +24,6 @@ __all__ = [
     "windows_of",
 ]
 
-TARGET = "sm_90a"
-"""The only architecture with these instructions."""
 TURNED_BYTES = 2
 """Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2
@@ -65,7 +63,7 @@ def _refusal(placed: PlacedRequest) -> str:
     arch = known_architecture()
     if arch is None:
         return "the architecture is not known"
-    if arch.name != TARGET:
+    if not arch.warpgroups:
         return f"{arch.name} has no products of warpgroups"
     product = product_of(problem.types)
     if product is None:

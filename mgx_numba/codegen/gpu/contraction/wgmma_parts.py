@@ -30,8 +30,8 @@ __all__ = ["parts_solution", "parts_tiles"]
 
 
 def parts_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that `parts_refusal` lets pass; of a convolution ``w`` is as `pack_columns` makes
-    it, of either as `Solution.halves` and `Solution.turns` say.
+    """The launches of a contraction that `parts_refusal` lets pass; weights of a convolution lie in
+    the order `weights.COLUMNS`, all right operands as `Solution.halves` and `Solution.turns` say.
 
     ``tile`` and ``splits`` are chosen if they are not given.
 

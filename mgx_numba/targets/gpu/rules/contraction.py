@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -10,14 +9,14 @@ from math import gcd, prod
 import numpy as np
 
 from ....codegen.body import ScalarBody
+from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.right_columns import in_halves
-from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.solvers import LIBRARIES, in_vectors, own_candidates
-from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
+from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
@@ -107,11 +106,11 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        columns = chosen.solver.columns
+        order = chosen.solver.order
         if constant:
-            operands["w"] = low.derived(what.right, partial(_packed, low, problem, columns, filled, solution))
+            operands["w"] = low.derived(what.right, partial(_packed, low, problem, order, filled, solution))
         else:
-            operands["w"] = _repacked(low, ins, problem, columns, operands["w"])
+            operands["w"] = _repacked(low, ins, problem, order, operands["w"])
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution))
     if solution.scratch:
@@ -186,12 +185,15 @@ def _with_blocks(
 
 def _images_of(low: Lowering, problem: ConvProblem) -> FilledImages | None:
     """The images that a convolution should be computed from instead of its own; None if there are none for which
-    kernels take vectors."""
-    for filled in filled_images(problem):
-        request = Request(filled.problem, Epilogue(), (), 1, False)
-        if in_vectors(PlacedRequest(request, precision=low.options.precision, first_channel=filled.first_channel)):
-            return filled
-    return None
+    kernels take vectors, or if it is a few rows of a product."""
+
+    def placed(problem: ConvProblem, first_channel: int = 0) -> PlacedRequest:
+        request = Request(problem, Epilogue(), (), 1, False)
+        return PlacedRequest(request, precision=low.options.precision, first_channel=first_channel)
+
+    if not few_rows_refusal(placed(problem)):
+        return None
+    return next((f for f in filled_images(problem) if in_vectors(placed(f.problem, f.first_channel))), None)
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
@@ -260,36 +262,30 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
 def _packed(
     low: Lowering,
     problem: ConvProblem,
-    columns: bool,
+    order: WeightOrder,
     filled: FilledImages | None,
     solution: Solution,
     weights: np.ndarray,
 ) -> View:
     """Constant weights in the order that kernels read, output channels as a solution wants them."""
     images = filled and (filled.channels, filled.block, filled.folded)
-    how = (columns, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
+    how = (order, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
 
     def made() -> np.ndarray:
-        packed = _pack(columns)(problem, filled.weights(weights) if filled else weights)
+        packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
         return _in_order(packed, 1, solution)
 
     return low.packed_constant(weights, how, made)
 
 
-def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View) -> View:
+def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: WeightOrder, view: View) -> View:
     """Weights that are not constant in the order that kernels read: they are copied in every run."""
-    pack = partial(_pack(columns), problem)
-    groups, taps, inputs, outputs = packed_lens(problem)
-    lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
+    pack = partial(pack_weights, problem, order)
     packed = view.aliased(pack)
     if packed is None:
         packed = low.materialized(view, row_major_strides(view.lens), ins).aliased(pack)
     assert packed is not None
-    return low.materialized(packed, row_major_strides(lens), ins)
-
-
-def _pack(columns: bool) -> Callable[[ConvProblem, np.ndarray], np.ndarray]:
-    return pack_columns if columns else pack_weights
+    return low.materialized(packed, row_major_strides(packed_lens(problem, order)), ins)
 
 
 _HERE = Contractions(_refused, _check, _launch, any_order=True)
