@@ -2,7 +2,7 @@
 
     python -m bench.gpu_attention [float16] [medium] [high] [--tiles TILES]
 
-Tiles of float16 that are measured besides the one that is chosen are written as 2x64s3b1: warpgroups, keys, stages,
+Tiles of warpgroups that are measured besides the one that is chosen are written as 2x64s3b1: warpgroups, keys, stages,
 blocks of a multiprocessor.
 """
 
@@ -20,7 +20,8 @@ import numpy as np
 
 from bench.gpu_tiles import Runner, torch_seconds
 from mgx_numba.codegen.gpu.attention.flash import attention_solution
-from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
+from mgx_numba.codegen.gpu.attention.warpgroup_parts import fits_parts
+from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile, fits_warpgroups
 from mgx_numba.codegen.launch import Grid, Solution
 from mgx_numba.codegen.problems.attention import AttentionProblem
 from mgx_numba.codegen.problems.gemm import packed_strides
@@ -33,7 +34,7 @@ CASES = (
     (2, 8, 8, 256, 256, 160, False), (2, 8, 8, 4096, 77, 40, False),
 )  # fmt: skip
 """Batch, heads, key heads, queries, keys, features, causal."""
-KINDS = {"float16": (CASES, 2e-3), "medium": (CASES[:4], 4e-3), "high": (CASES[:4], 1e-5)}
+KINDS = {"float16": (CASES, 2e-3), "medium": (CASES[:4], 4e-3), "high": (CASES[:4] + CASES[7:], 1e-5)}
 """Element type, or precision of float32, with its cases and the error that is right."""
 SHARED_BYTES = 227 << 10
 WORKERS = 14
@@ -51,11 +52,16 @@ def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
     )  # fmt: skip
 
 
+def by_warpgroups(problem: AttentionProblem, kind: str) -> bool:
+    """Whether a kernel with tiles computes a problem on the device."""
+    return fits_warpgroups(problem) or fits_parts(problem, kind)
+
+
 def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> Iterator[tuple[str, Solution]]:
     """The launches that are chosen, and those with other tiles that fit a multiprocessor."""
     problem = problem_of(kind, case)
     yield "chosen", attention_solution(problem, kind, pairs=True)
-    for tile in tiles if kind == "float16" and case[3] > 1 else []:
+    for tile in tiles if by_warpgroups(problem, kind) else []:
         solution = attention_solution(problem, kind, pairs=True, tile=tile)
         geometry = solution.launches[0].geometry
         assert isinstance(geometry, Grid)

@@ -87,6 +87,10 @@ Clusters of blocks (sm_90 and above; `lang.clusters`), of as many blocks along a
                                          barrier b there
 
 Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
+    operand_store(p, row, piece, v)      v, of 16 bytes, as a piece (0 to 7) of a row of an operand at p, which lies as
+                                         boxes of rows of 128 bytes do (`lang.operand_stores`)
+    operand_fence()                      what this thread has stored so may be multiplied by those who wait for what it
+                                         arrives at after this
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
     wgmma_<product>(sums, a, b, TURNED, STEPS)
@@ -106,6 +110,7 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     add_sums(sums, more)                 each sum and another one; in float32
     finite_sums(sums)                    int32: 1 if all sums of this thread are finite, else 0
     scale_sums(sums, x, y)               a thread's sums of its first row times x, those of its second one times y
+    fma_sums(sums, x, y, more)           the same, and another one added to each, rounded once; in float32
     sums_row(sums, ROW, PART, LANES)     LANES (2, 4, 8, 16) neighbouring sums of the thread's first or second row, of
                                          piece PART of 4 LANES columns; for thread q of four from column q LANES on,
                                          of 4 lanes from 8 (q % 2) + 4 (q // 2) on; all 32 threads of a warp call it
@@ -156,6 +161,7 @@ from .lang import (
     faults,
     matrix_cores,
     mbarriers,
+    operand_stores,
     pipelines,
     quick,
     remainders,
@@ -173,6 +179,7 @@ from .lang.double import *
 from .lang.faults import *
 from .lang.matrix_cores import *
 from .lang.mbarriers import *
+from .lang.operand_stores import *
 from .lang.pipelines import *
 from .lang.quick import *
 from .lang.remainders import *
@@ -183,7 +190,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, codes, faults, matrix_cores, mbarriers, memory, pipelines, quick, reduce,
-    remainders, rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, codes, faults, matrix_cores, mbarriers, memory, operand_stores, pipelines,
+    quick, reduce, remainders, rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -17,6 +17,7 @@ from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
 from .parts import join_parts
 from .text import AttentionText
+from .warpgroup_parts import WarpgroupPartsText, fits_parts
 from .warpgroups import AttentionTile, WarpgroupAttentionText, fits_warpgroups
 
 __all__ = ["attention_refusal", "attention_solution"]
@@ -87,9 +88,11 @@ def attention_solution(
     ``pairs``: the result begins at a multiple of two elements. ``tile``: that of warpgroups, chosen if it is not given.
     """
     problem = problem.with_grouped_rows()
-    text: _FlashText | WarpgroupAttentionText
+    text: _FlashText | WarpgroupAttentionText | WarpgroupPartsText
     if fits_warpgroups(problem):
         text, how = WarpgroupAttentionText(problem, pairs, tile), "_warpgroup"
+    elif fits_parts(problem, precision):
+        text, how = WarpgroupPartsText(problem, pairs, tile), "_warpgroup_parts"
     else:
         text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values

@@ -27,6 +27,8 @@ MOST_BARRIERS = 64
 """Barriers of a cluster that clocks have entries for."""
 ROW = 128
 """Bytes of a row of a box, and of the sum that one call multiplies."""
+PIECE = 16
+"""Bytes of a row that one thread stores."""
 STEP_BYTES = 32
 """Bytes of the sum that one instruction of it multiplies."""
 _STALE = 0xFF
@@ -79,6 +81,17 @@ class _Products:
     complete: int = 0
 
 
+@dataclass
+class _Stored:
+    """Pieces of operands that threads have stored, by number: which thread, at which time of its clock, 0 for none, and
+    whether it has made a fence since."""
+
+    allocation: Allocation
+    thread: np.ndarray
+    time: np.ndarray
+    fenced: np.ndarray
+
+
 class BlockAsync:
     """Barriers, copies on the way, products on the way, and clocks of the blocks of a cluster, whose threads are
     numbered through."""
@@ -92,6 +105,7 @@ class BlockAsync:
         self._landings: list[_Landing] = []
         self._readings: list[_Reading] = []
         self._products: dict[int, _Products] = {}
+        self._stored: dict[int, _Stored] = {}
 
     def meet(self, threads: range) -> None:
         """These threads have waited for each other."""
@@ -180,7 +194,7 @@ class BlockAsync:
             raise KernelFault(
                 f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
             )
-        self._check_write(to.allocation, start, stop, thread)
+        self._check_write(to.allocation, start, stop, thread, "loads a box over")
         rows = np.arange(start, stop).reshape(-1, ROW)
         to.allocation.data[start:stop] = _STALE
         to.allocation.data[_swizzled(rows[:, : data.shape[1]])] = data
@@ -193,11 +207,11 @@ class BlockAsync:
         barrier.bytes -= data.size
         self._complete(barrier)
 
-    def _check_write(self, allocation: Allocation, start: int, stop: int, thread: int) -> None:
+    def _check_write(self, allocation: Allocation, start: int, stop: int, thread: int, does: str) -> None:
         clock = self._clocks[thread]
         for landing in self._landings:
             if _meets(landing, allocation, start, stop) and clock[landing.entry] < landing.phase:
-                raise KernelFault(f"loads a box over bytes {start} to {stop}, to which another one is on the way")
+                raise KernelFault(f"{does} bytes {start} to {stop}, to which another box is on the way")
         kept = []
         for reading in self._readings:
             if not _meets(reading, allocation, start, stop):
@@ -206,7 +220,7 @@ class BlockAsync:
             known = clock[reading.first : reading.first + WARPGROUP]
             if reading.done is None or not (known >= reading.done).any():
                 raise KernelFault(
-                    f"loads a box over bytes {start} to {stop} of {allocation.name}, which warpgroup "
+                    f"{does} bytes {start} to {stop} of {allocation.name}, which warpgroup "
                     f"{reading.first // WARPGROUP} may still be reading"
                 )
         self._readings = kept
@@ -236,6 +250,42 @@ class BlockAsync:
         thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
         return bool(self._clocks[thread, entry] >= phase)
 
+    # Operands that threads store
+
+    def store(self, to: Place, row: int, piece: int, value: np.ndarray, thread: int) -> None:
+        """``operand_store``."""
+        start = to.start + int(row) * ROW + int(piece) * PIECE
+        if to.start % (8 * ROW):
+            raise KernelFault(f"an operand begins at byte {to.start} of {to.allocation.name}, no multiple of 1024")
+        if not 0 <= piece < ROW // PIECE or row < 0 or start + PIECE > to.allocation.data.size:
+            raise KernelFault(f"there is no piece {piece} of row {row} from byte {to.start} of {to.allocation.name} on")
+        self._check_write(to.allocation, start, start + PIECE, thread, "stores")
+        count = to.allocation.data.size // PIECE
+        made = _Stored(to.allocation, np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, bool))
+        own, at = self._stored.setdefault(id(to.allocation), made), start // PIECE
+        if own.time[at] > self._clocks[thread, own.thread[at]]:
+            raise KernelFault(f"stores bytes {start} to {start + PIECE}, which thread {own.thread[at]} may be storing")
+        own.thread[at], own.time[at], own.fenced[at] = thread, self._clocks[thread, thread], False
+        bytes = np.ascontiguousarray(value, to.dtype).view(np.uint8)
+        to.allocation.data[_swizzled(np.arange(start, start + PIECE))] = bytes
+
+    def fence(self, thread: int) -> None:
+        """``operand_fence``."""
+        for own in self._stored.values():
+            own.fenced |= own.thread == thread
+
+    def _read_stored(self, allocation: Allocation, start: int, stop: int, clock: np.ndarray) -> np.ndarray | None:
+        """Which bytes threads have stored, all known to who multiplies; None if there are none."""
+        own = self._stored.get(id(allocation))
+        part = slice(start // PIECE, stop // PIECE)
+        if own is None or not (there := own.time[part] > 0).any():
+            return None
+        unknown = there & (~own.fenced[part] | (clock[own.thread[part]] < own.time[part]))
+        if unknown.any():
+            thread = own.thread[part][int(np.argmax(unknown))]
+            raise KernelFault(f"multiplies bytes {start} to {stop}, which thread {thread} may be storing")
+        return np.repeat(there, PIECE)
+
     # Products
 
     def multiply(
@@ -256,8 +306,10 @@ class BlockAsync:
         return added_products(sums, a[:, :used], right), own.complete + len(own.committed) + 1
 
     def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        start, stop = p.start, p.start + offsets.size
-        if p.dtype != dtype or start % (8 * ROW) or stop > p.allocation.data.size:
+        step = p.start % (8 * ROW)  # of the first row
+        start = p.start - step
+        stop = start + offsets.size
+        if p.dtype != dtype or step % STEP_BYTES or step >= ROW or stop > p.allocation.data.size:
             raise KernelFault(f"no operand of {dtype} is at byte {start} of {p.allocation.name}")
         clock = self._clocks[first]
         covered = np.zeros(offsets.size, bool)
@@ -266,12 +318,19 @@ class BlockAsync:
                 if clock[landing.entry] < landing.phase:
                     raise KernelFault(f"multiplies bytes {start} to {stop}, to which a box is still on the way")
                 covered[max(landing.start - start, 0) : landing.stop - start] = True
-        if not covered.all():
+        stored = self._read_stored(p.allocation, start, stop, clock)
+        if stored is None and not covered.all():
             raise KernelFault(f"multiplies bytes {start} to {stop} of {p.allocation.name}, to which no box has come")
         reading = _Reading(p.allocation, start, stop, first)
         self._readings.append(reading)
         self._products.setdefault(first, _Products()).current.append(reading)
-        found = p.allocation.data[_swizzled(start + offsets)].view(dtype)
+        bytes = p.allocation.data[_swizzled(start + offsets)]
+        if stored is not None:
+            bytes[~(stored | covered)] = _STALE
+        if step:
+            rows = bytes.reshape(-1, ROW)
+            bytes = np.concatenate([rows[:, step:], np.full((len(rows), step), _STALE, np.uint8)], axis=1).reshape(-1)
+        found = bytes.view(dtype)
         if dtype == np.float32:
             found = kept_by_tf32(found)
         return found

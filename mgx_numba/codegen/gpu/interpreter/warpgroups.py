@@ -19,6 +19,7 @@ __all__ = [
     "HeldSums",
     "add_sums",
     "finite_sums",
+    "fma_sums",
     "scale_sums",
     "sums_in_turns",
     "sums_part",
@@ -56,6 +57,13 @@ def sums_part(sums: HeldSums, part: int) -> np.ndarray:
 def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
     """See the vocabulary."""
     return HeldSums(_ready(sums) * np.tile(np.array([x, x, y, y]), sums.numbers.size // 4))
+
+
+def fma_sums(sums: HeldSums, x: np.float32, y: np.float32, more: HeldSums) -> HeldSums:
+    """See the vocabulary."""
+    factors = np.tile(np.array([x, x, y, y], np.float64), sums.numbers.size // 4)  # whose products are exact
+    with np.errstate(all="ignore"):
+        return HeldSums((_ready(sums) * factors + _ready(more)).astype(np.float32))
 
 
 def add_sums(sums: HeldSums, more: HeldSums) -> HeldSums:

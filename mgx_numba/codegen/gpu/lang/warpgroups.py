@@ -25,8 +25,8 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "add_sums", "finite_sums", "scale_sums", "sums_in_turns", "sums_part", "sums_row", "wgmma_commit",
-    "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
+    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "scale_sums", "sums_in_turns", "sums_part", "sums_row",
+    "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -376,6 +376,21 @@ def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
     return held(held, x, y), lower
 
 
+def _fused(sums: types.Type, x: types.Type, y: types.Type, more: types.Type) -> Any:
+    held = _expect_sums("fma_sums", sums)
+    if (held.dtype, x, y, more) != ("float32", types.float32, types.float32, held):
+        raise TypingError(f"fma_sums: expected float32 sums twice and two float32, got {sums}, {x}, {y} and {more}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        result = values[0]
+        for k, (number, other) in enumerate(zip(_members(builder, values[0]), _members(builder, values[3]))):
+            made = call(builder, "llvm.fma.f32", _F32, [number, values[1 + k // 2 % 2], other])
+            result = builder.insert_value(result, made, k)
+        return result
+
+    return held(held, x, y, more), lower
+
+
 wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero_int32", "int32")
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
@@ -384,6 +399,7 @@ wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
 sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 scale_sums = make_intrinsic("scale_sums", _scale, 3)
+fma_sums = make_intrinsic("fma_sums", _fused, 4)
 add_sums = make_intrinsic("add_sums", _add, 2)
 finite_sums = make_intrinsic("finite_sums", _finite, 1)
 
