@@ -104,7 +104,7 @@ def quantize_int8(
         t: where the calibration runs; default: that of ``compile``. Or the calibration itself.
         calibration: inputs by name, of any number of batches, or what `calibrate` gave. Without any, generated ones are
             run, with a warning.
-        ins_names: which contractions, as for `quantize_fp16`.
+        ins_names: which contractions, as for `quantize_fp16`; ``dot`` stands for recurrent layers, too.
         observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
         accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: layers that lose most on the first batches stay as
             they are, as few as keep it. Each layer is tried by itself, which takes as many compilations.

@@ -38,6 +38,8 @@ Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
 
 _SIMPLIFY = ("normalize_ops", "rewrite_gelu", "optimize_module")
+_SIMPLIFY_8BITS = ("normalize_ops", "rewrite_gelu", "rewrite_rnn", "optimize_module")
+"""Recurrent layers become a product of all inputs, which is quantised as any other, and their steps."""
 
 
 def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) -> None:
@@ -92,7 +94,7 @@ def calibrate(
     from ..graph.passes.quantization_plan import calibrated_values, make_calibration
 
     selection = _selection(portable, ins_names)
-    _run(portable, _SIMPLIFY)
+    _run(portable, _SIMPLIFY_8BITS)
     calibration = make_calibration(portable, selection, observer)
     if calibration.values:
         watched = portable.clone()
@@ -143,7 +145,7 @@ def quantize_8bits(
         if budget is not None:
             raise OptionError("accuracy is measured on batches, which a calibration does not hold: give them")
         calibration = batches
-        _run(portable, _SIMPLIFY)
+        _run(portable, _SIMPLIFY_8BITS)
     else:
         calibration = calibrate(portable, target, batches, names, observer, progress, samples)
     selection = _selection(portable, names)
@@ -152,7 +154,8 @@ def quantize_8bits(
     trial = Quantization(portable, selection, calibration, type, target, samples, progress)
     kept = trial.kept_within(budget) if budget is not None else {}
     errors = trial.own_errors()
-    step = Quantize8Bits(make_plans(portable, selection, calibration, type), selection, trial.layers_at(portable, kept))
+    plans = make_plans(portable, selection, calibration, type)
+    step = Quantize8Bits(plans, selection, trial.layers_at(portable, kept), not type.is_floating)
     _run(portable, [step, "eliminate_common_subexpression", "dead_code_elimination"])
     choices = [replace(c, error=errors.get(c.layer, c.error)) for c in step.choices]
     if environment_flag("MIGRAPHX_8BITS_QUANTIZATION_PARAMS"):

@@ -140,7 +140,8 @@ class Quantization:
 
         copy = self.program.clone()
         plans = make_plans(copy, self.selection, self.calibration, self.type)
-        step = Quantize8Bits(plans, self.selection, self.layers_at(copy, dict.fromkeys(kept, "")))
+        kept_here = self.layers_at(copy, dict.fromkeys(kept, ""))
+        step = Quantize8Bits(plans, self.selection, kept_here, not self.type.is_floating)
         run_passes(copy, [step, "eliminate_common_subexpression", "dead_code_elimination"])
         return copy
 
@@ -161,11 +162,13 @@ class Quantization:
         for ins in layers:
             again = main.insert_instruction(end, ins.op, ins.inputs)
             b = RewriteBuilder(main, end)
-            apart = b.op("sub", again, ins)
-            axes = tuple(range(ins.shape.ndim))
-            results += [b.op("reduce_sum", b.op("mul", v, v), axes=axes) for v in (apart, ins)]
+            # of recurrent steps all hidden states
+            pair = [b.op("get_tuple_elem", v, index=0) if v.shape.sub_shapes else v for v in (again, ins)]
+            apart = b.op("sub", *pair)
+            axes = tuple(range(apart.shape.ndim))
+            results += [b.op("reduce_sum", b.op("mul", v, v), axes=axes) for v in (apart, pair[1])]
         main.replace_return(results)
-        step = Quantize8Bits(plans, self.selection, dict.fromkeys(layers, ""))
+        step = Quantize8Bits(plans, self.selection, dict.fromkeys(layers, ""), not self.type.is_floating)
         run_passes(copy, [step, "eliminate_common_subexpression", "dead_code_elimination"])
         return copy
 

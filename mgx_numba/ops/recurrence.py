@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CELLS", "Cell", "Recurrence", "reverse_sequences"]
+from ..core.types import from_numpy
+
+__all__ = ["CELLS", "LARGEST", "SMALLEST_STATE", "Cell", "Recurrence", "quantized_product", "reverse_sequences"]
 
 Activation = Callable[[np.ndarray], np.ndarray]
 
@@ -30,6 +32,25 @@ def reverse_sequences(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return x[index, np.arange(x.shape[1])]
 
 
+LARGEST = 127  # of a symmetric int8, by definition
+SMALLEST_STATE = 2.0**-100
+"""States of a row that are all smaller count as so large: a scale stays a normal number."""
+
+
+def quantized_product(hidden: np.ndarray, r: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """``hidden`` [b, h], each row in int8 by its largest element, by int8 ``r`` [rows, h], whose rows have ``scales``.
+
+    Sums are exact. Rows of ``hidden`` that have an infinity or NaN give NaN.
+    """
+    wide = from_numpy(hidden.dtype).compute.numpy
+    states = hidden.astype(wide, copy=False)
+    top = np.maximum(np.abs(states).max(1, keepdims=True), wide.type(SMALLEST_STATE))
+    codes = np.rint(states * (wide.type(LARGEST) / top))
+    sums = codes.astype(np.float64) @ r.T.astype(np.float64)
+    step = np.where(np.isfinite(top), top, np.nan).astype(wide) / wide.type(LARGEST)
+    return ((sums.astype(wide) * scales.astype(wide)) * step).astype(hidden.dtype)
+
+
 @dataclass
 class Recurrence:
     """One direction of a recurrent layer.
@@ -37,7 +58,7 @@ class Recurrence:
     Attributes:
         cell: ``rnn``, ``gru`` or ``lstm``.
         w: input weights [gates * h, i]; gates in ONNX's order (gru: z r h, lstm: i o f c).
-        r: recurrent weights [gates * h, h].
+        r: recurrent weights [gates * h, h]; int8 if there are ``scales``.
         bias: input and recurrent biases [2, gates * h].
         peephole: lstm's weights from the cell state to the gates i, o, f [3, h].
         activations: functions f, g, h of the cell.
@@ -45,6 +66,8 @@ class Recurrence:
             bounded (the specification leaves it open; ONNX Runtime does not either).
         linear_before_reset: gru applies the reset gate after the recurrent product.
         input_forget: lstm's forget gate is 1 - input gate.
+        scales: of rows of int8 weights [gates * h], or None. Such weights multiply int8, too, as
+            `quantized_product` says.
     """
 
     cell: str
@@ -56,6 +79,7 @@ class Recurrence:
     clip: float = 0.0
     linear_before_reset: bool = False
     input_forget: bool = False
+    scales: np.ndarray | None = None
 
     def run(
         self, x: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
@@ -90,23 +114,29 @@ class Recurrence:
             x = np.clip(x, -self.clip, self.clip)
         return self.activations[position](x).astype(x.dtype, copy=False)
 
+    def _product(self, hidden: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
+        """``hidden`` [b, h] by some rows of the recurrent weights, [b, rows]."""
+        if self.scales is None:
+            return hidden @ self.r[rows].T
+        return quantized_product(hidden, self.r[rows], self.scales[rows])
+
     def _rnn(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._apply(0, x + hidden @ self.r.T + self.bias[1]), state
+        return self._apply(0, x + self._product(hidden) + self.bias[1]), state
 
     def _gru(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n = hidden.shape[1]
-        gates = x[:, : 2 * n] + hidden @ self.r[: 2 * n].T + self.bias[1, : 2 * n]
+        gates = x[:, : 2 * n] + self._product(hidden, slice(2 * n)) + self.bias[1, : 2 * n]
         update, reset = self._apply(0, gates[:, :n]), self._apply(0, gates[:, n:])
-        recurrent, bias = self.r[2 * n :].T, self.bias[1, 2 * n :]
+        last, bias = slice(2 * n, None), self.bias[1, 2 * n :]
         if self.linear_before_reset:
-            candidate = x[:, 2 * n :] + reset * (hidden @ recurrent + bias)
+            candidate = x[:, 2 * n :] + reset * (self._product(hidden, last) + bias)
         else:
-            candidate = x[:, 2 * n :] + (reset * hidden) @ recurrent + bias
+            candidate = x[:, 2 * n :] + self._product(reset * hidden, last) + bias
         return (1 - update) * self._apply(1, candidate) + update * hidden, state
 
     def _lstm(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n = hidden.shape[1]
-        gates = x + hidden @ self.r.T + self.bias[1]
+        gates = x + self._product(hidden) + self.bias[1]
         i, o, f, c = (gates[:, k * n : (k + 1) * n] for k in range(4))
         enter = self._apply(0, i + self.peephole[0] * state)
         forget = 1 - enter if self.input_forget else self._apply(0, f + self.peephole[2] * state)

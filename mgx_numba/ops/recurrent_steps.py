@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import Shape
-from ..core.types import from_numpy
+from ..core.types import Type, from_numpy
 from .base import Operator, RunModule, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences
@@ -29,14 +29,15 @@ class RecurrentSteps(Operator):
     Inputs are x [s, b, d, gates * h], the products of the layer's inputs with the input weights plus all biases that
     may be added to them, and r [d, gates * h, h]. Then those that ``given`` names, separated by blanks, in this order:
     ``bias`` [d, h], the recurrent bias of a gru's candidate that the reset gate multiplies; ``lengths`` [b] integers;
-    ``hidden`` and ``state`` [d, b, h], initial states; ``peephole`` [d, 3 * h]. Direction k reads x[:, :, k] from the
-    last step to the first if bit k of ``backward`` is set; where its sequence has ended the result is 0 and the
-    states stay. The results are the hidden states [s, d, b, h], the last hidden states [d, b, h] and, of lstm, the last
-    cell states.
+    ``hidden`` and ``state`` [d, b, h], initial states; ``peephole`` [d, 3 * h]; ``scales`` [d, gates * h] of rows of r,
+    which then is int8, and states are brought to int8 for their products (`recurrence.quantized_product`). Direction k
+    reads x[:, :, k] from the last step to the first if bit k of ``backward`` is set; where its sequence has ended the
+    result is 0 and the states stay. The results are the hidden states [s, d, b, h], the last hidden states [d, b, h]
+    and, of lstm, the last cell states.
     """
 
     name: ClassVar[str] = "recurrent_steps"
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("bias", "lengths", "hidden", "state", "peephole")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("bias", "lengths", "hidden", "state", "peephole", "scales")
     cell: str = "lstm"
     hidden_size: int = 1
     backward: int = 0
@@ -63,11 +64,15 @@ class RecurrentSteps(Operator):
         steps, batch, d, width = x.lens
         expected = {
             "bias": (d, h), "lengths": (batch,), "hidden": (d, batch, h), "state": (d, batch, h),
-            "peephole": (d, 3 * h),
+            "peephole": (d, 3 * h), "scales": (d, rows),
         }  # fmt: skip
         if width != rows or r.lens != (d, rows, h):
             raise self.fail(f"products {x} and recurrent weights {r} do not fit {h} hidden units")
-        for name, shape in self.named(inputs).items():
+        named = self.named(inputs)
+        kind = Type.int8_type if "scales" in named else x.type
+        if r.type is not kind:
+            raise self.fail(f"recurrent weights are {r.type.name}, expected {kind.name}")
+        for name, shape in named.items():
             if name not in expected or shape.lens != expected[name]:
                 raise self.fail(f"input {name!r} is {shape}, expected lengths {expected.get(name, 'of no such input')}")
         if len(self.actv_func) != CELLS[self.cell].activations:
@@ -88,11 +93,12 @@ class RecurrentSteps(Operator):
             bias = np.zeros((2, rows), x.dtype)
             if "bias" in named:
                 bias[1, rows - h :] = named["bias"][k]
+            scales = named["scales"][k] if "scales" in named else None
             peephole = named["peephole"][k].reshape(3, h) if "peephole" in named else np.zeros((3, h), x.dtype)
             layer = Recurrence(
                 cell=self.cell, w=r[k], r=r[k], bias=bias, peephole=peephole,
                 activations=[partial(_call, f) for f in self.actv_func], clip=self.clip,
-                linear_before_reset=self.linear_before_reset, input_forget=self.input_forget,
+                linear_before_reset=self.linear_before_reset, input_forget=self.input_forget, scales=scales,
             )  # fmt: skip
             back = self.backward >> k & 1
             source = reverse_sequences(x[:, :, k], lengths) if back else x[:, :, k]

@@ -15,9 +15,11 @@ from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..cpu.agreement import assert_agrees, reference
 from ..cpu.test_recurrent import layer, operands
+from ..cpu.test_recurrent_int8 import steps
 from .operators import hosted
 from .programs import compiled, interpreter
 
@@ -63,6 +65,19 @@ def test_cells_and_directions(cell: str, direction: str, on: Engine) -> None:
 @pytest.mark.parametrize(("h", "b", "s"), [(1, 1, 1), (7, 3, 2), (4, 37, 1)])
 def test_sizes_that_do_not_fill_vectors_or_tiles(cell: str, h: int, b: int, s: int, on: Engine) -> None:
     compare(on, cell, h=h, b=b, s=s)
+
+
+@pytest.mark.parametrize("cell", FUNCTIONS)
+def test_weights_in_8_bits_are_multiplied_as_floats(cell: str, on: Engine) -> None:
+    arrays, build = steps(cell, s=2, b=2, h=5, d=2, given="hidden")
+    program = Program()
+    shapes = [Shape(from_numpy(a.dtype), a.shape) for a in arrays]
+    program.main.add_return(build(program.main, [program.main.add_parameter(f"p{k}", s) for k, s in enumerate(shapes)]))
+    feed = {f"p{k}": a for k, a in enumerate(arrays)}
+    made = compiled(program, on)
+    assert not hosted(made), made.host_reasons()
+    for found, meant in zip(made.run(feed), evaluate(program, feed)):  # which rounds states to 8 bits
+        np.testing.assert_allclose(np.asarray(found), meant, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("cell", FUNCTIONS)

@@ -26,7 +26,8 @@ class RecurrenceProblem:
     [batch], or "" if all are whole. The optional operands are ``first`` and ``first_cell`` (initial states [lanes,
     batch, hidden], strides given), ``peephole`` [lanes, 3 * hidden] and, for gru that resets after the product,
     ``inner_bias`` [lanes, hidden]. States of narrow floats are kept in float32. ``int16``
-    weights have 16 bits (`contraction.int16_weights` of the CPU).
+    weights have 16 bits (`contraction.int16_weights` of the CPU), ``int8`` ones 8, with a scale for each row; then the
+    states are brought to 8 bits for their products (`ops.recurrence.quantized_product`).
     """
 
     cell: str
@@ -48,6 +49,7 @@ class RecurrenceProblem:
     lengths: str = ""
     fast_math: bool = False
     int16: bool = False
+    int8: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:
@@ -79,6 +81,11 @@ class RecurrenceProblem:
         return ITEMSIZE[self.dtype]
 
     @property
+    def packs_words(self) -> bool:
+        """Whether weights of fewer bits are packed in words."""
+        return self.int16 or self.int8
+
+    @property
     def weights(self) -> int:
         """Recurrent weights of one lane."""
         return self.gates * self.hidden * self.hidden
@@ -92,4 +99,5 @@ class RecurrenceProblem:
     def bytes(self) -> int:
         """What has to be moved at least, each operand once."""
         rows = self.steps * self.batch * self.lanes
-        return self.itemsize * (self.lanes * self.weights + rows * (self.gates + 1) * self.hidden)
+        each = 1 if self.int8 else 2 if self.int16 else self.itemsize
+        return each * self.lanes * self.weights + self.itemsize * rows * (self.gates + 1) * self.hidden

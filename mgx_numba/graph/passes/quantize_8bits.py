@@ -4,7 +4,8 @@ weights.
 Activations have one scale and zero point each, from calibration, perhaps after their channels are divided by factors
 that the weights take (`channel_factors`). Weights are symmetric, with a scale for each output channel or column, and
 become int8 literals; what their rounding moves the mean of an output channel by is taken from it again (Nagel et al.,
-2019). Targets make integer contractions of the pairs (``simplify_qdq``).
+2019). So do the weights of the steps of recurrent layers, whose states are brought to 8 bits as they come. Targets make
+integer contractions of the pairs (``simplify_qdq``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from ..observers import QuantParameters
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .quantization_plan import CONTRACTIONS, ValuePlan, channel_axis, constant_weights, layer_name, quantizable
+from .merge_rnn_outputs import RECURRENT
+from .quantization_plan import (
+    CONTRACTIONS,
+    ValuePlan,
+    channel_axis,
+    constant_weights,
+    layer_name,
+    quantizable,
+    quantizable_steps,
+)
 from .selection import Selection
 
 __all__ = ["LayerChoice", "Quantize8Bits"]
@@ -39,7 +49,7 @@ class LayerChoice:
     Attributes:
         layer: its node names, else its operator and place in the module.
         choice: ``int8`` or ``e4m3fn``, or why it stays as it is.
-        plan: of its activation.
+        plan: of its activation; None of recurrent steps, whose states are quantised as they come.
         weight_error: root mean square of the change of the weights over that of the weights.
         error: of its own result by its quantisation alone, root mean square over that of the result; NaN where it was
             not measured.
@@ -59,7 +69,8 @@ class LayerChoice:
     def __str__(self) -> str:
         error = "" if np.isnan(self.error) else f", error {self.error:.3g}"
         if self.plan is None:
-            return f"{self.layer}: {self.choice}{error}"
+            weights = f", weights' error {self.weight_error:.3g}" if self.weight_error else ""
+            return f"{self.layer}: {self.choice}{error}{weights}"
         p = self.plan.parameters
         equalised = "" if self.plan.factors is None else "channels equalised, "
         return (
@@ -79,12 +90,14 @@ class Quantize8Bits(Pass):
         plans: Mapping[Instruction, ValuePlan] | None = None,
         selection: Selection | None = None,
         kept: Mapping[Instruction, str] | None = None,
+        steps: bool = True,
     ) -> None:
-        """``plans`` is by value of the program's main module, ``kept`` has contractions that stay as they are and why;
-        `choices` then has what became of each layer."""
+        """``plans`` is by value of the program's main module, ``kept`` has layers that stay as they are and why;
+        `choices` then has what became of each layer. ``steps`` of recurrent layers are quantised or stay."""
         self.plans = dict(plans or {})
         self.selection = selection or Selection(CONTRACTIONS)
         self.kept = dict(kept or {})
+        self.steps = steps
         self.choices: list[LayerChoice] = []
         self._dequantized: dict[Instruction, Instruction] = {}
 
@@ -94,8 +107,15 @@ class Quantize8Bits(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for number, ins in enumerate(list(module)):
-            if ins in self.selection and ins.name in CONTRACTIONS:
-                self.choices.append(self._quantize(module, ins, layer_name(ins, number)))
+            if ins not in self.selection:
+                continue
+            layer = layer_name(ins, number)
+            if ins.name in CONTRACTIONS:
+                self.choices.append(self._quantize(module, ins, layer))
+            elif ins.name == "recurrent_steps":
+                self.choices.append(self._quantize_steps(module, ins, layer))
+            elif ins.name in RECURRENT:
+                self.choices.append(LayerChoice(layer, "as it is: its lengths are not known"))
 
     def _quantize(self, module: Module, ins: Instruction, layer: str) -> LayerChoice:
         if ins in self.kept:
@@ -122,9 +142,37 @@ class Quantize8Bits(Pass):
         corrected = _corrected(module, ins, apart, plan)
         if ins in self.plans and corrected is not ins:
             self.plans[corrected] = self.plans[ins]
-        size = float(np.linalg.norm(compact(weights).reshape(-1)))
-        error = float(np.linalg.norm(apart.reshape(-1))) / size if size else 0.0
-        return LayerChoice(layer, kind.numpy.name.removeprefix("float8_") if kind.is_floating else "int8", plan, error)
+        name = kind.numpy.name.removeprefix("float8_") if kind.is_floating else "int8"
+        return LayerChoice(layer, name, plan, _share(apart, compact(weights)))
+
+    def _quantize_steps(self, module: Module, ins: Instruction, layer: str) -> LayerChoice:
+        """The recurrent weights of each unit of a gate have a scale."""
+        if ins in self.kept:
+            return LayerChoice(layer, self.kept[ins])
+        if not self.steps:
+            return LayerChoice(layer, "as it is: recurrent weights are quantised to int8 alone")
+        if not quantizable_steps(ins):
+            return LayerChoice(
+                layer, "as it is: it has few units, its type is not float32, or weights are not constant and finite"
+            )
+        weights = constant_weights(ins.inputs[1])
+        assert weights is not None
+        lanes, rows, hidden = weights.shape
+        q, steps = _rounded(weights.reshape(lanes * rows, hidden), 0, Type.int8_type)
+        b = RewriteBuilder(module, ins)
+        codes = b.constant(q.reshape(weights.shape), Shape(Type.int8_type, weights.shape))
+        scales = b.literal(steps.reshape(lanes, rows))
+        op = ins.op.with_attributes(given=f"{ins.op.attributes()['given']} scales".strip())
+        new = module.replace_instruction(ins, b.op(op, ins.inputs[0], codes, *ins.inputs[2:], scales))
+        new.debug_symbols = ins.debug_symbols
+        apart = q.astype(np.float32) * steps - weights.reshape(q.shape)
+        return LayerChoice(layer, "int8", weight_error=_share(apart, weights))
+
+
+def _share(apart: np.ndarray, whole: np.ndarray) -> float:
+    """Root mean square of a difference over that of the whole."""
+    size = float(np.linalg.norm(whole.reshape(-1)))
+    return float(np.linalg.norm(apart.reshape(-1))) / size if size else 0.0
 
 
 def _round_trip(module: Module, before: Instruction, x: Instruction, plan: ValuePlan, axis: int) -> Instruction:

@@ -127,7 +127,7 @@ class _Rewriter:
         for name in ("hidden", "state", "peephole"):
             value: Instruction | None = getattr(layer, name) if self.cell == "lstm" or name == "hidden" else None
             optional[name] = None if value is None else self._pick(value, lanes)
-        given = {name: value for name in RecurrentSteps.OPTIONAL if (value := optional[name]) is not None}
+        given = {name: value for name in RecurrentSteps.OPTIONAL if (value := optional.get(name)) is not None}
         op = RecurrentSteps(
             cell=self.cell,
             hidden_size=self.hidden,

@@ -16,14 +16,16 @@ __all__ = ["Selection"]
 ALL = "all"
 EXCEPT = "~"
 _WILD = frozenset("*?[")
+_PRODUCTS = frozenset({"rnn", "gru", "lstm", "recurrent", "recurrent_steps"})
+"""Operators whose products ``dot`` names, too; ``recurrent_steps`` has the name of its cell as well."""
 
 
 class Selection:
     """Instructions chosen by names.
 
-    A name is ``all``, that of an operator, that of a source node (a debug symbol), or a pattern of either in the
-    shell's wildcards. One that begins with ``~`` leaves out what the rest of it names; if all names do, the others are
-    chosen.
+    A name is ``all``, that of an operator (``dot`` stands for the products in recurrent layers, too), that of a source
+    node (a debug symbol), or a pattern of either in the shell's wildcards. One that begins with ``~`` leaves out what
+    the rest of it names; if all names do, the others are chosen.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -50,7 +52,9 @@ class Selection:
 
     @staticmethod
     def _chosen(ins: Instruction, names: Iterable[str]) -> bool:
-        known = (ins.name, *ins.debug_symbols)
+        known = [ins.name, *ins.debug_symbols]
+        if ins.name in _PRODUCTS:
+            known += ["dot", *([ins.op.attributes()["cell"]] if ins.name.startswith("recurrent") else [])]
         return any(name == ALL or any(_fits(one, name) for one in known) for name in names)
 
     def check(self, program: Program) -> None:

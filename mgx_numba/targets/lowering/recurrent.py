@@ -12,10 +12,17 @@ from ...ops.recurrent_steps import RecurrentSteps
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["recurrence"]
+__all__ = ["given", "recurrence"]
 
 _LENGTHS = (Type.int32_type, Type.int64_type)
 _BATCH_FIRST = (0, 2, 1, 3)  # of steps, directions, sequences and units: sequences first
+
+
+def given(ins: Instruction) -> dict[str, Instruction]:
+    """The optional inputs of steps by name."""
+    op = ins.op
+    assert isinstance(op, RecurrentSteps)
+    return op.named(ins.inputs)
 
 
 def recurrence(
@@ -25,7 +32,7 @@ def recurrence(
     op = ins.op
     assert isinstance(op, RecurrentSteps)
     x = low.input(ins, 0)
-    named = dict(zip(op.given.split(), low.inputs(ins)[2:]))
+    named = op.named(low.inputs(ins))
     lengths = named.get("lengths")
     if x.type not in types or 0 in x.lens or (lengths is not None and lengths.type not in _LENGTHS):
         known = ", ".join(t.name for t in types)

@@ -3,6 +3,8 @@
 add_dot4(sums, u, s)
     each int32 lane of ``sums`` plus the products of the four bytes of that lane in ``u``, unsigned, and in ``s``,
     signed; for CPUs with VNNI
+add_signed_dot4(sums, x, y)
+    the same with signed bytes on both sides, those of ``x`` above -128; for any CPU
 dot2(u, s)
     the sums of the products of two bytes each, as twice as many int16: bytes of ``u`` unsigned and below 128
 add_pairs(sums, x, FACTOR)
@@ -24,7 +26,7 @@ from .. import host
 from ..microkernels.int8 import MULTIPLY_PAIRS
 from ..microkernels.int8_table import has_dot4
 
-__all__ = ["add_dot4", "add_pairs", "dot2"]
+__all__ = ["add_dot4", "add_pairs", "add_signed_dot4", "dot2"]
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PAIRS = {
@@ -33,7 +35,9 @@ _PAIRS = {
     512: ("avx512bw", "llvm.x86.avx512.pmaddubs.w.512"),
 }
 """By bits, a CPU's feature and LLVM's name for sums of two products of bytes, which saturate from 2**15 on: two
-products of what is below 128 do not reach that."""
+products of what is below 128 do not reach that, nor does one by 128."""
+_SIGNS = {128: ("ssse3", "llvm.x86.ssse3.psign.b.128"), 256: ("avx2", "llvm.x86.avx2.psign.b")}
+"""By bits, a CPU's feature and LLVM's name for bytes with the signs of others, zero where these are."""
 
 
 def _products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -62,6 +66,23 @@ def _pair_sums(b: VectorBuilder, total: ir.Value, pairs: ir.Value, factor: int) 
     return total
 
 
+def _signed_products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    """As `_products` of signed bytes: those of ``right`` without their signs by those of ``left`` with both."""
+    lanes = left.type.count
+    octets = ir.VectorType(_I8, 4 * lanes)
+    left, right = b.ir.bitcast(left, octets), b.ir.bitcast(right, octets)
+    zero = b.constant(octets, 0)
+    below = b.ir.icmp_signed("<", right, zero)
+    feature, of_bytes = _SIGNS.get(32 * lanes, ("", ""))
+    if feature and host.has(feature):
+        signed = b.ir.call(b.function(of_bytes, octets, [octets] * 2), [left, right])
+    else:
+        signed = b.ir.select(below, b.ir.sub(zero, left), left)
+    size = b.ir.select(below, b.ir.sub(zero, right), right)
+    words = ir.VectorType(ir.IntType(32), lanes)
+    return _products(b, b.ir.bitcast(size, words), b.ir.bitcast(signed, words))
+
+
 def _add_dot4(sums: types.Type, u: types.Type, s: types.Type) -> Definition:
     if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == u == s:
         raise TypingError(f"add_dot4: expected three vectors of int32 of one length, got {sums}, {u}, {s}")
@@ -74,6 +95,17 @@ def _add_dot4(sums: types.Type, u: types.Type, s: types.Type) -> Definition:
         return builder.call(VectorBuilder(builder).function(name, type_, [type_] * 3), values)
 
     return sums(sums, u, s), lower
+
+
+def _add_signed_dot4(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
+    if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == x == y:
+        raise TypingError(f"add_signed_dot4: expected three vectors of int32 of one length, got {sums}, {x}, {y}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        return _pair_sums(b, values[0], _signed_products(b, values[1], values[2]), 1)
+
+    return sums(sums, x, y), lower
 
 
 def _dot2(u: types.Type, s: types.Type) -> Definition:
@@ -101,5 +133,6 @@ def _add_pairs(sums: types.Type, x: types.Type, factor: types.Type) -> Definitio
 
 
 add_dot4 = make_intrinsic("add_dot4", _add_dot4, 3)
+add_signed_dot4 = make_intrinsic("add_signed_dot4", _add_signed_dot4, 3)
 add_pairs = make_intrinsic("add_pairs", _add_pairs, 3)
 dot2 = make_intrinsic("dot2", _dot2, 2)

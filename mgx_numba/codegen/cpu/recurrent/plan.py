@@ -9,19 +9,19 @@ taken anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
 from ...statements import for_tasks, indent, kernel_text
-from ..contraction.int16_weights import BLOCK, DOWN, unpack
+from .. import host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .cells import CellWriter
-from .phases import Phase, phases
+from .phases import phases
+from .products import product, together
+from .states import QuantizedStates
 from .weights import phase_size
 
 __all__ = ["plan"]
@@ -30,10 +30,6 @@ PART_WORK = 24_000
 """Fewest multiply-adds of one step that are worth a thread of their own."""
 TICKET_WORDS = 16
 """Words from one ticket to the next: two cache lines, as neighbouring lines are fetched together."""
-STREAMS = 4
-"""Most panels of weights read side by side."""
-UNROLL = 2
-"""Terms of a product in one round of its loop."""
 PATIENCE = 400
 """Pauses before a thread takes the part of another one."""
 PAUSES = 4000
@@ -56,7 +52,7 @@ def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solu
 
 class _Layout:
     """Scratch memory: tickets, then for each lane hidden states (two), cell states or what gru keeps (one or two), and
-    the sums of one product."""
+    the sums of one product; for weights of 8 bits each part's own states in 8 bits."""
 
     def __init__(self, problem: RecurrenceProblem, tile: RegisterTile, parts: int) -> None:
         self.tile, self.parts = tile, parts
@@ -66,7 +62,10 @@ class _Layout:
         self.tickets = problem.lanes * parts * TICKET_WORDS
         panels = max(phase.panels(tile, problem.hidden) * phase.vectors for phase in phases(problem))
         self.lane = self.blocks * self.block + problem.batch * panels * tile.lanes
-        self.bytes = 8 * self.tickets + problem.itemsize * problem.lanes * self.lane
+        end = 8 * self.tickets + problem.itemsize * problem.lanes * self.lane
+        self.octets_at = -(-end // host.CACHE_LINE) * host.CACHE_LINE
+        self.octets = QuantizedStates(problem, self.row) if problem.int8 else None
+        self.bytes = self.octets_at + (self.octets.bytes * problem.lanes * parts if self.octets else 0)
 
 
 def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
@@ -137,9 +136,11 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
         arguments.pointer(name, name, p.dtype)
     start = 0
     for number, phase in enumerate(phases(p)):
-        arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), "int32" if p.int16 else p.dtype)
+        arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), "int32" if p.packs_words else p.dtype)
         arguments.integers(**{f"panels{number}": phase.panels(layout.tile, p.hidden)})
         start += p.lanes * phase_size(p, phase)
+    if layout.octets is not None:
+        layout.octets.declare(arguments, layout.octets_at)
     for name in ("peephole", "inner_bias"):
         if getattr(p, name):
             arguments.pointer(name, name, p.dtype)
@@ -163,9 +164,11 @@ def _tile_rows(problem: RecurrenceProblem, tile: RegisterTile) -> int:
 def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
     """Statements of one product of a step: the parts that this thread does, and waiting for the others."""
     part = _part(problem, layout, rows, number)
+    states = layout.octets.lines(_source(number), layout.tile.lanes) if layout.octets is not None else []
     if layout.parts == 1:
-        return ["first_panel = 0", f"panel_count = panels{number}", *part]
+        return [*states, "first_panel = 0", f"panel_count = panels{number}", *part]
     return [
+        *states,
         "for turn in range(parts):",
         "    part = imod(own + turn, parts)",
         f"    flag = (task - own + part) * {TICKET_WORDS}",
@@ -190,10 +193,14 @@ def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) 
     ]
 
 
+def _source(number: int) -> str:
+    """What phase ``number`` multiplies."""
+    return "reset_at" if number else "now"
+
+
 def _part(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
     """Statements for ``panel_count`` panels; every other step takes them in reverse, nearest in the caches first."""
     p, phase, lanes = problem, phases(problem)[number], layout.tile.lanes
-    source = "reset_at" if number else "now"
     panel = phase.vectors * lanes
     cell = [
         "unit = (panel * {groups} + g) * {lanes}",
@@ -210,100 +217,16 @@ def _part(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -
         *(["on = position < load_scalar(lengths, row)"] if p.lengths else []),
     ]
     cell = [line.format(groups=phase.groups, lanes=lanes, panel=panel) for line in cell]
-    together = _together(layout.tile, phase, rows)
+    streams = together(layout.tile, phase, rows)
     return [
         "last_panel = first_panel + panel_count - 1",
         "depth = hidden if t > 0 or started else 0",
-        f"for step in range(0, panel_count, {together}):",
-        f"    panel = first_panel + (imax(panel_count - {together} - step, 0) if t & 1 else step)",
+        f"for step in range(0, panel_count, {streams}):",
+        f"    panel = first_panel + (imax(panel_count - {streams} - step, 0) if t & 1 else step)",
         f"    for m0 in range(0, batch, {rows}):",
-        *indent(_product(p, layout.tile, phase, rows, source, number), 2),
+        *indent(product(p, layout.tile, phase, rows, _source(number), number), 2),
         "for row in range(batch):",
         "    for panel in range(first_panel, first_panel + panel_count):",
         f"        for g in range({phase.groups}):",
         *indent([*cell, *CellWriter(p, lanes).lines(phase, number)], 3),
-    ]
-
-
-def _together(tile: RegisterTile, phase: Phase, rows: int) -> int:
-    """Panels read side by side: few rows leave registers for it, and several streams come faster from the caches."""
-    return max(1, min(STREAMS, tile.rows * tile.vectors // (rows * phase.vectors)))
-
-
-def _product(
-    problem: RecurrenceProblem, tile: RegisterTile, phase: Phase, rows: int, source: str, number: int
-) -> list[str]:
-    """Statements: ``sums`` [row, vector] of some panels; missing rows and panels repeat the last one."""
-    lanes, vectors = tile.lanes, phase.vectors
-    panels = range(_together(tile, phase, rows))
-    columns = [(q, v) for q in panels for v in range(vectors)]
-    cells = [(q, r, v) for r in range(rows) for q, v in columns]
-    lines = [f"row{r} = imin(m0 + {r}, batch - 1)" for r in range(rows)]
-    lines += [f"a{r} = offset(states, {source} + row{r} * row_size)" for r in range(rows)]
-    lines += [f"panel{q} = imin(panel + {q}, last_panel)" for q in panels]
-    size = vectors * lanes
-    sums = [f"s{q}_{r}_{v}" for q, r, v in cells]
-    if problem.int16:
-        lines += _int16_sums(problem, phase, rows, panels, number, lanes)
-    else:
-        lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * hidden * {size})" for q in panels]
-        lines += [f"{sum_} = const_{problem.dtype}(0, {lanes})" for sum_ in sums]
-        lines += _terms("0", "depth", lambda place: _term(place, rows, columns, size, lanes))
-    for (q, r, v), sum_ in zip(cells, sums):
-        lines.append(f"store(sums, (panel{q} * batch + row{r}) * {size} + {v * lanes}, {sum_})")
-    return lines
-
-
-def _terms(first: str, count: str, term: Callable[[str], list[str]]) -> list[str]:
-    """Statements that add the ``count`` terms from ``first`` on."""
-    lines = [f"whole = {first} + {count} - imod({count}, {UNROLL})", f"for k in range({first}, whole, {UNROLL}):"]
-    for u in range(UNROLL):
-        lines += indent(term(f"k + {u}"))
-    return [*lines, f"for k in range(whole, {first} + {count}):", *indent(term("k"))]
-
-
-def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, lanes: int) -> list[str]:
-    left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
-    right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
-    by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
-    # held in registers: the sums, and the fewer of rows and columns
-    if rows <= len(columns):
-        steps = zip(right, zip(*by_row))
-        return [*left, *(line for load, sums in steps for line in (load, *sums))]
-    return [*right, *(line for load, sums in zip(left, by_row) for line in (load, *sums))]
-
-
-def _int16_sums(
-    problem: RecurrenceProblem, phase: Phase, rows: int, panels: range, number: int, lanes: int
-) -> list[str]:
-    """Statements: the sums over weights of 16 bits, whose blocks are scaled one by one."""
-    row = phase.words * lanes
-    cells = [(q, r, v) for q in panels for r in range(rows) for v in range(phase.vectors)]
-
-    def term(place: str) -> list[str]:
-        lines = [f"a_{r} = mul(load_splat(a{r}, {place}, {lanes}), down)" for r in range(rows)]
-        for q in panels:
-            for pair in range(phase.words):
-                lines += unpack(f"w_{q}", f"({place}) * {row} + {pair * lanes}", lanes)
-                for v in range(2 * pair, min(2 * pair + 2, phase.vectors)):
-                    lines += [f"p{q}_{r}_{v} = fma(a_{r}, b{v % 2}, p{q}_{r}_{v})" for r in range(rows)]
-        return lines
-
-    zero = f"const_float32(0, {lanes})"
-    block = [f"p{q}_{r}_{v} = {zero}" for q, r, v in cells]
-    block += [f"first = block * {BLOCK}", f"terms = imin(depth - first, {BLOCK})", *_terms("first", "terms", term)]
-    for q in panels:
-        for v in range(phase.vectors):
-            place = f"block * {2 * row} + {v * lanes}"
-            block.append(f"scale = bits_float32(load(scales_{q}, {place}, {lanes}))")
-            block += [f"s{q}_{r}_{v} = fma(p{q}_{r}_{v}, scale, s{q}_{r}_{v})" for r in range(rows)]
-    return [
-        f"down = const_float32({DOWN!r}, {lanes})",
-        f"blocks = idiv(hidden + {BLOCK - 1}, {BLOCK})",
-        f"panel_size = (2 * blocks + hidden) * {row}",
-        *(f"scales_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels),
-        *(f"w_{q} = offset(scales_{q}, 2 * blocks * {row})" for q in panels),
-        *(f"s{q}_{r}_{v} = {zero}" for q, r, v in cells),
-        f"for block in range(idiv(depth + {BLOCK - 1}, {BLOCK})):",
-        *indent(block),
     ]

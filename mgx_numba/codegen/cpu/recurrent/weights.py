@@ -13,15 +13,25 @@ from ..contraction.pack import aligned_zeros
 from ..microkernels.tile_table import tile_for
 from .phases import Phase, phases
 
-__all__ = ["pack_weights", "packed_lens", "phase_size"]
+__all__ = ["INT8_ROWS", "SHIFT", "TOGETHER", "pack_weights", "packed_lens", "phase_size"]
+
+TOGETHER = 4
+"""Weights of 8 bits in a word: neighbours along k."""
+SHIFT = 128
+"""What makes each int8 an unsigned byte."""
+INT8_ROWS = 2
+"""Rows before the words of a panel of weights of 8 bits: the columns' scales, and what takes `SHIFT` times their sums
+from products of states that are that much larger."""
 
 
 def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
-    """Elements of one lane's weights for one phase; words if they are in 16 bits."""
+    """Elements of one lane's weights for one phase; words if they are in 16 or 8 bits."""
     tile, hidden = tile_for(element_types(problem.dtype)), problem.hidden
     panels = phase.panels(tile, hidden)
     if problem.int16:
         return math.prod(words_lens(panels, hidden, 2 * phase.words * tile.lanes))
+    if problem.int8:
+        return panels * (INT8_ROWS - hidden // -TOGETHER) * phase.vectors * tile.lanes
     return panels * hidden * phase.vectors * tile.lanes
 
 
@@ -30,23 +40,28 @@ def packed_lens(problem: RecurrenceProblem) -> tuple[int]:
     return (problem.lanes * sum(phase_size(problem, phase) for phase in phases(problem)),)
 
 
-def pack_weights(problem: RecurrenceProblem, weights: np.ndarray) -> np.ndarray:
+def pack_weights(problem: RecurrenceProblem, weights: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
     """``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the last.
 
-    If they are in 16 bits, a panel is one of `words_lens`.
+    If they are in 16 bits, a panel is one of `words_lens`; if in 8, with ``scales`` [lanes, gates * hidden] of their
+    rows, it is `INT8_ROWS` rows and those of words.
 
     Raises:
         UnsuitedWeights: weights that cannot be in 16 bits.
     """
     tile = tile_for(element_types(problem.dtype))
-    out = aligned_zeros(packed_lens(problem), "int32" if problem.int16 else problem.dtype)
+    out = aligned_zeros(packed_lens(problem), "int32" if problem.packs_words else problem.dtype)
     gates = weights.reshape(problem.lanes, problem.gates, problem.hidden, problem.hidden)
     start = 0
     for phase in phases(problem):
         size = phase_size(problem, phase)
         for lane in range(problem.lanes):
             target = out[start : start + size]
-            if problem.int16:
+            if problem.int8:
+                assert scales is not None
+                own = scales[lane].reshape(problem.gates, problem.hidden, 1)
+                _pack_int8(problem, phase, gates[lane], own, target)
+            elif problem.int16:
                 columns = _columns(problem, phase, gates[lane], 2 * phase.words)
                 lens = words_lens(phase.panels(tile, problem.hidden), problem.hidden, columns.shape[-1])
                 pack_words(columns.swapaxes(0, 1).reshape(problem.hidden, -1), target.reshape(lens), tile.lanes)
@@ -58,12 +73,26 @@ def pack_weights(problem: RecurrenceProblem, weights: np.ndarray) -> np.ndarray:
 
 def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, vectors: int) -> np.ndarray:
     """``gates[gate, unit, k]`` as [panel, k, column]; columns are the phase's vectors, then zeros up to ``vectors``."""
-    tile, hidden = tile_for(element_types(problem.dtype)), problem.hidden
-    panels, width = phase.panels(tile, hidden), phase.groups * tile.lanes
-    out = np.zeros((panels, hidden, vectors * tile.lanes), gates.dtype)
+    tile = tile_for(element_types(problem.dtype))
+    panels, width = phase.panels(tile, problem.hidden), phase.groups * tile.lanes
+    out = np.zeros((panels, gates.shape[2], vectors * tile.lanes), gates.dtype)
     for position, gate in enumerate(phase.gates):
         for panel in range(panels):
             units = gates[gate, panel * width : (panel + 1) * width].T
             first = position * width
             out[panel, :, first : first + units.shape[1]] = units
     return out
+
+
+def _pack_int8(
+    problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, scales: np.ndarray, target: np.ndarray
+) -> None:
+    """The panels of one lane: scales of columns, ``-SHIFT`` times their sums, then words of `TOGETHER` weights."""
+    codes = np.pad(gates, ((0, 0), (0, 0), (0, -problem.hidden % TOGETHER)))
+    columns = _columns(problem, phase, codes, phase.vectors)
+    panels, depth, width = columns.shape
+    out = target.reshape(panels, -1, width)
+    out[:, 0] = _columns(problem, phase, scales.astype(np.float32), phase.vectors)[:, 0].view(np.int32)
+    out[:, 1] = -SHIFT * columns.sum(1, dtype=np.int32)
+    words = columns.reshape(panels, depth // TOGETHER, TOGETHER, width).swapaxes(2, 3)
+    out[:, INT8_ROWS:] = np.ascontiguousarray(words).view(np.int32)[..., 0]

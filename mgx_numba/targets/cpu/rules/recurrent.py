@@ -16,7 +16,7 @@ from ....graph.instruction import Instruction
 from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
-from ...lowering.recurrent import recurrence
+from ...lowering.recurrent import given, recurrence
 from ...lowering.steps import PendingStep
 from .table import lowering
 
@@ -24,11 +24,15 @@ from .table import lowering
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     """The launches that `plan` makes."""
-    found = recurrence(low, ins, (Type.float_type, Type.double_type))
+    scales = given(ins).get("scales")
+    if scales is not None and any(low.constant_value(i) is None for i in (ins.inputs[1], scales)):
+        low.host(ins, "weights of 8 bits, or their scales, are not constant")
+        return
+    found = recurrence(low, ins, (Type.float_type,) if scales is not None else (Type.float_type, Type.double_type))
     if found is None:
         return
     problem, operands = found
-    problem, operands["w"] = _packed(low, ins, problem)
+    problem, operands["w"] = _packed(low, ins, problem, scales)
     chosen = plan(problem, low.threads, low.origin(ins))
     scratch = Shape(Type.uint8_type, (chosen.scratch,))
     operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), scratch)
@@ -36,9 +40,14 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
         low.launch(launch, operands, ins)
 
 
-def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tuple[RecurrenceProblem, View]:
+def _packed(
+    low: Lowering, ins: Instruction, problem: RecurrenceProblem, scales: Instruction | None
+) -> tuple[RecurrenceProblem, View]:
     """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant."""
     weights = low.constant_value(ins.inputs[1])
+    if weights is not None and scales is not None:
+        short = replace(problem, int8=True)
+        return short, _packed_once(low, short, weights, low.constant_value(scales))
     if weights is not None and problem.fast_math and waits_for_weights(problem):
         short = replace(problem, int16=True)
         with contextlib.suppress(UnsuitedWeights):
@@ -55,6 +64,9 @@ def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tupl
     return problem, target
 
 
-def _packed_once(low: Lowering, problem: RecurrenceProblem, weights: np.ndarray) -> View:
-    how = problem.cell, problem.hidden, problem.lanes, problem.linear_before_reset, problem.int16
-    return low.packed_constant(weights, how, lambda: pack_weights(problem, weights))
+def _packed_once(
+    low: Lowering, problem: RecurrenceProblem, weights: np.ndarray, scales: np.ndarray | None = None
+) -> View:
+    p = problem
+    how = p.cell, p.hidden, p.lanes, p.linear_before_reset, p.int16, None if scales is None else scales.tobytes()
+    return low.packed_constant(weights, how, lambda: pack_weights(problem, weights, scales))

@@ -9,20 +9,26 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ...lowering.attention import as_type
+from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
-from ...lowering.recurrent import recurrence
+from ...lowering.recurrent import given, recurrence
 from .contraction import FLOATS
 from .table import lowering
 
 
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
-    """A launch for each step, or two; weights are read as they lie."""
+    """A launch for each step, or two; weights are read as they lie, those of 8 bits as float32."""
+    scales = given(ins).get("scales")
+    whole = None if scales is None else _dequantized(low, ins, scales)
+    if scales is not None and whole is None:
+        low.host(ins, "weights of 8 bits, or their scales, are not constant")
+        return
     found = recurrence(low, ins, FLOATS)
     if found is None:
         return
     problem, operands = found
-    weights = low.input(ins, 1)
+    weights = low.input(ins, 1) if whole is None else whole
     operands["w"] = low.materialized(weights, row_major_strides(weights.lens), ins)
     lens = (problem.lanes, problem.batch, problem.hidden)
     compute = ins.shape.sub_shapes[0].type.compute
@@ -36,3 +42,12 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
+
+
+def _dequantized(low: Lowering, ins: Instruction, scales: Instruction) -> View | None:
+    """Weights of 8 bits times the scales of their rows, in the type of the products; None if some are not constant."""
+    codes, steps, dtype = low.constant_value(ins.inputs[1]), low.constant_value(scales), ins.inputs[0].shape.type.numpy
+    if codes is None or steps is None:
+        return None
+    how = "dequantized", steps.tobytes(), dtype.str
+    return low.packed_constant(codes, how, lambda: (codes * steps[..., None]).astype(dtype))
