@@ -110,10 +110,18 @@ class Arguments:
 
     def call(self, name: str, block: str, begin: str | int, end: str | int) -> str:
         """Statement that calls a kernel with an argument block for a range of tasks, all of them expressions."""
+        return f"call_kernel(args, {self._code(name)}, {block}, {begin}, {end})"
+
+    def code(self, name: str) -> str:
+        """Expression of the address of a callee's code, for another kernel that calls it."""
+        return f"args[{self._code(name)}]"
+
+    def _code(self, name: str) -> int:
+        """Number of the word that holds a callee's code."""
         word = self._find(name)
         if word.read:
             raise CompileError(f"the argument {name!r} is not the code of a kernel")
-        return f"call_kernel(args, {word.number}, {block}, {begin}, {end})"
+        return word.number
 
     def _declare(self, name: str, value: Value | None, read: str = "") -> str:
         if name in PARAMETERS or not name.isidentifier():

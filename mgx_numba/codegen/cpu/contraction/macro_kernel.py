@@ -20,10 +20,11 @@ from ...statements import for_tasks, indent, kernel_text
 from ..host import CACHE_LINE, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block
+from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block, panel_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Rows, finished_lanes, kernel_name
+from .finishing import PANEL_ROWS, finisher_source, place_words, placed_rows
 from .tile_source import finish_source, tile_record, tile_source
 
 __all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile"]
@@ -76,6 +77,9 @@ class MacroKernel:
         self.arguments.callee("tile", tile_source(self.tile, self.masked))
         matrix = self.tile.step > 1
         self.block = RecordText(MATRIX_BLOCK if matrix else finish_block(len(self.epilogue.operands)), "block")
+        self.panel = RecordText(panel_block(len(self.epilogue.operands)), "panel")
+        if matrix:
+            self.arguments.callee("finisher", finisher_source(self.tile, self.epilogue))
 
     def sizes(
         self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
@@ -109,8 +113,12 @@ class MacroKernel:
         return found
 
     def _printed(self) -> KernelSource:
-        lines = [*self.arguments.bind(), *self._locals(), *self.setup, *self.rows.invariant()]
-        lines += self.tile.in_state(for_tasks(self._task()))
+        lines = [*self.arguments.bind(), *self._locals(), *self.setup]
+        if self.tile.step > 1:
+            last = self.arguments.call("finisher", self.panel.name, self.block.get("done"), self.block.get("waiting"))
+            lines += self.tile.in_state([*self._finishing(), *for_tasks(self._task()), last])
+        else:
+            lines += [*self.rows.invariant(), *self.tile.in_state(for_tasks(self._task()))]
         return cpu_kernel(kernel_name(self.solver, self.epilogue), kernel_text(lines))
 
     def _locals(self) -> Sequence[str]:
@@ -124,6 +132,22 @@ class MacroKernel:
                 acc_panel=self.tile.columns,
             ),
         )  # fmt: skip
+
+    def _finishing(self) -> list[str]:
+        """Statements before all tasks of a tile that reads whole matrices: what finishes its panels, and with what."""
+        block, panel, tile = self.block, self.panel, self.tile
+        size = tile.rows * tile.columns
+        operands = {f"e{k}": f"e{k}_at" for k in range(len(self.epilogue.operands))}
+        return [
+            f"two_panels = local_{self.dtype}({2 * size})",
+            f"{PANEL_ROWS} = local_int64({2 * tile.rows * place_words(self.epilogue)})",
+            panel.local(),
+            *panel.fill(sums="two_panels", out="out", **operands),
+            *block.fill(finisher=self.arguments.code("finisher"), panel=panel.name),
+            *block.fill(spare=f"offset(two_panels, {size})", places=PANEL_ROWS),
+            f"first_place = {block.address('places')}",
+            "side = 0",
+        ]
 
     def at_row(self) -> str:
         """Statement: the left-hand side begins at ``row``, where rows lie ``x_ld`` elements apart."""
@@ -175,8 +199,9 @@ class MacroKernel:
             "for k0 in range(0, depth, k_block):",
             *indent([
                 "depth_now = imin(k_block, depth - k0)",
+                f"start = {start}",
                 *self.near,
-                *self.block.fill(depth="depth_now", accumulate=start, w=right),
+                *self.block.fill(depth="depth_now", accumulate="start", w=right),
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
                 *self._far(start),
@@ -199,8 +224,10 @@ class MacroKernel:
         ]
         if self.tile.step > 1:
             rows, lines = self.tile.rows, self.tile.step_bytes // CACHE_LINE
+            taps = taps and f" * {taps[:-3]}"
             return [
                 *far,
+                self.block.put("pace", f"idiv({rows * self.tile.step}, depth_now{taps}) + 1"),
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
                 f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
@@ -216,6 +243,14 @@ class MacroKernel:
         ]
 
     def _tile_rows(self) -> list[str]:
+        if self.tile.step > 1:
+            return [
+                "left = m1 - row",
+                *next_height(self.tile, tall=False),
+                "sums_row = (row - m0) * sums_ld * keep",
+                *self.block.fill(acc="offset(sums, sums_row)", rows="height"),
+                *self._matrix_rows(),
+            ]
         return [
             "left = m1 - row",
             *next_height(self.tile, tall=not self.masked),
@@ -227,34 +262,52 @@ class MacroKernel:
 
     def _parked_rows(self) -> list[str]:
         """One tile, whose sums lie in memory between the products and the epilogue."""
-        text = self.rows.text()
-        if self.some_exist:
-            text = ["if exists:", *indent(text)]
         return [
             "left = imin(left, height)",
             *self.table,
             self.block.put("touched", 0),
-            *([] if self.steady or self.tile.step > 1 else self._touch()),
-            *self._run(),
+            *([] if self.steady else self._touch()),
+            *run_tile(self.tile, self.arguments, self.block),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
-            *indent([*self.row, *text, "sums_row += sums_ld"], 2),
+            *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
             "row += left",
         ]
 
-    def _run(self) -> list[str]:
-        run = run_tile(self.tile, self.arguments, self.block)
-        if self.tile.step == 1:
-            return run
-        terms = "depth_now * taps_now" if self.several_taps else "depth_now"
-        run = [
+    def _matrix_rows(self) -> list[str]:
+        """One tile that reads whole matrices, whose panels are finished while it multiplies others.
+
+        Sums that are computed instead are in the place of those of steps before.
+        """
+        block, words = self.block, place_words(self.epilogue)
+        placed = placed_rows(self.epilogue, self.tile.columns)
+        if self.some_exist:
+            placed = ["if exists:", *indent(placed)]
+        special = [*self.instead, "if special > 0:", *indent(block.fill(depth=0, accumulate=1))]
+        again = ["if special > 0:", *indent(block.fill(depth="depth_now", accumulate="start"))]
+        return [
+            "left = imin(left, height)",
+            *self.table,
+            block.put("finish", 0),
+            "if finish:",
+            *indent([
+                f"side = {self.tile.rows * words} - side",
+                "at = side",
+                *self.before_rows,
+                "for i in range(left):",
+                *indent([*self.row, *placed]),
+                *block.fill(finish=f"idiv(at - side, {words})", column="n0"),
+                block.put_address("places", "first_place + 8 * side"),
+            ]),
             "far_lines = imin(far_share, far_left)",
-            *self.block.fill(exist="left", far="offset(w, far)", far_lines="far_lines"),
-            *run,
+            *block.fill(exist="left", far="offset(w, far)", far_lines="far_lines"),
+            *(special if self.instead else []),
+            *run_tile(self.tile, self.arguments, block),
+            *(again if self.instead else []),
             "far_left -= far_lines",
-            f"far += far_lines * {terms}",
-        ]
-        return [*self.instead, "if special == 0:", *indent(run)] if self.instead else run
+            f"far += far_lines * {'depth_now * taps_now' if self.several_taps else 'depth_now'}",
+            "row += left",
+        ]  # fmt: skip
 
     def _finished_rows(self) -> list[str]:
         """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""

@@ -22,7 +22,7 @@ vector of the same rows."""
 
 def tile_record(block: RecordText) -> list[str]:
     """Statements that make room for a tile's argument block, in which no memory is to be brought into the cache."""
-    matrix = {"far_lines": 0} if block.record is MATRIX_BLOCK else {}
+    matrix = {"far_lines": 0, "finish": 0, "done": 0, "waiting": 0, "pace": 0} if block.record is MATRIX_BLOCK else {}
     return [block.local(), *block.fill(touched=0, elsewhere=0, **matrix)]
 
 

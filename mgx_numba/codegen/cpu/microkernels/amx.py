@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 from ..records import Record
 from .amx_table import TILE_STEP
 from .tile import literal_shape, tile_intrinsic
-from .tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS
+from .tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, panel_block
 from .tile_writer import TileWriter, Values, VectorWriter, constant
 
 __all__ = [
@@ -91,9 +91,9 @@ class MatrixWriter(TileWriter):
         self._begin(part)
         row, stride = (self.ir.mul(self.slot[name], constant(_BYTES)) for name in ("x_row", "acc_row"))
 
-        def one_panel(_: ir.Value, state: Values) -> Values:
+        def one_panel(number: ir.Value, state: Values) -> Values:
             w, acc, far = state
-            places = [self._sums_place(acc, r, c) for r in range(self.down) for c in range(self.across)]
+            places = self._sums_places(acc, self.slot["acc_row"])
             old = self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))
             with self.ir.if_else(old) as (more, first):
                 with more:
@@ -109,13 +109,23 @@ class MatrixWriter(TileWriter):
 
                 def one_step(k: ir.Value, right: Values) -> Values:
                     self._step(self.at(x, k), right[0], row)
+                    self._finish_rows(self.slot["pace"])
                     return [self.at(right[0], constant(self.parts * _TILE_WORDS)), self._bring_near(right[1])]
 
                 return self.loop("k", constant(0), self.slot["depth"], TILE_STEP, inner, one_step)
 
             self.loop("tap", constant(0), self.slot["taps"], 1, [w, far], one_tap)
-            for k, place in enumerate(places):
-                self._put(self._sums(k), place, stride)
+            finish = self.ir.icmp_signed(">", self.slot["finish"], constant(0))
+            with self.ir.if_then(finish):
+                self._finish_rows()
+            goal, apart = (
+                self.ir.select(finish, *pair)
+                for pair in ((self._word("spare"), acc), (constant(_PANEL_LINE // _BYTES), self.slot["acc_row"]))
+            )
+            for k, place in enumerate(self._sums_places(goal, apart)):
+                self._put(self._sums(k), place, self.ir.mul(apart, constant(_BYTES)))
+            with self.ir.if_then(finish):
+                self._wait(number, goal)
             panel = self.slot["w_panel"]
             return [self.at(w, panel), self.at(acc, self.slot["acc_panel"]), self.at(far, panel)]
 
@@ -145,12 +155,49 @@ class MatrixWriter(TileWriter):
                 for c in range(self.across):
                     self._multiply_tiles(r, c)
 
+    def _word(self, name: str) -> ir.Value:
+        """A field that changes during a call."""
+        return self.read_word(self.block().word(name))
+
+    def _finish_rows(self, most: ir.Value | None = None) -> None:
+        """Finish rows of the panel that waits: at ``most`` so many, else all that are left."""
+        done, waiting = self._word("done"), self._word("waiting")
+        with self.ir.if_then(self.ir.icmp_signed("<", done, waiting)):
+            stop = waiting
+            if most is not None:
+                stop = self.ir.add(done, most)
+                stop = self.ir.select(self.ir.icmp_signed("<", stop, waiting), stop, waiting)
+            kernel = ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64]).as_pointer()
+            code = self.ir.load(self.ir.bitcast(self.word_place("finisher"), kernel.as_pointer()))
+            self.ir.call(code, [self.slot["panel"], done, stop])
+            self.ir.store(stop, self.word_place("done"))
+
+    def _wait(self, number: ir.Value, sums: ir.Value) -> None:
+        """Let a panel's sums wait for being finished."""
+        first = self.ir.mul(number, self.slot["acc_panel"])
+        self._panel_word("sums", sums, "spare")
+        self._panel_word("places", self.slot["places"])
+        self._panel_word("column", self.ir.add(self.slot["column"], first))
+        self._panel_word("first", first)
+        self._panel_word("columns", self.ir.sub(self.slot["columns"], first))
+        self.ir.store(constant(0), self.word_place("done"))
+        self.ir.store(self.slot["finish"], self.word_place("waiting"))
+
+    def _panel_word(self, name: str, value: ir.Value, old: str = "") -> None:
+        """Set a word of the panel that waits, and the field ``old`` of the argument block to what it was."""
+        place = self.at(self.slot["panel"], constant(panel_block(0).number(name)))
+        place = self.ir.bitcast(place, value.type.as_pointer())
+        if old:
+            self.ir.store(self.ir.load(place), self.ir.bitcast(self.word_place(old), value.type.as_pointer()))
+        self.ir.store(value, place)
+
     def _left(self, x: ir.Value, r: int) -> ir.Value:
         return self.at(x, self.ir.mul(self.slot["x_row"], constant(r * TILE_STEP)))
 
-    def _sums_place(self, acc: ir.Value, r: int, c: int) -> ir.Value:
-        row = self.at(acc, self.ir.mul(self.slot["acc_row"], constant(r * TILE_STEP)))
-        return self.at(row, constant(c * TILE_STEP))
+    def _sums_places(self, acc: ir.Value, apart: ir.Value) -> Values:
+        """Where the registers of sums lie whose rows are ``apart``."""
+        rows = [self.at(acc, self.ir.mul(apart, constant(r * TILE_STEP))) for r in range(self.down)]
+        return [self.at(row, constant(c * TILE_STEP)) for row in rows for c in range(self.across)]
 
     def _sums(self, k: int) -> int:
         """The register of the k-th of the sums that the variant has."""

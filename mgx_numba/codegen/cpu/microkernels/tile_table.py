@@ -27,6 +27,7 @@ __all__ = [
     "declared_tile",
     "finish_block",
     "matrix_tile",
+    "panel_block",
     "tile_for",
 ]
 
@@ -86,9 +87,22 @@ MATRIX_BLOCK = TILE_BLOCK.followed_by(
         Word("exist", "rows that exist; nothing is read or written of others"),
         pointer("far", "what of the right-hand side is needed next, for panel 0; it is brought near meanwhile"),
         Word("far_lines", "cache lines of that for each step of k; 0 if nothing is"),
+        Word("finish", "rows that are finished of each panel; 0: its sums are stored in acc"),
+        Word("places", "of these rows, as a `panel_block` has them", Holds.WORDS),
+        Word("column", "of the result, of panel 0"),
+        Word("finisher", "address of the kernel that finishes rows of the panel in the `panel_block`"),
+        Word("panel", "that block", Holds.WORDS),
+        pointer("spare", "room for the sums of a panel, besides that for those of the panel in the block"),
+        Word("done", "rows of the panel in the block that are finished"),
+        Word("waiting", "rows that it has"),
+        Word("pace", "rows that are finished beside each step of k"),
     ),
 )
-"""The argument block of a tile that reads whole matrices. Its table has, for each tap, where the first row is."""
+"""The argument block of a tile that reads whole matrices. Its table has, for each tap, where the first row is.
+
+What it has multiplied is finished while it multiplies the next panel, also that of the next call: the caller sees to
+the rows that are left of the last one.
+"""
 
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
@@ -120,6 +134,23 @@ def finish_block(operands: int) -> Record:
     """
     own = [word for k in range(operands) for word in (pointer(f"e{k}"), Word(f"e{k}_row"))]
     return TILE_BLOCK.followed_by("finishing tile", (*_FINISH_WORDS, *own))
+
+
+@functools.lru_cache(maxsize=16)
+def panel_block(operands: int) -> Record:
+    """The argument block of a kernel that finishes rows of one panel of sums, for so many operands of its epilogue."""
+    return Record(
+        "panel",
+        (
+            pointer("sums", "of the panel's first row; rows lie the columns of a tile apart"),
+            Word("places", "for each row: where its sums are, the result's row, and that of each operand", Holds.WORDS),
+            Word("column", "of the result, of the panel's first column"),
+            Word("first", "elements from a row's place to that column"),
+            Word("columns", "that exist"),
+            pointer("out"),
+            *(pointer(f"e{k}") for k in range(operands)),
+        ),
+    )
 
 
 def declared_tile(types: ElementTypes) -> RegisterTile | None:

@@ -1,0 +1,92 @@
+"""What finishes the sums of tiles that read whole matrices: a kernel of its own, called with a few rows of a panel.
+
+The tile (`amx`) calls it between its products of the next panel, so that the vector units work on sums while the matrix
+unit makes others. Sums are therefore in memory twice the size of a register tile, never that of a row of panels.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ...kernel import KernelSource
+from ...problems.epilogue import Epilogue
+from ...statements import indent, kernel_text
+from ..kernel import cpu_kernel
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import panel_block
+from ..records import RecordText
+from .epilogue_rows import Rows, kernel_name
+
+__all__ = ["PANEL_ROWS", "finisher_source", "place_words", "placed_rows"]
+
+PANEL_ROWS = "row_places"
+"""Name of the places of two blocks of rows: those of the panel that waits, and those of the next."""
+
+
+def _moving(epilogue: Epilogue) -> list[str]:
+    """What has a place in each row, as the names of the variables that hold it begin."""
+    names = [f"e{k}" for k, operand in enumerate(epilogue.operands) if operand.access in ("full", "per_m")]
+    return ["out", *names]
+
+
+def place_words(epilogue: Epilogue) -> int:
+    """Words that say where a row is."""
+    return 1 + len(_moving(epilogue))
+
+
+def placed_rows(epilogue: Epilogue, columns: int) -> list[str]:
+    """Statements that note at ``at`` of the places where row ``i`` is."""
+    words = [f"i * {columns}", *(f"{name}_row" for name in _moving(epilogue))]
+    lines = [f"{PANEL_ROWS}[at + {number}] = {word}" for number, word in enumerate(words)]
+    return [*lines, f"at += {len(words)}"]
+
+
+@functools.lru_cache(maxsize=256)
+def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
+    """The kernel; its argument block is a `tile_table.panel_block`, its tasks are rows."""
+    lanes, accumulator, operands = tile.lanes, tile.types.accumulator, list(enumerate(epilogue.operands))
+    block = RecordText(panel_block(len(operands)), "args")
+    rows = Rows(epilogue, accumulator, lanes)
+    lines = [
+        f"sums = {block.elements('sums', accumulator)}",
+        f"places = {block.words('places')}",
+        *(f"{name} = {block.get(name)}" for name in ("column", "first", "columns")),
+        f"out = {block.elements('out', epilogue.out_dtype(accumulator))}",
+        *(f"e{k}_at = {block.elements(f'e{k}', operand.dtype)}" for k, operand in operands),
+        *rows.invariant(),
+    ]
+    full = {"out", *(f"e{k}" for k, operand in operands if operand.access == "full")}
+    row = [f"at = row * {place_words(epilogue)}", "sums_row = places[at]"]
+    for number, name in enumerate(_moving(epilogue)):
+        row.append(f"{name}_row = places[at + {number + 1}]{' + first' if name in full else ''}")
+    row += [f"e{k} = load_splat(e{k}_at, e{k}_row, {lanes})" for k, o in operands if o.access == "per_m"]
+
+    def vector(c: int | str, part: bool) -> tuple[list[str], list[str]]:
+        """Statements before the rows, and for each: the vector at column ``c``, of which only ``rest`` may exist."""
+        end, more = ("_tail", "rest, 1, ") if part else ("", "")
+        fixed = [(k, f"e{k}_{c}") for k, o in operands if o.access == "per_n"]
+        before = [f"{name} = load{end}(e{k}_at, column + {c}, {more}{lanes})" for k, name in fixed]
+        return before, [
+            f"acc = load(sums, sums_row + {c}, {lanes})",
+            *(f"e{k} = {name}" for k, name in fixed),
+            *(f"e{k} = load{end}(e{k}_at, e{k}_row + {c}, {more}{lanes})" for k, o in operands if o.access == "full"),
+            *rows.body,
+            f"store{end}(out, out_row + {c}, {rows.result}{', rest' if part else ''})",
+        ]
+
+    def walk(*vectors: tuple[list[str], list[str]]) -> list[str]:
+        before, each = ([line for vector in vectors for line in vector[part]] for part in range(2))
+        return [*before, "for row in range(begin, end):", *indent([*row, *each])]
+
+    lines += [
+        f"if columns >= {tile.columns}:",
+        *indent(walk(*(vector(c, False) for c in range(0, tile.columns, lanes)))),
+        "else:",
+        f"    for c in range(0, columns, {lanes}):",
+        "        rest = columns - c",
+        f"        if rest >= {lanes}:",
+        *indent(walk(vector("c", False)), 3),
+        "        else:",
+        *indent(walk(vector("c", True)), 3),
+    ]
+    return cpu_kernel(kernel_name("finish", epilogue), kernel_text(lines))
