@@ -19,12 +19,11 @@ from dataclasses import dataclass
 
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
-from ..architecture import ARCHITECTURES
 from ..contraction.tensor import MASK
 from ..contraction.wgmma_tiles import multiprocessors
-from ..driver.device import known_architecture
+from ..driver.device import known_architecture, selected_architecture
 from .text import AttentionText
-from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, TARGET, AttentionTile
+from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile
 
 __all__ = ["WarpgroupPartsText", "chosen_parts_tile", "fits_parts"]
 
@@ -59,7 +58,7 @@ PRODUCTS = (("low", "high"), ("high", "low"), ("high", "high"))
 def fits_parts(problem: AttentionProblem, precision: str) -> bool:
     """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
     arch = known_architecture()
-    if arch is None or arch.name != TARGET or (problem.dtype, precision) != ("float32", "high"):
+    if arch is None or not arch.warpgroups or (problem.dtype, precision) != ("float32", "high"):
         return False
     return problem.queries >= LEAST_QUERIES and max(problem.depth, problem.width) <= MOST_FEATURES
 
@@ -70,7 +69,7 @@ def chosen_parts_tile(problem: AttentionProblem) -> AttentionTile:
     Of those that fit it is that whose multiprocessors have the fewest queries one after the other; of these, that of
     the most warpgroups.
     """
-    found, most = [], ARCHITECTURES[TARGET].shared_bytes - RESERVED
+    found, most = [], selected_architecture().shared_bytes - RESERVED
     for warpgroups in range(LEAST_WARPGROUPS, MOST_WARPGROUPS + 1):
         stages = [n for n in range(2, MOST_STAGES + 1) if _shared_bytes(problem, warpgroups, n) <= most]
         if stages:
