@@ -37,7 +37,7 @@ class ThreadPrinter(VectorPrinter):
         self._rounded: dict[str, tuple[str, VectorValue | None]] = {}
         """Of names that hold whole numbers what was rounded, and what was added to that."""
         self._points: dict[str, Type] = {}
-        """Of names that hold a number of 8 bits its type."""
+        """Of names that hold numbers of 8 bits their type."""
         self._floors: dict[str, tuple[str, float]] = {}
         self._limited: dict[str, tuple[str, float]] = {}
         """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
@@ -81,7 +81,7 @@ class ThreadPrinter(VectorPrinter):
                 text = f"rounded_{dtype_name(dtype)}({source}, {zero})"
             return VectorValue(self.buffer.emit(text), dtype)
         made = super().cast(x, dtype)
-        if x.dtype in _EIGHT_BITS and self._is_uniform(x):
+        if x.dtype in _EIGHT_BITS:
             self._points[made.name] = x.dtype
         return made
 
@@ -93,7 +93,7 @@ class ThreadPrinter(VectorPrinter):
         return (argument, other) if type is Type.half_type and self.lanes > 1 else ("", "")
 
     def _is_point(self, point: VectorValue | None, dtype: Type) -> bool:
-        """Whether what was added to whole numbers is one of those of an 8-bit type."""
+        """Whether what was added to whole numbers are some of those of an 8-bit type."""
         if point is None:
             return True
         if point.constant is None:
@@ -135,16 +135,14 @@ class ThreadPrinter(VectorPrinter):
             self._note(name, made, operands)
         return made
 
-    def _is_uniform(self, x: VectorValue) -> bool:
-        """Whether a value is known to be the same number in every lane."""
-        return x.constant is not None or x.name in self._uniform
-
     def _note(self, name: str, made: VectorValue, operands: tuple[VectorValue, ...]) -> None:
         """Remember how a float32 came to be, for `cast`."""
         if name == "mul" and self.fast_math:
             x, y = (self.register(v) for v in operands)
             self._products[made.name] = (y, x) if y in self._gelus else (x, y)
-        elif name == "div" and self.fast_math and self._is_uniform(operands[1]):
+        elif (
+            name == "div" and self.fast_math and (operands[1].constant is not None or operands[1].name in self._uniform)
+        ):
             one = f"const_float32(1.0, {self.lanes})"
             inverse = self.buffer.emit(f"div({one}, {self.register(operands[1])})")
             self._products[made.name] = (self.register(operands[0]), inverse)

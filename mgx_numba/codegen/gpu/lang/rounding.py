@@ -2,9 +2,9 @@
 pairs of numbers rounded to bfloat16 by one instruction (sm_80 and above).
 
 A number that is small beside 1.5 * 2**23 and added to it leaves its nearest integer in the last bits, ties to even.
-Single numbers are converted. GELU of what is in float16 anyway, times a factor, is computed in pairs of these, by half
-as many instructions: within 1.5e-3 of numbers up to 4 and a unit in the last place of larger ones, as float16 is that is
-rounded a few times.
+Single numbers are converted. GELU of what is in float16 anyway, times a factor, is computed in pairs of these, by two
+thirds of the instructions: within 1.5e-3 of numbers up to 4 and a unit in the last place of larger ones, as float16 is
+that is rounded a few times.
 """
 
 from __future__ import annotations
