@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import njit
@@ -61,14 +62,14 @@ def test_what_the_language_makes_of_them_is_exact() -> None:
     @njit
     def every(x: Any, a: Any, b: Any) -> None:
         for k in range(x.size):
-            a[k] = extract(signed(splat(x[k], 4), 7), 3)
-            b[k] = extract(unsigned(splat(x[k], 4), 130), 1)
+            a[k] = extract(signed(splat(x[k], 4), splat(np.float32(7), 4)), 3)
+            b[k] = extract(unsigned(splat(x[k], 4), splat(np.float32(130), 4)), 1)
 
     @njit
     def each(x: Any, a: Any, b: Any) -> None:
         for k in range(x.size):
-            a[k] = extract(signed(splat(x[k], 1), 7), 0)
-            b[k] = extract(unsigned(splat(x[k], 1), 130), 0)
+            a[k] = extract(signed(splat(x[k], 1), splat(np.float32(7), 1)), 0)
+            b[k] = extract(unsigned(splat(x[k], 1), splat(np.float32(130), 1)), 0)
 
     x = numbers()
     found = [np.empty(x.shape, dtype) for dtype in (np.int8, np.uint8) * 2]
@@ -111,7 +112,7 @@ SLOTS = 2
 def kernel(args):
     x = pointer_float32(args, 0)
     out = pointer_{name.removeprefix("rounded_")}(args, 1)
-    store(out, thread_index(0), {name}(load(x, thread_index(0), 1), 0))
+    store(out, thread_index(0), {name}(load(x, thread_index(0), 1), const_float32(0, 1)))
 """
     made = assembly(KernelSource(NAME, "rounding", text), ARCHITECTURES["sm_90a"])
     (stored,) = re.findall(r"st\.global\.b8\s+\[[^]]*\], (%\w+);", made)
@@ -143,6 +144,40 @@ def test_products_are_rounded_once(type: Type, activation: str, on: Engine) -> N
         exact = exact * np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in exact])
     beside = np.abs((exact / np.float64(operands[0][0])) % 1 - 0.5) < 3e-3  # of the middle of two steps
     assert (np.abs(got - wanted) <= beside).all(), np.flatnonzero(np.abs(got - wanted) > beside)
+
+
+@pytest.mark.parametrize("type", [Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type, Type.fp8e5m2_type])
+def test_gelu_in_float16_is_as_exact_as_that(type: Type, on: Engine) -> None:
+    """With fast math: within a rounding of the result, what float16 leaves of GELU's values before it, of steps that
+    are small beside them and large; and infinities, NaN, what float16 cannot hold."""
+    rng, floats = np.random.default_rng(3), type.is_floating
+    special = np.array([np.inf, -np.inf, 6e4, -6e4, 20, -20, 0, -0.0, 6e-8, -6e-8], np.float16)
+    x = np.concatenate([rng.uniform(-6, 6, 2003).astype(np.float16), special, [np.float16(np.nan)]])
+    for step in (0.0371, 2e-6, 300.0):
+        program = Program()
+        m = program.main
+        point = {Type.uint8_type: 31, Type.int8_type: -5}.get(type, 0)
+        given = m.add_parameter("x", Shape(Type.half_type, x.shape))
+        wide = m.add_instruction("add", [given, given])  # in float32 it may be more than float16 holds
+        value = m.add_instruction("convert", [m.add_instruction("gelu_erf", [wide])], target_type=Type.float_type)
+        operands = [np.array([step], np.float32), *([] if floats else [np.array([point], type.numpy)])]
+        spread = [m.add_instruction("multibroadcast", [m.add_literal(o)], out_lens=x.shape) for o in operands]
+        m.add_return([m.add_instruction("quantizelinear", [value, *spread], out_type=type)])
+        made = compiled(program, on, fast_math=True)
+        assert any("gelu_erf_product_" in k.text for k in made.kernels())
+        got = np.asarray(made.run({"x": x})[0])
+        twice = x.astype(np.float64) * 2
+        exact = np.array([0 if v == -np.inf else v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in twice])
+        ends = ml_dtypes.finfo(type.numpy) if floats else np.iinfo(type.numpy)
+        off = np.maximum(1.5e-3, np.abs(np.nan_to_num(exact, posinf=0)) * 2**-10) / step + 1e-3
+        bounds = [
+            np.clip(v / step + o + point, float(ends.min), float(ends.max)) for v, o in ((exact, -off), (exact, off))
+        ]
+        lower, upper = (v[:-1].astype(type.numpy) if floats else np.rint(v[:-1]) for v in bounds)
+        numbers = got.astype(np.float64)
+        inside = (lower.astype(np.float64) <= numbers[:-1]) & (numbers[:-1] <= upper.astype(np.float64))
+        assert inside.all(), (step, x[:-1][~inside], got[:-1][~inside])
+        assert np.isnan(numbers[-1]) if floats else numbers[-1] in (0, point)
 
 
 FLOATS8 = (Type.fp8e4m3fn_type, Type.fp8e5m2_type, Type.fp8e4m3fnuz_type)

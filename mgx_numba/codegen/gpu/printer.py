@@ -34,15 +34,17 @@ class ThreadPrinter(VectorPrinter):
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)
-        self._rounded: dict[str, tuple[str, int]] = {}
+        self._rounded: dict[str, tuple[str, VectorValue | None]] = {}
         """Of names that hold whole numbers what was rounded, and what was added to that."""
+        self._points: dict[str, Type] = {}
+        """Of names that hold numbers of 8 bits their type."""
         self._floors: dict[str, tuple[str, float]] = {}
         self._limited: dict[str, tuple[str, float]] = {}
         """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
         was limited, and that number."""
         self._products: dict[str, tuple[str, str]] = {}
-        self._gelus: dict[str, str] = {}
-        """Of products, with fast math, what was multiplied, and of values of GELU the argument."""
+        self._gelus: dict[str, tuple[str, Type]] = {}
+        """Of products, with fast math, what was multiplied, and of values of GELU the argument and their type."""
         self._uniform: set[str] = set()
         """Names that hold the same number in every lane."""
 
@@ -60,34 +62,58 @@ class ThreadPrinter(VectorPrinter):
             return VectorValue(self.register(x), dtype, constant=x.constant)
         source, limit = self._limited.get(x.name, ("", 0.0))
         if source and limit == _SATURATED.get(dtype):
-            return VectorValue(self.buffer.emit(f"saturated_{dtype_name(dtype)}({source})"), dtype, raw=True)
-        source, zero = self._rounded.get(x.name, ("", 0))
-        if not source or not self.lanes or dtype not in _EIGHT_BITS:
-            return super().cast(x, dtype)
+            argument, other = self._gelu_product(source)
+            text = f"gelu_erf_product_{dtype_name(dtype)}({argument}, {other})"
+            text = text if argument else f"saturated_{dtype_name(dtype)}({source})"
+            return VectorValue(self.buffer.emit(text), dtype, raw=True)
+        source, point = self._rounded.get(x.name, ("", None))
+        if source and self.lanes and dtype in _EIGHT_BITS and self._is_point(point, dtype):
+            zero = f"const_float32(0, {self.lanes})" if point is None else self.register(point)
+            argument, other = self._gelu_product(source)
+            if argument:
+                text = f"gelu_erf_product_{dtype_name(dtype)}({argument}, {other}, {zero})"
+            elif source in self._products and self.lanes > 1:
+                factor, other = self._products[source]
+                if factor in self._gelus:
+                    factor = self.buffer.emit(f"gelu_erf_bytes({self._gelus[factor][0]})")
+                text = f"rounded_product_{dtype_name(dtype)}({factor}, {other}, {zero})"
+            else:
+                text = f"rounded_{dtype_name(dtype)}({source}, {zero})"
+            return VectorValue(self.buffer.emit(text), dtype)
+        made = super().cast(x, dtype)
+        if x.dtype in _EIGHT_BITS:
+            self._points[made.name] = x.dtype
+        return made
+
+    def _gelu_product(self, source: str) -> tuple[str, str]:
+        """The argument of GELU and its factor, if a name holds their product and that of GELU is a float16, whose own
+        arithmetic is exact enough then; else nothing."""
+        factor, other = self._products.get(source, ("", ""))
+        argument, type = self._gelus.get(factor, ("", Type.float_type))
+        return (argument, other) if type is Type.half_type and self.lanes > 1 else ("", "")
+
+    def _is_point(self, point: VectorValue | None, dtype: Type) -> bool:
+        """Whether what was added to whole numbers are some of those of an 8-bit type."""
+        if point is None:
+            return True
+        if point.constant is None:
+            return self._points.get(point.name) is dtype
         ends = np.iinfo(dtype.numpy)
-        if not ends.min <= zero <= ends.max:
-            return super().cast(x, dtype)
-        if source in self._products and self.lanes > 1:
-            factor, other = self._products[source]
-            if factor in self._gelus:
-                factor = self.buffer.emit(f"gelu_erf_bytes({self._gelus[factor]})")
-            made = self.buffer.emit(f"rounded_product_{dtype_name(dtype)}({factor}, {other}, {zero})")
-            return VectorValue(made, dtype)
-        return VectorValue(self.buffer.emit(f"rounded_{dtype_name(dtype)}({source}, {zero})"), dtype)
+        return float(point.constant).is_integer() and ends.min <= point.constant <= ends.max
 
     def nearbyint(self, x: VectorValue) -> VectorValue:
         """The nearest integer, ties to even."""
         made = self._call("nearbyint", x.dtype, x)
         if x.dtype.compute is Type.float_type:
-            self._rounded[made.name] = self.register(x), 0
+            self._rounded[made.name] = self.register(x), None
         return made
 
     def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
         """The sum."""
         made = self._call("add", x.dtype, x, y)
-        if x.name in self._rounded and y.constant is not None and float(y.constant).is_integer():
-            source, zero = self._rounded[x.name]
-            self._rounded[made.name] = source, zero + int(y.constant)
+        source, point = self._rounded.get(x.name, ("", None))
+        if source and point is None:
+            self._rounded[made.name] = source, y
         return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
@@ -99,7 +125,7 @@ class ThreadPrinter(VectorPrinter):
             argument = self.register(operands[0])
             made = VectorValue(self.buffer.emit(f"{name}_{kind}({argument})"), result)
             if name in _SHORT:
-                self._gelus[made.name] = argument
+                self._gelus[made.name] = argument, result
             return made
         if name == "max" and result in _EIGHT_BITS and self.lanes and self.lanes % 4 == 0:
             arguments = ", ".join(self.register(x) for x in operands)
@@ -114,7 +140,9 @@ class ThreadPrinter(VectorPrinter):
         if name == "mul" and self.fast_math:
             x, y = (self.register(v) for v in operands)
             self._products[made.name] = (y, x) if y in self._gelus else (x, y)
-        elif name == "div" and self.fast_math and operands[1].name in self._uniform:
+        elif (
+            name == "div" and self.fast_math and (operands[1].constant is not None or operands[1].name in self._uniform)
+        ):
             one = f"const_float32(1.0, {self.lanes})"
             inverse = self.buffer.emit(f"div({one}, {self.register(operands[1])})")
             self._products[made.name] = (self.register(operands[0]), inverse)

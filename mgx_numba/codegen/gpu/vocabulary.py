@@ -128,10 +128,13 @@ Elements of 8 bits
     max_bytes(x, y)                      the larger ones, of vectors of a multiple of four lanes (`lang.bytes`)
 
 Quantising
-    rounded_int8(x, ZERO)                the nearest integers, ties to even, of float32 lanes plus ZERO (an integer
-    rounded_uint8(x, ZERO)               literal of the result's range), saturated; of NaN 0 (`lang.rounding`)
-    rounded_product_<int8, uint8>(x, y, ZERO)
-                                         the same of x * y + ZERO, which is rounded once
+    rounded_int8(x, z)                   the nearest integers, ties to even, of float32 lanes, plus z (float32 lanes of
+    rounded_uint8(x, z)                  integers of the result's range), saturated; of NaN 0 (`lang.rounding`)
+    rounded_product_<int8, uint8>(x, y, z)
+                                         the same of x * y + z, which is rounded once
+    gelu_erf_product_<int8, uint8>(x, y, z) gelu_erf_product_<float8>(x, y)
+                                         the same of GELU of x times y, as exact as float16 is, of -infinity 0, of
+                                         NaN in int8 z; and saturated_<float8> of that
     saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, of what is too large the largest one
     rounded_bfloat16(x)                  cast_bfloat16 of pairs of float32 lanes by an instruction (sm_80 and above)
 

@@ -104,11 +104,11 @@ def _exp2(x: Any) -> Any:
         return np.exp2(np.asarray(x, np.float32))
 
 
-def _rounded(dtype: np.dtype, x: np.ndarray, zero: int) -> np.ndarray:
-    return _cast(dtype, np.rint(x) + np.float32(zero))
+def _rounded(dtype: np.dtype, x: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    return _cast(dtype, np.rint(x) + zero)
 
 
-def _rounded_product(dtype: np.dtype, x: np.ndarray, y: np.ndarray, zero: int) -> np.ndarray:
+def _rounded_product(dtype: np.dtype, x: np.ndarray, y: np.ndarray, zero: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         return _cast(dtype, np.rint(x.astype(np.float64) * y + zero))  # float64 has all bits of the product
 
@@ -116,6 +116,10 @@ def _rounded_product(dtype: np.dtype, x: np.ndarray, y: np.ndarray, zero: int) -
 def _saturated(dtype: np.dtype, x: Any) -> Any:
     largest = float(ml_dtypes.finfo(dtype).max)
     return np.clip(np.asarray(x), -largest, largest).astype(dtype)
+
+
+def _of_gelu(then: Callable[..., Any], x: np.ndarray, *others: np.ndarray) -> Any:
+    return then(_elementwise("gelu_erf")(np.where(x == -np.inf, np.float32(-20), x)), *others)
 
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
@@ -140,9 +144,13 @@ def elementwise_names() -> dict[str, Any]:
         names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
     for dtype in ("int8", "uint8"):
         names[f"rounded_{dtype}"] = functools.partial(_rounded, numpy_dtype(dtype))
-        names[f"rounded_product_{dtype}"] = functools.partial(_rounded_product, numpy_dtype(dtype))
+        product = names[f"rounded_product_{dtype}"] = functools.partial(_rounded_product, numpy_dtype(dtype))
+        names[f"gelu_erf_product_{dtype}"] = functools.partial(_of_gelu, product)
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
-        names[f"saturated_{dtype}"] = functools.partial(_saturated, numpy_dtype(dtype))
+        saturated = names[f"saturated_{dtype}"] = functools.partial(_saturated, numpy_dtype(dtype))
+        names[f"gelu_erf_product_{dtype}"] = functools.partial(
+            _of_gelu, lambda x, y, to=saturated: to(_multiplied(x, y))
+        )
     names["rounded_bfloat16"] = functools.partial(_cast, numpy_dtype("bfloat16"))
     for dtype in ("float16", "bfloat16"):
         names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))

@@ -141,6 +141,11 @@ def _gelu_erf_bytes(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return _gelu_erf_short(b, x, LOGIT_BYTES, LOGIT_BYTES_END)
 
 
+def gelu_erf_of_bytes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """GELU of float32 as ``gelu_erf_bytes`` has it, for other intrinsics."""
+    return _gelu_erf_bytes(_Approximate(builder), x)
+
+
 exp2_quick = _of("exp2_quick", _power_of_two)
 exp_quick = _of("exp_quick", _exp)
 gelu_erf_quick = _of("gelu_erf_quick", _gelu_erf)
