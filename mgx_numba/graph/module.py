@@ -293,8 +293,14 @@ class Module:
 
     def captured(self) -> list[Instruction]:
         """Values of enclosing modules that this one and its submodules use, each once."""
-        inside = dict.fromkeys([self, *self.submodules()])
         found: dict[Instruction, None] = {}
+        if not self._running:
+            for ins in self:
+                for i in ins.inputs:
+                    if i.module is not self:
+                        found[i] = None
+            return list(found)
+        inside = dict.fromkeys([self, *self.submodules()])
         for module in inside:
             for ins in module:
                 for i in ins.inputs:

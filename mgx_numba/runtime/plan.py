@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ class Region(IntEnum):
     FAULT = 5
 
 
-@dataclass(frozen=True)
-class Pointer:
+class Pointer(NamedTuple):
     """A place: ``offset`` bytes into the ``index``-th array of a region (``index`` is 0 for the arena)."""
 
     region: Region

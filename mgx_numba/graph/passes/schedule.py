@@ -45,7 +45,9 @@ class Schedule(Pass):
         if environment_flag("MIGRAPHX_TRACE_SCHEDULE"):
             for ins in moving:
                 print(f"schedule: {ins.op} -> {ins.shape}, from place {members[ins]}, needs {need[ins]} bytes")
-        module.reorder([*fixed, *moving, *ending])
+        order = [*fixed, *moving, *ending]
+        if order != list(members):
+            module.reorder(order)
 
 
 def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instruction, int]:

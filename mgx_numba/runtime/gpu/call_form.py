@@ -30,6 +30,9 @@ engine (CUDA C++ programming guide, device memory accesses; `CUtensorMap`'s glob
 _ALIGNMENT = 256
 """Bytes that parameters and results start at multiples of, as allocations of a device do."""
 
+_COMING = (Region.PARAMETER, Region.OUTPUT)
+"""Regions of which a call may bring the memory."""
+
 Segment = Callable[[Queue], None]
 
 
@@ -231,18 +234,27 @@ class CallForm:
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
         """The argument block of a step's kernel; what a call brings is noted for `aim`."""
-        words = np.zeros(max(len(step.args), 1), np.int64)
+        values: list[int] = []
+        placed: list[tuple[int, Pointer, TensorLayout | None]] = []
         for slot, arg in enumerate(step.args):
-            if isinstance(arg, (Pointer, MappedTensor)):
-                place, layout = (arg, None) if isinstance(arg, Pointer) else (arg.pointer, arg.layout)
-                self._write(words, slot, self.address(place), layout)
-                uses = self._uses.get((place.region, place.index))
-                if uses is not None:
-                    uses.append(_Occurrence(segment, number, words, slot, place.offset, layout))
-            elif not isinstance(arg, int):
+            if type(arg) is int:
+                values.append(arg)
+            elif isinstance(arg, Pointer):
+                values.append(self.address(arg))
+                if arg.region in _COMING:
+                    placed.append((slot, arg, None))
+            elif isinstance(arg, MappedTensor):
+                values.append(0)  # and so are the slots behind it, which the description fills
+                placed.append((slot, arg.pointer, arg.layout))
+            else:
                 raise CompileError(f"{step.label}: a kernel of this target calls no other one")
-            elif arg:  # slots behind a description are 0
-                words[slot] = arg
+        words = np.array(values or [0], np.int64)
+        for slot, place, layout in placed:
+            if layout is not None:
+                self._write(words, slot, self.address(place), layout)
+            uses = self._uses.get((place.region, place.index))
+            if uses is not None:
+                uses.append(_Occurrence(segment, number, words, slot, place.offset, layout))
         return words
 
     def _write(self, words: np.ndarray, slot: int, address: int, layout: TensorLayout | None) -> None:

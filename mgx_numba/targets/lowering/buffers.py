@@ -52,9 +52,10 @@ class Buffer:
         return self.first <= other.last and other.first <= self.last
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class View:
-    """A tensor in a buffer: ``offset`` elements in, with its actual strides (which may differ from the IR's)."""
+    """A tensor in a buffer: ``offset`` elements in, with its actual strides (which may differ from the IR's). It is not
+    changed; a frozen one takes three times as long to make, and plans for new lengths are of hundreds."""
 
     buffer: Buffer
     shape: Shape

@@ -267,7 +267,7 @@ class Lowering:
         if isinstance(weights, BlockWeights):
             blocks = weights
             return self.packed_constant(blocks.codes, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
-        place = weights.__array_interface__["data"][0], weights.shape, weights.strides
+        place = address_of(weights), weights.shape, weights.strides
         how = (solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)
         if key not in self._packed:
@@ -292,7 +292,7 @@ class Lowering:
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
         by a program for other lengths."""
-        key = (weights.__array_interface__["data"][0], weights.shape, weights.strides, how)
+        key = (address_of(weights), weights.shape, weights.strides, how)
         if key not in self._packed:
             self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
         return self._packed[key]

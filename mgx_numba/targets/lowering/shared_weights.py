@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.program import Program
-from ...runtime.memory import aligned_copy
+from ...runtime.memory import address_of, aligned_copy
 
 __all__ = ["SharedWeights"]
 
@@ -35,7 +35,7 @@ class SharedWeights:
 
     def packed(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> np.ndarray:
         """What ``pack`` makes of ``weights``, or made of the same weights before; ``how`` tells packings apart."""
-        key = self._identity(weights), weights.dtype.name, weights.shape, weights.strides, how
+        key = self._identity(weights), weights.dtype, weights.shape, weights.strides, how
         found = self._packed.get(key)
         if found is None:
             self._packed[key] = found = pack()
@@ -51,7 +51,7 @@ class SharedWeights:
         return copy
 
     def _identity(self, weights: np.ndarray) -> Hashable:
-        address = weights.__array_interface__["data"][0]
+        address = address_of(weights)
         before = bisect.bisect_right(self._places, address, key=lambda place: place[0])
         if before and address < self._places[before - 1][1]:
             return address
@@ -61,7 +61,7 @@ class SharedWeights:
         known = self._digests.get(id(owner))
         if known is None or known[0]() is not owner:
             known = self._digests[id(owner)] = weakref.ref(owner, partial(_forget, self._digests, id(owner))), {}
-        place = address, weights.dtype.name, weights.shape, weights.strides
+        place = address, weights.dtype, weights.shape, weights.strides
         found = known[1].get(place)
         if found is None:
             found = known[1][place] = _digest(weights)

@@ -48,7 +48,7 @@ class KernelNode(ctypes.Structure):
         """A launch with so many bytes of shared memory besides what the kernel declares."""
         self = cls(function, geometry.blocks, geometry.threads, shared)
         self.words = words
-        self.parameters = (c_void_p * 1)(words.ctypes.data)
+        self.parameters = (c_void_p * 1)(words.__array_interface__["data"][0])
         return self
 
 

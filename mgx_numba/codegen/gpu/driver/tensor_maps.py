@@ -31,11 +31,12 @@ def encoded(driver: Driver, layout: TensorLayout, address: int) -> np.ndarray:
     """
     size = from_numpy(numpy_dtype(layout.dtype)).size
     memory = np.zeros(TensorMap.WORDS * 8 + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
+    begin = memory.__array_interface__["data"][0]
+    start = -begin % _ALIGNMENT
     words = memory[start : start + TensorMap.WORDS * 8]
     tail = (c_int(_INTERLEAVE_NONE), c_int(_SWIZZLE_128), c_int(_PROMOTION_256), c_int(_FILL_ZEROS))
     common = (
-        c_void_p(words.ctypes.data), c_int(_TYPES[layout.dtype]), c_uint32(_RANK), c_void_p(address),
+        c_void_p(begin + start), c_int(_TYPES[layout.dtype]), c_uint32(_RANK), c_void_p(address),
         (c_uint64 * _RANK)(*layout.lens), (c_uint64 * (_RANK - 1))(*(s * size for s in layout.strides[1:])),
     )  # fmt: skip
     windows = layout.windows

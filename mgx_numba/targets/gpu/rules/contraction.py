@@ -232,6 +232,8 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
     kept = low.packed_constant(once, ("columns", solution.turns, solution.halves), made)
     if solution.halves:
         return kept
+    if weights.ndim == 2:
+        return kept
     lens = (*weights.shape[:-2], *kept.lens[-2:])
     return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
 
