@@ -49,8 +49,10 @@ def on(request: pytest.FixtureRequest) -> Engine:
         (WarpgroupTile(64, 128, 2, 1, 2), 2),
         (WarpgroupTile(64, 64, 2, 1, 1, 2), 2),
         (WarpgroupTile(64, 128, 2, 1, 2, 2), 4),
+        (WarpgroupTile(64, 64, 3, 1, pingpong=2), 2),
+        (WarpgroupTile(64, 128, 2, 1, 2, pingpong=2), 2),
     ],
-    ids=["", "rounds", "high", "pairs", "beside", "fours"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "pairs in turns"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
@@ -139,6 +141,8 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
         (1, (9, 8), 40, 72, 3, 2, 1, 1, 1),
         (2, (5, 5), 128, 24, 1, 1, 0, 1, 1),
         (2, (6, 9), 72, 16, 1, 2, 0, 1, 1),
+        (2, (7, 5), 16, 24, 1, 1, 0, 1, 1),
+        (1, (9, 8), 24, 72, 1, 1, 0, 1, 1),
         (1, (8, 8), 128, 64, 3, 1, 2, 2, 2),
         (3, (12,), 64, 8, 5, 2, 2, 1, 1),
         (3, (4, 4), 64, 16, 4, 1, 0, 1, 1),

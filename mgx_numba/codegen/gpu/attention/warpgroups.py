@@ -19,6 +19,8 @@ from .text import AttentionText
 
 __all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups"]
 
+TARGET = "sm_90a"
+"""The only architecture with these instructions."""
 TYPES = ("float16", "bfloat16")
 """Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 SLICE = 64
@@ -57,7 +59,7 @@ class AttentionTile:
 def fits_warpgroups(problem: AttentionProblem) -> bool:
     """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
     arch = known_architecture()
-    if arch is None or not arch.warpgroups or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
+    if arch is None or arch.name != TARGET or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
         return False
     along = (problem.queries, problem.q_strides), (problem.keys, problem.k_strides), (problem.keys, problem.v_strides)
     return all(n == 1 or own[2] for n, own in along) and max(problem.depth, problem.width) <= MOST_FEATURES

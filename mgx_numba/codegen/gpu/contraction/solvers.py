@@ -85,6 +85,11 @@ class WarpgroupTiling(WarpgroupTile):
 
     splits: int = 1
 
+    @property
+    def configuration(self) -> dict[str, int]:
+        """As tuning records have it; those of before tiles were taken in turns do not say that they are not."""
+        return {name: n for name, n in asdict(self).items() if name != "pingpong" or n > 1}
+
 
 @functools.lru_cache(maxsize=1024)
 def _warpgroup_tiling(tile: WarpgroupTile, splits: int) -> WarpgroupTiling:

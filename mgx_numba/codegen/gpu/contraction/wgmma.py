@@ -2,10 +2,10 @@
 
 One thread of a block, the producer, asks for slices of both operands, 128 bytes of the sum of each row and column, as
 long as there is an empty stage in a ring; warpgroups multiply them from there, 64 rows of the tile each, and hold the
-sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished: four
-threads exchange what they have of a row, so that each stores neighbours. Of a convolution the copy engine gathers the
-pixels that a tap of the filter lies on. With few tiles, several blocks add parts of each sum, and a second launch adds
-these.
+sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished, or
+sets of warpgroups take them in turns: four threads exchange what they have of a row, so that each stores neighbours. Of
+a convolution the copy engine gathers the pixels that a tap of the filter lies on. With few tiles, several blocks add
+parts of each sum, and a second launch adds these.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .placed import VECTOR_BYTES, PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
 from .text import ContractionText
 from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, wants_order, windows_of
+from .wgmma_pingpong import PingPong
 from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     AHEAD,
@@ -245,12 +246,15 @@ class WarpgroupText(ContractionText):
             "phase = 0",
         ):
             buffer.line(line)
+        pingpong = PingPong(tile)
+        pingpong.declare(buffer)
         self.sharing.begin(buffer)
-        arrivals = self.sharing.readers * tile.rows // 64 * self.arrivals
+        arrivals = self.sharing.readers * tile.warpgroups * self.arrivals
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
                 buffer.line(f"mbarrier_init(offset(empty, {stage}), {arrivals})")
+            pingpong.begin_barriers(buffer)
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
@@ -267,14 +271,15 @@ class WarpgroupText(ContractionText):
             for line in (
                 "grid_wait()",
                 "lane = thread - warp * 32",
-                "group = idiv(warp, 4)",
                 f"leads = imod(thread, {128 // self.arrivals}) == 0",
             ):
                 buffer.line(line)
+            pingpong.begin(buffer)
+            buffer.line("group = idiv(warp, 4)")
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
                 self._tile(buffer)
-                buffer.line("tile = tile + stride")
+                pingpong.next_tile(buffer)
         if self.sharing.blocks > 1:  # no block ends before all that comes from another one is there
             buffer.line(together)
         return buffer.lines
@@ -438,11 +443,12 @@ class WarpgroupText(ContractionText):
 
     def _consume(self, buffer: CodeBuffer) -> None:
         """Emit a warpgroup's loop over the slices of a tile."""
-        tile = self.tile
+        tile, pingpong = self.tile, PingPong(self.tile)
         zero = "wgmma_zero" if self.accumulator == "float32" else f"wgmma_zero_{self.accumulator}"
         buffer.line(f"sums = {zero}({tile.columns})")
         buffer.line("last = slot")
         buffer.line("k = begin")
+        pingpong.wait(buffer)
         with buffer.block("while k < end:"):
             buffer.line("mbarrier_wait(offset(full, slot), phase)")
             buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
@@ -455,6 +461,7 @@ class WarpgroupText(ContractionText):
                 self.sharing.release(buffer)
             buffer.line("last = slot")
             self._advance(buffer)
+        pingpong.hand_on(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
             self.sharing.release(buffer)

@@ -104,7 +104,7 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
     slice = SLICE_BYTES // VECTOR_BYTES * lanes
     if full.group_in % lanes or any(s % lanes for s in full.x_strides):
         return "the channels of a group are no whole vectors"
-    if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
+    if (2 * full.group_in < slice and full.taps > 1) or (full.groups > 1 and full.group_in % slice):
         return "the channels of a group leave most of a slice empty"
     windows = windows_of(full)
     reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]

@@ -60,6 +60,7 @@ class WarpgroupTile:
         blocks: those that share a multiprocessor.
         cluster: blocks of a cluster whose tiles lie below one another; each brings a part of the columns to all.
         across: those whose tiles lie beside one another; each brings a part of the rows, a multiple of 8, to all.
+        pingpong: sets of warpgroups that take tiles in turns, so that one multiplies while another one stores sums.
     """
 
     rows: int
@@ -68,11 +69,17 @@ class WarpgroupTile:
     blocks: int
     cluster: int = 1
     across: int = 1
+    pingpong: int = 1
+
+    @property
+    def warpgroups(self) -> int:
+        """Those that multiply a tile."""
+        return self.rows // 64
 
     @property
     def consumers(self) -> int:
         """Threads that multiply."""
-        return self.rows // 64 * WARPGROUP
+        return self.warpgroups * self.pingpong * WARPGROUP
 
     @property
     def threads(self) -> int:
@@ -106,11 +113,11 @@ class WarpgroupTile:
 
     def fits_parts(self, slices: int) -> bool:
         """Whether registers hold what a thread multiplies of so many slices in parts, see `PART_SLICES`; blocks that
-        bring each other's rows were not tried with parts."""
+        bring each other's rows, and sets that take turns, were not tried with parts."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
-        return self.across == 1 and least <= self.spare_registers
+        return self.across == self.pingpong == 1 and least <= self.spare_registers
 
     @property
     def shared_bytes(self) -> int:
@@ -253,7 +260,10 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     storing = sharing * tile.rows * tile.columns / STORING
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
-    cycles = rounds * (part * slice + storing) + BEGINNING
+    if tile.pingpong > 1:
+        cycles = rounds * max(part * slice, (part * slice + storing) / tile.pingpong) + storing + BEGINNING
+    else:
+        cycles = rounds * (part * slice + storing) + BEGINNING
     if shared > 1:
         cycles += PAIRING
     if splits > 1:
