@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import mgx_numba
+from bench.agreement import max_relative_error
 from bench.gpu_check import PEAKS, copy_rate
 from bench.timing import geometric_mean
 from mgx_numba.api.program import program as Compiling
@@ -270,10 +271,7 @@ def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> 
         exported(torch, module, inputs, half, path)
         given = [x.half() if half and x.is_floating_point() else x for x in inputs]
         ours = Ours(torch, path, kind, given)
-    error = max(
-        float(np.abs(r.astype(np.float32) - w).max() / max(np.abs(w).max(), 1e-30))
-        for r, w in zip(ours.results, wanted)
-    )
+    error = max_relative_error(ours.results, wanted)
     start = time.perf_counter()
     other = theirs(torch, module, inputs, kind, mode) if mode else lambda: float("nan")
     compiling = time.perf_counter() - start
