@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from bench.agreement import exposed
 from bench.light import randomize, rebatch
 from bench.models import MODELS, build, inputs, light_models
 from bench.probe import load_feeds
@@ -25,7 +26,8 @@ class Case:
     """A model file and the inputs to run it on.
 
     ``feeds_path`` holds the inputs' names, then the inputs, as ``.npz``, for a process that has no onnx. ``checked`` is
-    the file to compare outputs on: the model itself, or for a model whose weights are all equal a copy with others.
+    the file to compare outputs on: the model itself, or a copy: of a model whose weights are all equal one with others,
+    of one that chooses one whose results are also what is chosen from (`bench.agreement`).
     """
 
     name: str
@@ -58,13 +60,15 @@ def prepare(name: str, folder: Path, scale: str = "full") -> Case:
             raise ValueError(f"unknown case {name!r}: expected one of {', '.join(case_names())}")
         model = build(base, batch=batch, scale=scale)
         path = checked = _write(model, folder / f"{name}.onnx")
+        if (whole := exposed(model)) is not model:
+            checked = _write(whole, _checked(name, folder))
     else:
         model = onnx.load(light)
         path = light
         if batch != 1:
             model = rebatch(model, batch)
             path = _write(model, folder / f"{name}.onnx")
-        checked = _write(randomize(model), folder / f"{name}.random.onnx")
+        checked = _write(randomize(model), _checked(name, folder))
     feeds = inputs(base, model)
     feeds_path = folder / f"{name}.npz"
     np.savez(feeds_path, np.array(list(feeds), dtype=np.str_), *feeds.values())
@@ -80,9 +84,13 @@ def kept(name: str, folder: Path) -> Case:
     feeds_path = folder / f"{name}.npz"
     if not feeds_path.exists():  # written last
         return prepare(name, folder)
-    written, checked = folder / f"{name}.onnx", folder / f"{name}.random.onnx"
+    written, checked = folder / f"{name}.onnx", _checked(name, folder)
     path = written if written.exists() else Path(light_models()[name])
     return Case(name, path, load_feeds(feeds_path), feeds_path, checked if checked.exists() else path)
+
+
+def _checked(name: str, folder: Path) -> Path:
+    return folder / f"{name}.checked.onnx"
 
 
 def _write(model: onnx.ModelProto, path: Path) -> Path:

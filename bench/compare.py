@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from bench.agreement import agreement, choices_of
 from bench.cases import Case
-from bench.peers import ENGINES, OURS, Session, max_relative_error, open_session
+from bench.peers import ENGINES, OURS, Session, open_session
 from bench.timing import Timing, interleave, ratio, ratio_range
 
 __all__ = ["Comparison", "check_outputs", "compare", "fastest_settings", "open_all"]
@@ -137,4 +140,7 @@ def check_outputs(
             failures[engine] = f"{type(problem).__name__}: {problem}"
     if failures:
         return None, failures
-    return max_relative_error(outputs[OURS], outputs[REFERENCE]), failures
+    found = agreement(outputs[OURS], outputs[REFERENCE], choices_of(onnx.load(case.checked)))
+    if found.problem:
+        return None, {OURS: found.problem}
+    return found.error, failures

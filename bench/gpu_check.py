@@ -5,7 +5,7 @@ and products, models, and how long these take from nothing to a result.
                               [--kernels N] [--precisions a,b] [--json FILE]
 
 Kinds of models: ``exact``, float32 without ``fast_math``; ``float32``, with it; ``fp16``; ``bf16``. The exit status is
-not 0 if a test fails or a model's results are further from those of ``cpu`` than `FARTHEST`.
+not 0 if a test fails or a model's results are not right by `bench.exact`.
 Kernels of models are timed alone, each some times in a row within a graph: their sum has no gaps between launches,
 which a whole run has, nor its copies from the host and back.
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 import mgx_numba
 from bench.cases import prepare
+from bench.exact import FARTHEST, QUANTIZE, Exact
 from bench.gpu_kernels import PEAKS, step_times, table
 from bench.gpu_start import start
 from bench.gpu_tiles import torch_seconds
@@ -48,14 +50,7 @@ PARTS = ("sanitize", "tests", "memory", "products", "models", "start")
 F32, F16 = Type.float_type, Type.half_type
 COPIED = 1 << 30
 LATENCY_RUNS = 30
-FARTHEST = {"exact": 1e-4, "float32": 1e-3, "fp16": 1e-2, "bf16": 1e-2}
-"""By kind, the largest difference from float32 of ``cpu`` without ``fast_math``, of the largest result: what rounding
-of its products' operands leads to after some fifty layers."""
 DEFAULTS = TargetOptions()
-SIXTEEN_BITS: dict[str, Callable[[Compiling], Compiling]] = {
-    "fp16": mgx_numba.quantize_fp16,
-    "bf16": mgx_numba.quantize_bf16,
-}
 
 
 def copy_rate() -> float:
@@ -300,32 +295,46 @@ def _torch_convolution(
 
 
 def models(names: list[str], kinds: list[str], shown: int) -> list[dict[str, Any]]:
-    """Latency of models with data on the host, what their steps take alone, of which so many groups are shown, and how
-    far results are from those of ``cpu`` in float32."""
+    """Latency of models with data on the host, what their steps take alone, of which so many groups are shown, and
+    whether their results are right (`bench.exact`)."""
     found, rate = [], copy_rate()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
-            text = case.checked.read_bytes()
-        exact = mgx_numba.parse_onnx_buffer(text).compile("cpu", fast_math=False)
-        wanted = [np.asarray(r) for r in exact.run(case.feeds)]
+            timed, checked = (onnx.load(path) for path in (case.path, case.checked))
+        exact = Exact(checked, case.feeds)
+        # a model that is checked with more results than it has is timed without them
+        more = timed if len(timed.graph.output) != len(checked.graph.output) else None
         for kind in kinds:
-            row = _model(name, kind, mgx_numba.parse_onnx_buffer(text), case.feeds, wanted)
+            row = _model(name, kind, checked, more, case.feeds, exact)
             print("\n".join(table(row["steps"], kind, rate, shown)), flush=True)
             found.append(row)
     return found
 
 
-def _model(
-    name: str, kind: str, program: Compiling, feeds: dict[str, np.ndarray], wanted: list[np.ndarray]
-) -> dict[str, Any]:
-    if kind in SIXTEEN_BITS:
-        SIXTEEN_BITS[kind](program)
-    start = time.perf_counter()
+def _compiled(model: onnx.ModelProto, kind: str) -> Compiling:
+    program = mgx_numba.parse_onnx_buffer(model.SerializeToString())
+    if kind in QUANTIZE:
+        QUANTIZE[kind](program)
     program.compile("gpu", fast_math=kind != "exact")
+    return program
+
+
+def _model(
+    name: str,
+    kind: str,
+    model: onnx.ModelProto,
+    timed: onnx.ModelProto | None,
+    feeds: dict[str, np.ndarray],
+    exact: Exact,
+) -> dict[str, Any]:
+    """Figures of one model in one precision; ``timed`` is what is timed if not the model that is checked."""
+    start = time.perf_counter()
+    program = _compiled(model, kind)
     compiling = time.perf_counter() - start
-    results = [np.asarray(r) for r in program.run(feeds)]
-    error = max(float(np.abs(r - w).max() / max(np.abs(w).max(), 1e-30)) for r, w in zip(results, wanted, strict=True))
+    verdict = exact.judge(program.run(feeds), kind)
+    if timed is not None:
+        program = _compiled(timed, kind)
     times = []
     for _ in range(LATENCY_RUNS):
         start = time.perf_counter()
@@ -334,16 +343,24 @@ def _model(
     compiled = program._compiled
     assert isinstance(compiled, GpuProgram)
     seen = step_times(compiled, feeds)
-    hosted = sorted({step["label"] for step in seen if step["label"].startswith("ref::")})
-    device = sum(step["seconds"] for step in seen if step["kernel"])
-    row = {"name": name, "kind": kind, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device, "error": error}
-    far = "" if error <= FARTHEST[kind] else f" (at most {FARTHEST[kind]:.0e} is right)"
+    hosted = sorted({f"{step['label']} ({step['reason']})" for step in seen if step["reason"]})
+    device = sum(step["seconds"] for step in seen if not step["reason"])
+    row = {"name": name, "kind": kind, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device}
     print(
-        f"{name:24} {kind:8} {row['ms']:8.2f} ms, kernels {row['kernels_ms']:8.2f} ms, error {error:.1e}{far}, compiled"
-        f" in {compiling:.1f} s, {len(seen)} steps, on the host: {', '.join(hosted) or 'nothing'}",
+        f"{name:24} {kind:8} {row['ms']:8.2f} ms, kernels {row['kernels_ms']:8.2f} ms, {verdict}, compiled"
+        f" in {compiling:.1f} s, {len(seen)} steps, on the host: {'; '.join(hosted) or 'nothing'}",
         flush=True,
     )
-    return {**row, "right": not far, "compile_s": compiling, "hosted": hosted, "steps": seen}
+    alone = verdict.rounding.error if verdict.rounding else None
+    figures = {"error": verdict.found.error, "rounding_error": alone, "right": verdict.right, "hosted": hosted}
+    return {
+        **row,
+        **figures,
+        "choices_differing": verdict.found.differing,
+        "compile_s": compiling,
+        "hosted": hosted,
+        "steps": seen,
+    }
 
 
 def tests() -> int:

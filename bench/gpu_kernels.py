@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mgx_numba.runtime.plan import Step
+from mgx_numba.runtime.plan import HostStep, Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
 __all__ = ["PEAKS", "SHOWN", "step_times", "table"]
@@ -24,7 +24,7 @@ SHOWN = 14
 
 def step_times(compiled: GpuProgram, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What each step takes on the device, alone and again and again, without what lies between two launches: label,
-    seconds, flops, bytes, whether it is a kernel, and what it computes."""
+    seconds, flops, bytes, what it computes, and why it runs on the host, which is empty for a kernel."""
     plan = compiled.stages(inputs)[0].plan
     assert plan is not None
     return [
@@ -33,8 +33,8 @@ def step_times(compiled: GpuProgram, inputs: Mapping[str, Any]) -> list[dict[str
             "seconds": seconds,
             "flops": step.flops if isinstance(step, Step) else 0,
             "bytes": step.bytes if isinstance(step, Step) else 0,
-            "kernel": isinstance(step, Step),
             "what": step.instruction,
+            "reason": step.reason if isinstance(step, HostStep) else "",
         }
         for step, seconds in zip(plan.steps, compiled.step_seconds(inputs), strict=True)
     ]

@@ -17,7 +17,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.peers import OURS, Outputs, installed, max_relative_error, open_session
+from bench.agreement import max_relative_error
+from bench.peers import OURS, Outputs, installed, open_session
 from bench.timing import interleave
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.kernel import cpu_kernel

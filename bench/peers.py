@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ENGINES", "OURS", "PEERS", "Session", "installed", "is_installed", "max_relative_error", "open_session"]
+__all__ = ["ENGINES", "OURS", "PEERS", "Session", "installed", "is_installed", "open_session"]
 
 Feeds = Mapping[str, np.ndarray]
 Outputs = Sequence[np.ndarray]
@@ -169,26 +169,3 @@ def open_session(
     if own and engine == "openvino":
         options = {**options, "precision": ""}
     return opener(path, feeds, threads, **options)
-
-
-def max_relative_error(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """Largest difference in any output, relative to that output's largest magnitude.
-
-    Infinite if shapes differ, or if one is not finite (or not the same infinity) where the other is. Integer and bool
-    outputs are compared as numbers.
-    """
-    if len(got) != len(wanted):
-        return float("inf")
-    worst = 0.0
-    for one, other in zip(got, wanted, strict=True):
-        if one.shape != other.shape:
-            return float("inf")
-        x, y = np.asarray(one, np.float64), np.asarray(other, np.float64)
-        finite = np.isfinite(y)
-        if not np.array_equal(x[~finite], y[~finite], equal_nan=True) or not np.isfinite(x[finite]).all():
-            return float("inf")
-        if finite.any():
-            scale = float(np.abs(y[finite]).max())
-            difference = float(np.abs(x[finite] - y[finite]).max())
-            worst = max(worst, difference / scale if scale else (float("inf") if difference else 0.0))
-    return worst

@@ -5,7 +5,7 @@
 
 Kinds of runs: ``float32`` of every engine; ``bf16``, which is `quantize_bf16` and OpenVINO as it comes (it chooses its
 precision); ``int8``, our `quantize_int8`; ``file``, every engine on the QDQ file that ONNX Runtime's quantiser makes.
-An error is the largest difference to ONNX Runtime's float32 over the largest result. What an engine cannot load or run
+An error is that of `bench.agreement` from ONNX Runtime's float32. What an engine cannot load or run
 is noted, and the others are measured.
 """
 
@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+from bench.agreement import agreement, choices_of
 from bench.cases import Case, case_names, kept
 from bench.environment import describe
-from bench.peers import OURS, Session, installed, max_relative_error, open_session
+from bench.peers import OURS, Session, installed, open_session
 from bench.steps import step_times
 from bench.timing import interleave
 
@@ -101,6 +103,7 @@ def measure(case: Case, folder: Path, threads: int, budget: float, kinds: Sequen
     failures: dict[str, str] = {}
     errors: dict[str, float] = {}
     exact: list[np.ndarray] | None = None
+    choices = choices_of(onnx.load(case.checked))
     for engine, kind in _wanted(kinds):
         name = f"{engine} {kind}"
         try:
@@ -110,7 +113,8 @@ def measure(case: Case, folder: Path, threads: int, budget: float, kinds: Sequen
             failures[name] = f"{type(problem).__name__}: {problem}"[:500]
             continue
         exact = results if exact is None else exact
-        sessions[name], errors[name] = session, max_relative_error(results, exact)
+        found = agreement(results, exact, choices)
+        sessions[name], errors[name] = session, float("inf") if found.problem else found.error
     timings = interleave({name: session.run for name, session in sessions.items()}, budget)
     steps = {}
     for name, session in sessions.items():

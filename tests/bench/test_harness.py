@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bench.agreement import max_relative_error
 from bench.cases import case_names, prepare
 from bench.light import randomize, rebatch
-from bench.peers import OURS, installed, max_relative_error, open_session
+from bench.peers import OURS, installed, open_session
 from bench.probe import load_feeds
 from bench.replay import Clock, replay
 from bench.start import measure_start
