@@ -165,16 +165,25 @@ CONVOLUTIONS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def convolution(types: ElementTypes, problem: ConvProblem, x: np.ndarray, w: np.ndarray, solver: Any = CONV) -> None:
+def convolution(
+    types: ElementTypes,
+    problem: ConvProblem,
+    x: np.ndarray,
+    w: np.ndarray,
+    solver: Any = CONV,
+    pages: GuardedPages | None = None,
+) -> None:
     assert solver.refusal(problem) is None
     rows = (problem.batch, *problem.out_lens)
     e = full_epilogue_arrays(np.random.default_rng(2), rows, problem.out_channels, types.out)
     packed = solver.pack_weights(problem, w)
     assert packed.shape == solver.packed_lens(problem)
     out = np.full((*rows, problem.out_channels), 77, types.out)
+    if pages:
+        x, packed, out = (pages.place(array) for array in (x, packed, out))
     floating = types.out == "float32"
     plan = solver.plan(problem, *([full_epilogue("float32")] if floating else []), threads=2)
-    run_plan(plan, {"x": x, "w": packed, "out": out, **e})
+    run_plan(plan, {"x": x, "w": packed, "out": out, **e}, pages)
     with np.errstate(invalid="ignore"):
         sums = convolve(problem, seen(types, x), w)
     agree(out, apply_full_epilogue(sums, e) if floating else sums, types)
@@ -212,6 +221,27 @@ def test_pixels_in_a_slice_of_channels() -> None:
         convolution(types, problem, x, values(rng, types, problem.weight_lens, True))
         even = ConvProblem(2, channels, 24, (6, 5), (1, 1), types=types, fast_math=True, x_strides=(2400, 400, 80))
         convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseTiles())
+
+
+IN_PLACE: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((2, 64, 40, (7, 9), (3, 3)), {}),
+    ((1, 64, 33, (6, 8), (2, 3)), {"stride": (1, 2), "dilation": (2, 1)}),
+    ((2, 128, 24, (5, 6), (3, 1)), {"groups": 2}),
+    ((1, 64, 24, (30,), (5,)), {}),
+]
+"""Convolutions without padding whose input is a grid of pixels."""
+
+
+@needs_page_protection
+@pytest.mark.parametrize("types", [NARROW, UNSIGNED, SIGNED], ids=str)
+def test_an_input_that_is_a_grid_is_read_where_it_lies(types: ElementTypes) -> None:
+    rng = np.random.default_rng(13)
+    for lens, options in IN_PLACE:
+        problem = ConvProblem(*lens, types=types, fast_math=True, **options)
+        x = values(rng, types, (problem.batch, *problem.in_lens, problem.in_channels))
+        w = values(rng, types, problem.weight_lens, True)
+        assert len(CONV.plan(problem).launches) == 1
+        convolution(types, problem, x, w, pages=GuardedPages())
 
 
 TRANSPOSED: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

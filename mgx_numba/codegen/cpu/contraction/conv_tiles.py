@@ -1,4 +1,5 @@
-"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch fills."""
+"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch fills unless the
+input is one."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class ConvTiles(Solver[ConvProblem]):
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         grid = PixelGrid(problem, tile_of(problem.types))
-        return Solution((fill_grid(grid), _product(grid, setting, self.name)), grid.scratch)
+        fill = () if grid.in_place else (fill_grid(grid),)
+        return Solution((*fill, _product(grid, setting, self.name)), grid.scratch)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)
@@ -82,7 +84,9 @@ class ConvTiles(Solver[ConvProblem]):
         k = grid.taps * tile.depth(grid.terms) * tile.packing.k_interleave
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
-        formed = form_seconds(problem.types, problem.batch * grid.image * tile.packing.k_interleave, threads)
+        formed = 0.0
+        if not grid.in_place:
+            formed = form_seconds(problem.types, problem.batch * grid.image * tile.packing.k_interleave, threads)
         formed += parked_seconds(tile, problem.batch * grid.rows * problem.out_channels, threads)
         return formed + seconds(tile, 2 * rows * groups * panels * columns * k, moved + 4 * math.prod(lens), threads)
 
@@ -113,7 +117,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     accumulator = problem.types.accumulator
     macro = MacroKernel(name, accumulator, tile, epilogue, several_taps=True, some_exist=True)
     arguments = macro.arguments
-    arguments.pointer("x", Operand("scratch"), tile.left_word)
+    arguments.pointer("x", Operand("x" if grid.in_place else "scratch"), tile.left_word)
     arguments.pointer("w", Operand("w"), tile.right_word)
     arguments.pointer("zero", Operand("w"), tile.left_word)
     macro.rows.pointers(arguments)

@@ -5,6 +5,8 @@ The grid is the padded input, its lines sorted by their number modulo the stride
 ``(y, x)`` reads, at each tap, what lies ``(y * width + x) * stride * pixel`` behind what output ``(0, 0)`` reads:
 successive outputs, over all lines, are evenly spaced rows. Those that stand between the end of a line and the next are
 computed and dropped. Lines of zeros at the end are read by the last of them.
+
+An input that is not padded may lie so by itself; nothing is then computed behind its last output.
 """
 
 from __future__ import annotations
@@ -83,10 +85,22 @@ class PixelGrid:
         p = self.volume
         return -(-(p.in_lens[2] + p.pads_begin[2] + p.pads_end[2]) // p.stride[2])
 
+    @functools.cached_property
+    def in_place(self) -> bool:
+        """Whether the input is such a grid as it lies, of which nothing is read that is no part of a tap."""
+        p, together = self.volume, self.tile.packing.k_interleave
+        whole = self.pixel_elements == p.in_channels and self.terms == together * self.tile.depth(self.terms)
+        if self.form != p.types.a or not whole or any((*p.pads_begin, *p.pads_end)) or p.stride[1] > 1:
+            return False
+        even = p.in_lens[2] % p.stride[2] == 0 and p.x_strides[0] % together == 0
+        close = p.in_lens[1] == 1 or p.x_strides[2] == p.in_lens[2] * p.in_channels
+        return even and close and p.x_strides[3] == p.in_channels
+
     @property
     def rows(self) -> int:
         """Outputs of an image."""
-        return self.volume.out_lens[1] * self.width
+        height, width = self.volume.out_lens[1:]
+        return (height - 1) * self.width + width if self.in_place else height * self.width
 
     @property
     def line(self) -> int:
@@ -112,6 +126,9 @@ class PixelGrid:
 
     @property
     def image(self) -> int:
+        """From one image to the next."""
+        if self.in_place:
+            return self.volume.x_strides[0] // self.tile.packing.k_interleave
         return self.phases * self.lines * self.line
 
     @property
@@ -130,5 +147,7 @@ class PixelGrid:
     @property
     def scratch(self) -> int:
         """Bytes of the grid and the notes."""
+        if self.in_place:
+            return 0
         size = self.problem.batch * self.image * ITEMSIZE[self.tile.left_word]
         return self.flags + 4 * self.problem.batch * self.phases * self.lines if self.low else size
