@@ -72,12 +72,14 @@ def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
 class Dot(Operator):
     """Product [..., m, k] x [..., k, n] of matrices, for each position of the outer axes.
 
-    With ``bfloat16_products`` float32 operands may be rounded to bfloat16: the program had them in that.
+    With ``bfloat16_products`` float32 operands may be rounded to bfloat16: the program had them in that. With an
+    ``accuracy_level`` of 4 (of ONNX Runtime's MatMulNBits) rows that multiply weights in blocks may be brought to int8.
     """
 
     name: ClassVar[str] = "dot"
-    UNLESS_SET: ClassVar[tuple[str, ...]] = ("bfloat16_products",)
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("bfloat16_products", "accuracy_level")
     bfloat16_products: bool = False
+    accuracy_level: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_same_type(inputs)

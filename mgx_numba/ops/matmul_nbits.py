@@ -24,12 +24,14 @@ class MatMulNBits(Operator):
 
     Inputs are the rows, bytes of codes [n, blocks, block_size * bits / 8] (of 4 bits the first in the low half), scales
     [n, blocks] in float32, and perhaps zero points [n, blocks] in uint8, without which they are ``2**(bits - 1)``. The
-    result has the rows' type.
+    result has the rows' type. ``accuracy_level`` is that of `Dot`.
     """
 
     name: ClassVar[str] = "matmul_nbits"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("accuracy_level",)
     bits: int = 4
     block_size: int = 32
+    accuracy_level: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 3, 4)

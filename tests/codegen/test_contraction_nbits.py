@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
 from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, GemvNBits
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.machine import machine, using
+from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
@@ -133,8 +135,41 @@ def test_batches_of_any_strides(solver: Any) -> None:
         assert far(out, expected(form, x, w) + residual) < 5e-5
 
 
-def test_rows_that_integers_cannot_stand_for() -> None:
-    form = FORMS[0]
+BYTES = ["avx2", PAIRS, "-avx512vnni,-avxvnni"]
+"""Features with which rows of bytes pay: four products at once in 256 bits, and two in 256 and in 512."""
+
+
+@pytest.mark.parametrize("features", BYTES)
+@pytest.mark.parametrize("form", FORMS[:3], ids=str)
+def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers with the largest one in each block are as they are; others are half a step of 127 off."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    n, k = 70, 300
+    w, allowed = weights(form, n, k), replace(form, int8_rows=True)
+    whole = np.random.default_rng(k).integers(-127, 128, (3, k)).astype(np.float32)
+    whole[:, :: form.size] = -127
+    for x, least, most in ((whole, 0, 3e-6), (rows(3, k), 1e-4, 2e-2)):
+        problem = problem_for(x, n, allowed, True)
+        out = np.full((3, n), np.nan, np.float32)
+        run_plan(GEMV.plan(problem, Epilogue(), (), 2), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+        assert least <= far(out, expected(form, x, w)) < most
+        exact = problem_for(x, n, allowed, False)
+        run_plan(GEMV.plan(exact, Epilogue(), (), 2), {"x": x, "w": GEMV.pack_blocks(exact, w), "out": out})
+        assert far(out, expected(form, x, w)) < 3e-6
+
+
+def test_rows_are_not_bytes_where_weights_are_waited_for() -> None:
+    if not has_dot4(host.host(), 512):
+        pytest.skip("needs VNNI of 512 bits")
+    plain, allowed = (problem_for(rows(1, 64), 64, replace(FORMS[0], int8_rows=k), True) for k in (False, True))
+    assert GEMV.plan(plain).kernels == GEMV.plan(allowed).kernels
+
+
+@pytest.mark.parametrize("features", ["", PAIRS])
+@pytest.mark.parametrize("int8_rows", [False, True])
+def test_rows_that_integers_cannot_stand_for(features: str, int8_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    form = replace(FORMS[0], int8_rows=int8_rows)
     w = weights(form, 40, 96)
     for value in (np.inf, -np.inf, np.nan, 3e38, 1e-36, 0.0):
         x = np.zeros((2, 96), np.float32)
@@ -146,13 +181,14 @@ def test_rows_that_integers_cannot_stand_for() -> None:
             np.testing.assert_allclose(out, expected(form, x, w).astype(np.float32), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("features, bits", [("", 8), ("", 4), (PAIRS, 4)])
-def test_extremes_fit_the_sums(features: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("features, bits", [("", 8), ("", 4), ("avx2", 8), (PAIRS, 4)])
+@pytest.mark.parametrize("int8_rows", [False, True])
+def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
-    for form in (BlockFormat(bits, 16, True), BlockFormat(bits, 1024 // bits, True)):
+    for form in (BlockFormat(bits, 16, True, int8_rows), BlockFormat(bits, 1024 // bits, True, int8_rows)):
         k = 2 * form.size
         for sign in (1, -1):
-            x = np.full((1, k), sign * np.float32(LARGEST))
+            x = np.full((1, k), sign * np.float32(LARGEST[1 if int8_rows else 2]))
             w = weights(form, 16, k)
             w.codes[...] = 255
             assert w.zero_points is not None
@@ -218,6 +254,11 @@ def test_records_know_the_form() -> None:
     object.__setattr__(record, "problem", key)
     found = problem_of(record)
     assert isinstance(found, GemmProblem) and found.blocks == FORMS[0]
+    allowed = replace(FORMS[0], int8_rows=True)
+    key = Request(problem_for(rows(1, 64), 64, allowed, True), Epilogue(), (), 2, True).key()
+    object.__setattr__(record, "problem", key)
+    found = problem_of(record)
+    assert isinstance(found, GemmProblem) and found.blocks == allowed
 
 
 def test_forms_that_there_are_not() -> None:

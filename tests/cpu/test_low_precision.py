@@ -352,6 +352,23 @@ def test_products_with_weights_of_few_bits(
         assert np.abs(found - expected).max() <= (5e-5 if fast_math else 2e-6) * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("level, least, most", [(0, 0, 5e-5), (3, 0, 5e-5), (4, 1e-4, 2e-2)])
+def test_the_accuracy_level_of_a_product_allows_rows_of_bytes(
+    level: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "x86-64-v3")
+    model = nbits_model([1], 256, 48, 32, 4, True)
+    model.graph.node[0].attribute.append(helper.make_attribute("accuracy_level", level))
+    x = np.random.default_rng(1).standard_normal((1, 256), np.float32)
+    p = mgx_numba.parse_onnx(model)
+    assert ("accuracy_level=4" in str(p)) == (level == 4)
+    exact = np.asarray(p.clone().compile("ref").run({"x": x})[0])
+    found = np.asarray(p.clone().compile("cpu").run({"x": x})[0])
+    assert least <= np.abs(found - exact).max() / np.abs(exact).max() <= most
+    kept = np.asarray(p.compile("cpu", fast_math=False).run({"x": x})[0])
+    assert np.abs(kept - exact).max() <= 2e-6 * np.abs(exact).max()
+
+
 def test_four_bits_dequantised_in_blocks() -> None:
     rng = np.random.default_rng(3)
     w = helper.make_tensor("w", TensorProto.INT4, [64, 24], rng.integers(-8, 8, 64 * 24))

@@ -20,12 +20,14 @@ __all__ = ["BlockFormat", "BlockWeights", "GemmProblem", "packed_strides"]
 class BlockFormat:
     """Constant weights of 4 or 8 bits in blocks of ``size`` successive k of a column: ``(code - zero point) * scale``.
 
-    Without ``zero_points`` all are ``middle``.
+    Without ``zero_points`` all are ``middle``. With ``int8_rows`` what multiplies them may be brought to int8, block by
+    block.
     """
 
     bits: int
     size: int
     zero_points: bool
+    int8_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in (4, 8) or self.size < 16 or self.size & (self.size - 1):

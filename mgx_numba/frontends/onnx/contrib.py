@@ -54,7 +54,7 @@ def matmul_nbits(
     bias: Instruction | None = None,
 ) -> Instruction:
     """``a @ w^T + bias`` with w [N, K] of 2, 4 or 8 bits in blocks along K, each with a scale and a
-    zero point; ``g_idx`` says of each column of w which block's it has.
+    zero point; ``g_idx`` says of each column of w which block's it has. ``accuracy_level`` 4 allows int8 for ``a``.
     """
     inner, outer = node.get_int("K"), node.get_int("N")
     bits, block = node.get_int("bits", 4), node.get_int("block_size")
@@ -78,7 +78,8 @@ def matmul_nbits(
     else:
         wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
     weights = wide if groups is not None else g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
-    y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type))
+    level = 4 if node.get_int("accuracy_level", 0) == 4 else 0
+    y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type), accuracy_level=level)
     return y if bias is None else g.pointwise("add", y, bias)
 
 

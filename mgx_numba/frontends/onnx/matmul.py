@@ -6,6 +6,8 @@ com.microsoft: FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...core.shape import same_lengths
 from ...core.types import Type
 from ...errors import ShapeError
@@ -16,8 +18,8 @@ from .node import Node
 from .registry import MICROSOFT, register
 
 
-def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot") -> Instruction:
-    """NumPy's ``matmul``: vectors are made matrices, outer axes broadcast.
+def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot", **attributes: Any) -> Instruction:
+    """NumPy's ``matmul`` by an operator with some attributes: vectors are made matrices, outer axes broadcast.
 
     Raises:
         ShapeError: a scalar, or lengths that do not fit.
@@ -33,7 +35,7 @@ def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot") -> Instr
     else:
         outer = g.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])
         a, b = (g.broadcast(x, (*outer, *x.shape.lens[-2:])) for x in (a, b))
-    result = g.op(op, a, b)
+    result = g.op(op, a, b, **attributes)
     last = result.shape.ndim - 1
     return g.squeeze(result, [last - 1] * row + [last] * column)
 

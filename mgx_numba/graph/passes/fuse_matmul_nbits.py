@@ -59,6 +59,7 @@ class FuseMatMulNBits(Pass):
                 self.log.refuse(self.name, ins, made)
                 continue
             op, literals = made
+            op = op.with_attributes(accuracy_level=ins.op.attributes().get("accuracy_level", 0))
             new = module.insert_instruction(ins, op, [ins.inputs[0], *literals])
             new.debug_symbols = ins.debug_symbols
             self.log.apply(self.name, ins)

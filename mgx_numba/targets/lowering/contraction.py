@@ -210,7 +210,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
     if core.name in BLOCK_PRODUCTS:
         weights, blocks = None, _block_weights(low, [b_ins, *more])
         op: Any = core.op
-        form = BlockFormat(op.bits, op.block_size, blocks.zero_points is not None)
+        form = BlockFormat(op.bits, op.block_size, blocks.zero_points is not None, op.accuracy_level == 4)
         b_strides = (*(0 for _ in a.lens[:-2]), n, 1)
     target = low.output(ins)
     prepared, access, strides = [], [], []

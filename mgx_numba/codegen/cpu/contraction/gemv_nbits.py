@@ -2,7 +2,8 @@
 
 Under ``fast_math`` a launch of its own makes of each block of a row 16-bit integers with a scale of their own, the high
 and the low bytes apart, so that the products with a block's codes are sums of products of bytes: exact, and an error is
-at most half a step of the largest element of its block, 2**-16 of it. Otherwise, and for rows with infinities, NaN or
+at most half a step of the largest element of its block, 2**-16 of it. Where `BlockFormat.int8_rows` allows it and it
+pays, they are bytes: 2**-8 of it. Otherwise, and for rows with infinities, NaN or
 numbers so large or small that a scale would not do, codes become float32.
 """
 
@@ -56,8 +57,8 @@ AHEAD_BYTES = 3072
 """How far ahead of each stream weights are asked for that come from memory: on Zen 5 they arrive at 1.2 to 1.3 times
 the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In the last cache it costs 2 to 15% of
 10 MB, and gains as much as in memory of 28 MB, which fill a cache of 32 that others use, too. Into L2 is no better."""
-LARGEST = 127 * 256 + 127
-"""The largest integer whose high and low bytes, both signed, add up to it: the high one is rounded."""
+LARGEST = {1: 127, 2: 127 * 256 + 127}
+"""By bytes, the largest integer of one that is signed, or of two that both are: then the high one is rounded."""
 SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-100, 2.0**100
 """Largest elements of a block, but for zero, between which scales and their products are normal numbers."""
 FLOAT_CYCLES = 1.5
@@ -92,7 +93,9 @@ class GemvNBits(BlockSolver):
         assert form is not None
         vectors = math.prod(self.packed_lens(problem)) / tile.lanes * 32 / form.bits / LANES_TOGETHER
         rows = problem.batch_count * problem.m
-        cycles = vectors * (rows if _integers(problem) else LANES_TOGETHER * (FLOAT_CYCLES + 0.5 * rows))
+        cycles = vectors * (
+            rows * _bytes_each(problem) / 2 if _integers(problem) else LANES_TOGETHER * (FLOAT_CYCLES + 0.5 * rows)
+        )
         moved = 4 * math.prod(self.packed_lens(problem))
         return max(cycles / machine().clock / max(threads, 1), moved / machine().bytes_per_second)
 
@@ -102,6 +105,17 @@ def _integers(problem: GemmProblem) -> bool:
     form = problem.blocks
     assert form is not None
     return problem.fast_math and (_quads() or (form.bits == 4 and host.has("avx2")))
+
+
+def _bytes_each(problem: GemmProblem) -> int:
+    """Bytes of an integer of a row: one where that is allowed and pays.
+
+    Zen 5, blocks of 32 and 128, one thread and two: one byte takes 0.63 to 0.87 of the time with VNNI of 256 bits or
+    none, 0.80 to 0.90 with AVX-512 but no VNNI, and with VNNI of 512 bits 0.91 to 1.02: there weights are waited for.
+    """
+    form = problem.blocks
+    assert form is not None
+    return 1 if form.int8_rows and not (_quads() and host.host().vector_bits == 512) else 2
 
 
 def _quads() -> bool:
@@ -117,6 +131,7 @@ class _Left:
         form = problem.blocks
         assert form is not None
         self.problem, self.form, self.integers = problem, form, _integers(problem)
+        self.each = _bytes_each(problem)
         self.lens = (*problem.batch, problem.m)
         self.rows, self.blocks = math.prod(self.lens), form.blocks(problem.k)
         self.padded = self.blocks * form.size
@@ -132,8 +147,8 @@ class _Left:
 
     @property
     def _parts_pitch(self) -> int:
-        """Words of a row of bytes, of each block the high ones and then the low ones."""
-        return 2 * self.padded // LANES_TOGETHER + host.CACHE_LINE // 4
+        """Words of a row of bytes, of each block the high ones, if there are two, and then the low ones."""
+        return self.each * self.padded // LANES_TOGETHER + host.CACHE_LINE // 4
 
     def packed(self) -> GemmProblem:
         """The problem with the strides that rows have here: numbers of rows."""
@@ -182,11 +197,18 @@ class _Left:
             *indent(block),
             *(["store_scalar(flags, task, cast_int32(flag))"] if self.integers else ()),
         ]
-        name = f"nbits_rows{'_16bits' if self.integers else ''}{strided}_kernel"
+        name = f"nbits_rows{f'_{8 * self.each}bits' if self.integers else ''}{strided}_kernel"
         source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
         return Launch(source, arguments.values, TaskRange(self.rows), 0, 4 * self.rows * problem.k + self.bytes)
 
     def _integer_block(self, lanes: int) -> list[str]:
+        largest = float(LARGEST[self.each])
+        parts = [
+            "    high = shift_right(add(number, 128), 8)",
+            "    low = sub(number, shift_left(high, 8))",
+            "    store(octets, place, cast_int8(high))",
+            f"    store(octets, place + {self.form.size}, cast_int8(low))",
+        ]
         return [
             "top = reduce_max(largest)",
             f"if not lt(top, {LARGEST_NUMBER!r}):",
@@ -194,17 +216,14 @@ class _Left:
             f"if gt(top, 0.0) and lt(top, {SMALLEST_NUMBER!r}):",
             "    flag = 1",
             f"top = max(top, {SMALLEST_NUMBER!r})",
-            f"up = div({float(LARGEST)!r}, top)",
+            f"up = div({largest!r}, top)",
             f"total = const_int32(0, {lanes})",
             f"for i in range(0, {self.form.size}, {lanes}):",
             f"    number = cast_int32(nearbyint(mul(load(floats, row + at + i, {lanes}), up)))",
-            "    high = shift_right(add(number, 128), 8)",
-            "    low = sub(number, shift_left(high, 8))",
-            f"    place = {LANES_TOGETHER} * task * parts_pitch + 2 * at + i",
-            "    store(octets, place, cast_int8(high))",
-            f"    store(octets, place + {self.form.size}, cast_int8(low))",
+            f"    place = {LANES_TOGETHER} * task * parts_pitch + {self.each} * at + i",
+            *(parts if self.each == 2 else ["    store(octets, place, cast_int8(number))"]),
             "    total = add(total, number)",
-            f"store_scalar(steps, task * blocks + block, div(top, {float(LARGEST)!r}))",
+            f"store_scalar(steps, task * blocks + block, div(top, {largest!r}))",
             "store_scalar(totals, task * blocks + block, cast_float32(reduce_add(total)))",
         ]
 
@@ -216,7 +235,7 @@ def _launch(
     form, lanes = left.form, tile_for(problem.types).lanes
     words = packed_lens(problem)[1]
     panels = -(-problem.n // lanes)
-    most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (2 if left.integers else 1))
+    most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (left.each if left.integers else 1))
     streams = best_streams(STREAMS, most, panels, threads)
     groups = -(-panels // streams)
     size = 4 * words * panels
@@ -235,11 +254,12 @@ def _launch(
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
     ahead = AHEAD_BYTES if size > machine().last_cache_bytes // 2 else 0
-    product = _Product(form, lanes, streams, batched.m, ahead)
+    product = _Product(form, lanes, streams, batched.m, ahead, left.each)
     body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" if form.zero_points else ""
-    kernel = cpu_kernel(kernel_name(f"gemv_{form.bits}bits{points}{'_ahead' if ahead else ''}", epilogue), text)
+    name = f"gemv_{form.bits}bits{points}{'_int8' if left.each == 1 else ''}{'_ahead' if ahead else ''}"
+    kernel = cpu_kernel(kernel_name(name, epilogue), text)
     grain = max(1, min(TASK_BYTES * groups // size, groups // threads))
     moved = size + batched.m * (4 * left.padded + ITEMSIZE[problem.dtype] * problem.n)
     flops = 2 * batched.m * problem.n * problem.k
@@ -247,10 +267,12 @@ def _launch(
 
 
 class _Product:
-    """Text of the sums of m rows by ``streams`` panels, each of which is asked for so many bytes ``ahead``."""
+    """Text of the sums of m rows by ``streams`` panels, each of which is asked for so many bytes ``ahead``; integers of
+    rows have so many bytes ``each``."""
 
-    def __init__(self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int) -> None:
+    def __init__(self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int, each: int) -> None:
         self.form, self.lanes, self.streams, self.m, self.ahead = form, lanes, streams, m, ahead
+        self.halves = "hl"[-each:]
         self.depth = block_words(form)
 
     def look(self) -> list[str]:
@@ -308,20 +330,21 @@ class _Product:
         def body(u: int) -> list[str]:
             lines = []
             for part in range(per):
-                lines.append(f"k = block * {2 * self.depth * per} + (word + {u}) * {per} + {part}")
+                lines.append(f"k = block * {len(self.halves) * self.depth * per} + (word + {u}) * {per} + {part}")
                 lines += [f"b{q} = {unpacked_bytes(self.form, f'raw{q}', lanes)[part]}" for q in range(self.streams)]
                 for r in rows:
-                    for half, name in enumerate("hl"):
+                    for half, name in enumerate(self.halves):
                         lines.append(
                             f"x = load_splat(parts, {r} * parts_pitch + k + {half * self.depth * per}, {lanes})"
                         )
                         lines += [products(f"{name}{q}_{r}", q, u == part == 0) for q in range(self.streams)]
             if u == last and not quads:
-                lines += [f"v{c} = add_pairs(add_pairs(v{c}, h{c}, 256), l{c}, 1)" for c in cells]
+                for name in self.halves:
+                    lines += [f"v{c} = add_pairs(v{c}, {name}{c}, {256 if name == 'h' else 1})" for c in cells]
             return lines
 
         cells = [f"{q}_{r}" for q in range(self.streams) for r in rows]
-        sums = [f"{half}{c}" for half in ("hl" if quads else "v") for c in cells]
+        sums = [f"{half}{c}" for half in (self.halves if quads else "v") for c in cells]
         lines = [*(f"{name} = const_int32(0, {lanes})" for name in sums), *self._words(body)]
         for r in rows:
             lines.append(f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})")
@@ -332,7 +355,9 @@ class _Product:
                 f"point = {points_of(self.form, f'octets{q}', 'block', 'float32', lanes)}",
             ]
             for r in rows:
-                whole = f"add(shift_left(h{q}_{r}, 8), l{q}_{r})" if quads else f"v{q}_{r}"
+                whole = f"{'l' if quads else 'v'}{q}_{r}"
+                if quads and len(self.halves) == 2:
+                    whole = f"add(shift_left(h{q}_{r}, 8), {whole})"
                 lines.append(f"value = fma(point, total{r}, cast_float32({whole}))")
                 lines.append(f"t{q}_{r} = fma(mul(value, scale), step{r}, t{q}_{r})")
         return lines
