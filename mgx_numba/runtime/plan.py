@@ -59,7 +59,7 @@ class Pointer(NamedTuple):
     """A place: ``offset`` bytes into the ``index``-th array of a region (``index`` is 0 for the arena)."""
 
     region: Region
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]
     offset: int = 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -106,11 +106,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, ConvProblem):
         columns = chosen.solver.columns
         if constant:
-            operands["w"] = low.derived(what.right, partial(_packed, low, problem, columns, filled, solution))
+            how = _packing(problem, columns, filled, solution)
+            made = partial(_packed, low, problem, columns, filled, solution)
+            operands["w"] = low.derived(what.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, columns, operands["w"])
     elif constant:
-        operands["w"] = low.derived(what.right, partial(_columns, low, solution))
+        operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -220,13 +222,18 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
     def made() -> np.ndarray:
         return _in_order(once.swapaxes(-1, -2), -2, solution)
 
-    kept = low.packed_constant(once, ("columns", solution.turns, solution.halves), made)
+    kept = low.packed_constant(once, _order(solution), made)
     if solution.halves:
         return kept
     if weights.ndim == 2:
         return kept
     lens = (*weights.shape[:-2], *kept.lens[-2:])
     return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
+
+
+def _order(solution: Solution) -> Hashable:
+    """What `_in_order` depends on besides the columns."""
+    return "columns", solution.turns, solution.halves
 
 
 def _in_order(columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
@@ -261,14 +268,18 @@ def _packed(
     weights: np.ndarray,
 ) -> View:
     """Constant weights in the order that kernels read, output channels as a solution wants them."""
-    images = filled and (filled.channels, filled.block, filled.folded)
-    how = (columns, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
 
     def made() -> np.ndarray:
         packed = _pack(columns)(problem, filled.weights(weights) if filled else weights)
         return _in_order(packed, 1, solution)
 
-    return low.packed_constant(weights, how, made)
+    return low.packed_constant(weights, _packing(problem, columns, filled, solution), made)
+
+
+def _packing(problem: ConvProblem, columns: bool, filled: FilledImages | None, solution: Solution) -> Hashable:
+    """What of a convolution the order of its weights depends on."""
+    images = filled and (filled.channels, filled.block, filled.folded)
+    return columns, problem.groups, problem.taps, problem.transposed, images, _order(solution)
 
 
 def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View) -> View:
