@@ -370,7 +370,13 @@ class Shape:
         return self is other or (isinstance(other, Shape) and self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Of numbers alone: those of strings differ between processes, to which a shape may go with what is cached."""
+        ends = tuple([(d.min, d.max) for d in self.dyn_dims])
+        return hash((self.type.value, self.lens, self.strides, ends, self.sub_shapes, self.ranked, self.element or 0))
 
     def __str__(self) -> str:
         if self.sub_shapes or self.type is Type.tuple_type:

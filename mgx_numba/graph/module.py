@@ -37,6 +37,8 @@ class Module:
         self._by_name: dict[str, Instruction] = {}
         self._runners: dict[Instruction, None] = {}
         self._running: dict[Instruction, None] = {}
+        self.changes = 0
+        """How often instructions were added, removed or connected otherwise; a new order is no change."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -273,10 +275,12 @@ class Module:
         members = list(self)
         if len(order) != len(members) or set(order) != set(members):
             raise ValidationError(f"module {self.name!r}: the new order does not have the same instructions")
+        changes = self.changes
         for ins in members:
             self._unlink(ins)
         for ins in order:
             self._splice(ins, None)
+        self.changes = changes
 
     def release(self) -> None:
         """Take the instructions apart; see `Program.release`."""
@@ -329,6 +333,7 @@ class Module:
         return (module for ins in self for module in ins.module_args) if self._running else iter(())
 
     def _set_inputs(self, ins: Instruction, inputs: list[Instruction]) -> None:
+        self.changes += 1
         for old in ins.inputs:
             old.users.pop(ins, None)
         ins.inputs = inputs
@@ -343,6 +348,7 @@ class Module:
         for new in modules:
             new._runners[ins] = None
         if ins.module is not None:
+            ins.module.changes += 1
             ins.module._note_running(ins)
 
     @staticmethod
@@ -396,6 +402,7 @@ class Module:
         else:
             before._prev = ins
         self._count += 1
+        self.changes += 1
 
     def _unlink(self, ins: Instruction) -> None:
         if ins._prev is None:
@@ -408,6 +415,7 @@ class Module:
             ins._next._prev = ins._prev
         ins.module = None
         self._count -= 1
+        self.changes += 1
         self._running.pop(ins, None)
         if isinstance(ins.op, Parameter) and self._by_name.get(ins.op.parameter) is ins:
             del self._by_name[ins.op.parameter]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -35,6 +35,8 @@ class Program:
         self.origin = Origin()
         self.log = RewriteLog()
         self._taken: dict[str, int] = {}
+        self.keeper: Callable[[Program], bool] | None = None
+        """Takes the program when it is released, unless it says no."""
 
     @property
     def main(self) -> Module:
@@ -131,7 +133,10 @@ class Program:
 
     def release(self) -> None:
         """Take the instructions apart, so that their memory is free at once: they refer to each other in cycles, which
-        only a search for garbage would find. Nothing can be done with the program, or parts of it, any more."""
+        only a search for garbage would find; or leave them to its ``keeper``. Nothing can be done with the program, or
+        parts of it, any more."""
+        if self.keeper is not None and self.keeper(self):
+            return
         for module in self.modules:
             module.release()
         self._modules.clear()

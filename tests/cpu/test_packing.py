@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.cpu import program
@@ -143,3 +145,20 @@ def test_products_of_dynamic_batches_spread_and_packed_their_weights_for_each(mo
     assert net._compiled is not None
     plans = [part.executable.plan for part in net._compiled._all() if part.executable is not None]
     assert len(plans) == 4 and all(len(plan.steps) == 1 and isinstance(plan.steps[0], Step) for plan in plans)
+
+
+def test_what_was_made_of_a_constant_is_found_while_both_are_held() -> None:
+    program = Program()
+    shared = SharedWeights(program)
+    base, other = DENSE.copy(), DENSE.copy()
+    shape = Shape(Type.float_type, (96, 160))
+    assert shared.made(base, "how") is None
+    shared.note_made(base, "how", (other, shape, 3))
+    found = shared.made(base, "how")
+    assert found is not None and found[0] is other and found[1:] == (shape, 3)
+    assert shared.made(base, "otherwise") is None and shared.made(other, "how") is None
+    del other, found
+    assert shared.made(base, "how") is None
+    shared.note_made(base, "how", (base, shape, 0))
+    del base
+    assert not shared._made

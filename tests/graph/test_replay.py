@@ -77,6 +77,45 @@ def test_a_pattern_is_copied_with_values_that_its_integers_are_some_of() -> None
     assert CopyPattern(program).copy(own.values, own.literals) == program
 
 
+def test_a_copy_that_is_released_is_the_next_one() -> None:
+    """With other integers and literals, and a log of its own, whatever order it was put in; one that was changed is
+    made anew, and so is one while others are in use."""
+    program = layer(5)
+    own = numbers_of(program)
+    pattern = CopyPattern(program)
+
+    def copied(rows: int) -> Program:
+        wanted = layer(rows)
+        numbers = numbers_of(wanted)
+        copy = pattern.copy(numbers.values, numbers.literals)
+        validate(copy)
+        assert copy == wanted and not copy.log.applied
+        return copy
+
+    first = copied(5)
+    first.log.apply("schedule", first.main.results()[0])
+    literals = [ins for ins in first.main if ins.literal is not None]
+    first.main.reorder([*reversed(literals), *(ins for ins in first.main if ins not in literals)])
+    order = list(first.main)
+    first.release()
+    assert all(ins.literal is None for ins in literals)
+    second = pattern.copy(own.values, own.literals)
+    assert second is first and list(second.main) == order
+    third, fourth = copied(7), copied(9)
+    assert third is not first and fourth is not third
+    third.release()
+    again = copied(8)
+    assert again is third
+    again.main.replace_return([again.main.results()[0].inputs[0]])
+    again.release()
+    assert copied(6) is not again and not again.modules
+    second.release()
+    second.release()  # once more, of what is the pattern's by now
+    fourth.release()
+    last = [pattern.copy(own.values, own.literals) for _ in range(3)]
+    assert {id(copy) for copy in last[:2]} == {id(second), id(fourth)} and last[2] == program
+
+
 def test_replayed_programs_are_those_that_rewriting_gives() -> None:
     replay = Replay(full)
     rng = np.random.default_rng(1)

@@ -25,10 +25,12 @@ __all__ = ["Derived", "Recipe", "likeness", "recipe"]
 
 @dataclass(frozen=True)
 class Derived:
-    """What ``make`` has made of the constant that an instruction stands for."""
+    """What ``make`` has made of the constant that an instruction stands for; ``how`` tells it apart from what others
+    make of it."""
 
     source: Instruction
     make: Callable[[np.ndarray], View]
+    how: Hashable
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class _Made:
 
     index: int
     make: Callable[[np.ndarray], View]
+    how: Hashable
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,7 @@ class Recipe:
     def _view(low: Lowering, ins: Instruction, place: _Located | _Made, buffers: Sequence[Buffer]) -> View:
         if isinstance(place, _Located):
             return place.of(buffers)
-        weights = low.constant_value(ins.inputs[place.index])
-        assert weights is not None
-        return place.make(weights)
+        return low.made_of(ins.inputs[place.index], place.make, place.how)
 
 
 def likeness(low: Lowering, ins: Instruction) -> Hashable | None:
@@ -132,7 +133,9 @@ def recipe(
 
 
 def _made(ins: Instruction, derived: Derived) -> _Made | None:
-    return _Made(ins.inputs.index(derived.source), derived.make) if derived.source in ins.inputs else None
+    if derived.source not in ins.inputs:
+        return None
+    return _Made(ins.inputs.index(derived.source), derived.make, derived.how)
 
 
 def _lent(low: Lowering, ins: Instruction) -> list[View | None]:

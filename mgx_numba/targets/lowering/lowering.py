@@ -186,12 +186,27 @@ class Lowering:
         if like is not None and like not in self._recipes:
             self._recipes[like] = recipe(self, ins, self.steps[before:], {k: d for k, (_, d) in self._derived.items()})
 
-    def derived(self, source: Instruction, make: Callable[[np.ndarray], View]) -> View:
-        """What ``make`` makes of the constant that an instruction stands for; it depends on nothing else."""
-        value = self.constant_value(source)
+    def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
+        """What ``make`` makes of the constant that an instruction stands for; it depends on nothing but ``how``, and is
+        a view of one constant."""
+        view = self.made_of(source, make, how)
+        self._derived[id(view)] = view, Derived(source, make, how)
+        return view
+
+    def made_of(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
+        """See `derived`; what plans for other lengths have made so is taken from them."""
+        value, seen = self.constant_value(source), self.values[source]
         assert value is not None
+        if self.shared is None:
+            return make(value)
+        base = self._constant_owners[seen.buffer.index]
+        key = seen.shape, seen.offset, how
+        known = self.shared.made(base, key)
+        if known is not None:
+            array, shape, offset = known
+            return View(self.constant(array).buffer, shape, offset)
         view = make(value)
-        self._derived[id(view)] = view, Derived(source, make)
+        self.shared.note_made(base, key, (self._constant_owners[view.buffer.index], view.shape, view.offset))
         return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from ...core.shape import Shape
 from ...graph.program import Program
 from ...runtime.memory import address_of, aligned_copy
 
 __all__ = ["SharedWeights"]
+
+
+Made = tuple[np.ndarray, Shape, int]
+"""An array that plans have as a constant, and as what and from which element on it is seen."""
 
 
 class SharedWeights:
@@ -31,6 +36,7 @@ class SharedWeights:
         self._places = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a is not None)
         self._packed: weakref.WeakValueDictionary[Hashable, np.ndarray] = weakref.WeakValueDictionary()
         self._copies: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
+        self._made: dict[Hashable, tuple[weakref.ref[np.ndarray], weakref.ref[np.ndarray], Any]] = {}
         self._digests: dict[int, tuple[weakref.ref[np.ndarray], dict[Hashable, bytes]]] = {}
 
     def packed(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> np.ndarray:
@@ -40,6 +46,18 @@ class SharedWeights:
         if found is None:
             self._packed[key] = found = pack()
         return found
+
+    def made(self, base: np.ndarray, how: Hashable) -> Made | None:
+        """What was made of a constant in the way that ``how`` names, as long as some plan holds both."""
+        known = self._made.get((id(base), how))
+        array = None if known is None or known[0]() is not base else known[1]()
+        return None if known is None or array is None else (array, *known[2])
+
+    def note_made(self, base: np.ndarray, how: Hashable, made: Made) -> None:
+        """Remember what was made of a constant, for `made`."""
+        key, (array, *rest) = (id(base), how), made
+        gone = partial(_forget, self._made, key)
+        self._made[key] = weakref.ref(base, gone), weakref.ref(array), rest
 
     def aligned(self, array: np.ndarray) -> np.ndarray:
         """A copy of a contiguous constant from an aligned address on; the same one as long as the constant lives."""
@@ -68,7 +86,7 @@ class SharedWeights:
         return found
 
 
-def _forget(known: dict[int, Any], key: int, gone: weakref.ref[np.ndarray]) -> None:
+def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray]) -> None:
     """Drop what is known of an array that is gone, unless another one has taken its identity."""
     if key in known and known[key][0] is gone:
         del known[key]

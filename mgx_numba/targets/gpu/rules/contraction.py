@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -108,11 +109,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, ConvProblem):
         order = chosen.solver.order
         if constant:
-            operands["w"] = low.derived(what.right, partial(_packed, low, problem, order, filled, solution))
+            how = _packing(problem, order, filled, solution)
+            made = partial(_packed, low, problem, order, filled, solution)
+            operands["w"] = low.derived(what.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
     elif constant:
-        operands["w"] = low.derived(what.right, partial(_columns, low, solution))
+        operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -229,13 +232,18 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
     def made() -> np.ndarray:
         return _in_order(once.swapaxes(-1, -2), -2, solution)
 
-    kept = low.packed_constant(once, ("columns", solution.turns, solution.halves), made)
+    kept = low.packed_constant(once, _order(solution), made)
     if solution.halves:
         return kept
     if weights.ndim == 2:
         return kept
     lens = (*weights.shape[:-2], *kept.lens[-2:])
     return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
+
+
+def _order(solution: Solution) -> Hashable:
+    """What `_in_order` depends on besides the columns."""
+    return "columns", solution.turns, solution.halves
 
 
 def _in_order(columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
@@ -270,14 +278,18 @@ def _packed(
     weights: np.ndarray,
 ) -> View:
     """Constant weights in the order that kernels read, output channels as a solution wants them."""
-    images = filled and (filled.channels, filled.block, filled.folded)
-    how = (order, problem.groups, problem.taps, problem.transposed, images, solution.turns, solution.halves)
 
     def made() -> np.ndarray:
         packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
         return _in_order(packed, 1, solution)
 
-    return low.packed_constant(weights, how, made)
+    return low.packed_constant(weights, _packing(problem, order, filled, solution), made)
+
+
+def _packing(problem: ConvProblem, order: WeightOrder, filled: FilledImages | None, solution: Solution) -> Hashable:
+    """What of a convolution the order of its weights depends on."""
+    images = filled and (filled.channels, filled.block, filled.folded, filled.first_channel)
+    return order, problem.groups, problem.taps, problem.transposed, images, _order(solution)
 
 
 def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: WeightOrder, view: View) -> View:
