@@ -4,8 +4,8 @@
 
 Of float16, or with ``--kind high`` of float32 in parts. Each is checked against more precise ones, and timed as 20
 launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
-package are written as 128x192s5b1c2a1: rows, columns, stages, blocks of a multiprocessor, and rows and columns of a
-cluster's tiles.
+package are written as 128x192s5b1c2a1p1: rows, columns, stages, blocks of a multiprocessor, rows and columns of a
+cluster's tiles, and sets of warpgroups that take turns.
 """
 
 from __future__ import annotations
@@ -263,6 +263,7 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         if tile:
             spilt = runner.local_bytes(solution)
             pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
+            pair += f" p{tile.pingpong}" * (tile.pingpong > 1)
             label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
             label += f" spills {spilt}" * bool(spilt)
         if not error < allowed:

@@ -55,10 +55,10 @@ def check(program: Program, on: Engine, inputs: dict[str, np.ndarray] | None = N
     return made
 
 
-@pytest.fixture(params=[1, 2, 4])
+@pytest.fixture(params=[1, 2, 3])
 def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """As many pixels in a thread, where lines are so long."""
-    monkeypatch.setattr(depthwise, "PIXELS", tuple(n for n in depthwise.PIXELS if n <= request.param))
+    monkeypatch.setattr(depthwise, "PIXELS", (1, request.param))
     monkeypatch.setattr(depthwise, "ENOUGH_THREADS", 0)
     return int(request.param)
 
@@ -72,6 +72,8 @@ def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
         (F32, (1, 3, 9), (3,), {"padding": (2,), "stride": (1,), "dilation": (2,)}),
         (F32, (1, 4, 3, 4, 5), (2, 1, 3), {"padding": (1, 0, 0, 0, 0, 1), "stride": (2, 1, 1), "dilation": (1, 1, 1)}),
         (F16, (2, 8, 2, 5), (1, 1), {**PLAIN, "padding": (0, 0)}),
+        (F16, (1, 8, 6, 7), (5, 5), {**PLAIN, "padding": (2, 2)}),
+        (F32, (1, 4, 4, 3, 5), (3, 2, 3), {"padding": (1, 1, 1), "stride": (1, 2, 1), "dilation": (1, 1, 1)}),
     ],
 )
 def test_values(
@@ -119,12 +121,16 @@ def test_what_has_other_groups_is_refused() -> None:
         assert not any("depthwise" in label for label in labels)
 
 
-def test_all_loads_come_before_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("side", "loads"), [(3, 18), (5, 10)])
+def test_loads_come_together(side: int, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a small filter, of a larger one those of a line."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    made = compiled(convolution(F16, (1, 16, 7, 7), (5, 5), **{**PLAIN, "padding": (2, 2)}), interpreter())
+    pads = {**PLAIN, "padding": (side // 2,) * 2}
+    made = compiled(convolution(F16, (1, 16, 7, 7), (side, side), **pads), interpreter())
     (kernel,) = (k for k in made.kernels() if "depthwise" in k.name)
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
-    assert text[: text.index("fma.rn.f32")].count("ld.global.v4.b32") >= 50 and ".local" not in text
+    assert ".local" not in text
+    assert text[: text.index("fma.rn.f32")].count("ld.global.v4.b32") >= loads
 
 
 def scaled(type: Type) -> Program:

@@ -55,15 +55,6 @@ def test_rows_that_are_results_twice_and_read_by_another_step(on: Engine) -> Non
                 np.testing.assert_array_equal(found, expected)
 
 
-def test_many_boxes_have_more_threads(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suppression, "MOST_THREADS", 128)
-    arrays = operands(270)
-    made = compiled(operator_program("nonmaxsuppression", arrays), on)
-    assert [k.text.splitlines()[0] for k in made.kernels() if "nonmax" in k.name] == ["THREADS = 128"]
-    feed = {f"p{k}": a for k, a in enumerate(arrays)}
-    assert_agrees(made.run(feed), reference(operator_program("nonmaxsuppression", arrays), feed))
-
-
 def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     check_compiles("nonmaxsuppression", operands(), interpreter(), center_point_box=True)

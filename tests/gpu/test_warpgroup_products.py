@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,7 @@ def on(request: pytest.FixtureRequest) -> Engine:
         (WarpgroupTile(64, 64, 3, 1, pingpong=2), 2),
         (WarpgroupTile(64, 128, 2, 1, 2, pingpong=2), 2),
     ],
-    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "pairs in turns"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "pairs_in_turns"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
@@ -254,6 +256,13 @@ def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
     assert alone.reads_at_once < beside.reads_at_once == wgmma_tiles.AHEAD
     for tile in wgmma_tiles.TILES:  # what fits: sums, the vectors and what else a thread holds
         assert tile.spare_registers > 0 and tile.reads_at_once in (1, 2, wgmma_tiles.AT_ONCE, wgmma_tiles.AHEAD)
+
+
+def test_turns_are_taken_where_tiles_are_many_and_nothing_else_is_read() -> None:
+    question = TileQuestion(3072, 3072, 12, 1)
+    assert wgmma_tiles.chosen_tile(question)[0].pingpong == 2
+    for other in (replace(question, reads=True), replace(question, slices=11), replace(question, rows=2048)):
+        assert all(tile.pingpong == 1 for _, tile, _ in wgmma_tiles.weighed_tiles(other, 132))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from math import prod
 
 import ml_dtypes
 import numpy as np
 
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
 from ...codegen.gpu.contraction.placed import PlacedRequest
+from ...codegen.gpu.contraction.right_columns import POSITIONS
 from ...codegen.gpu.contraction.solvers import own_candidates
 from ...codegen.gpu.contraction.weights import COLUMNS, ROWS, packed_lens
 from ...codegen.gpu.libraries.calls import described
@@ -83,6 +85,7 @@ class DeviceBench:
         named = [("x", x, problem.types.a), *((f"e{k}", n, dtypes[k]) for k, n in enumerate(extras))]
         for k, own in enumerate(problem.prologue.operands if problem.prologue else ()):
             named.append((f"a{k}", prologue_extent(problem, own), own.dtype))
+        w = self._kept_elements(w)
         size = w * ITEMSIZE[problem.types.b]
         self._copies = max(1, min(MOST_RUNS, ROTATED_BYTES // max(1, size))) if placed.constant else 1
         named += [(f"w{k}", w, problem.types.b) for k in range(self._copies)]
@@ -91,6 +94,15 @@ class DeviceBench:
         self._ready: dict[Candidate, DeviceExecutable] = {}
         self._runs: dict[Candidate, int] = {}
         self._wanted: np.ndarray | None = None
+
+    def _kept_elements(self, count: int) -> int:
+        """Elements of a right operand of so many as the solver keeps it that takes the most memory: whole slices of
+        each column, see `Solution.halves`."""
+        problem = self._placed.problem
+        if problem.types.b != "float32" or not self._placed.constant:
+            return count
+        depth = problem.k if isinstance(problem, GemmProblem) else problem.group_in
+        return -(-count // depth) * -(-depth // POSITIONS) * POSITIONS
 
     def sample(self, candidate: Candidate) -> float:
         """See `targets.tuning.CandidateBench`: seconds of the device, for one of some runs that it does in a row.
@@ -130,8 +142,8 @@ class DeviceBench:
         if isinstance(problem, GemmProblem):
             return self._inputs
         number = next(k for k, p in enumerate(self._parameters) if p.name == "w0")
-        columns = _drawn(self._parameters[number]).reshape(packed_lens(problem, COLUMNS))
-        rows = columns.transpose(np.argsort(COLUMNS))
+        lens = packed_lens(problem, COLUMNS)
+        rows = _drawn(self._parameters[number])[: prod(lens)].reshape(lens).transpose(np.argsort(COLUMNS))
         turned = to_device(self._engine, np.ascontiguousarray(rows).reshape(-1), "weights")
         return [turned if k == number else own for k, own in enumerate(self._inputs)]
 

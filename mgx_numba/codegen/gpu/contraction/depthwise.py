@@ -1,12 +1,14 @@
 """Convolutions in which each channel is a group: a thread has a vector of channels of some pixels of a row.
 
-Little is multiplied of what is read: what takes the time is bringing images, and waiting for that. Taps are written one
-by one, so that all loads of a thread are on their way together. Pixels side by side share what lies under several of
-them, and the weights; few are computed by one thread where there would not be enough threads otherwise.
+Little is multiplied of what is read: what takes the time is bringing images, and waiting for that. The taps of small
+filters are written one by one, so that all loads of a thread are on their way together, else those of a line of the
+filter are. Pixels side by side share what lies under several of them, and the weights; few are computed by one thread
+where there would not be enough threads otherwise.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -27,13 +29,17 @@ __all__ = ["PixelTiling", "chosen_pixels", "depthwise_refusal", "depthwise_solut
 
 THREADS = 64
 """Threads of a block: small images leave fewer multiprocessors without any than with larger blocks."""
-PIXELS = (1, 2, 4)
-"""Of a thread. Eight of 16 bytes would take 64 registers of sums alone."""
+PIXELS = (1, 2)
+"""Of a thread: on an H200 32 images of 112 x 112 pixels of 32 channels of 16 bits take 44 us with one, 35 with two and
+47 with four, whose sums leave registers for fewer threads."""
 ENOUGH_THREADS = 256
 """Threads of a multiprocessor that are enough for pixels to share a thread: with nine taps they have 36 KiB of images
 on their way, its share of the bandwidth times the latency of memory."""
-MOST_TAPS = 81
-"""Taps that are written one by one: a filter of 9 by 9. Text grows with them, and time to compile it."""
+FEW_TAPS = 16
+"""Taps up to which all are written one by one: with 25 of them a thread has more on its way than it has registers, and
+takes 5 us on an H200 however small images are, where 9 take 1.3."""
+MOST_ACROSS = 32
+"""Taps of a line of the filter, which are always written one by one: no network is known to have more."""
 MOST_LANES = 8
 """Channels of a vector: their sums are as many registers."""
 
@@ -56,7 +62,7 @@ def depthwise_refusal(placed: PlacedRequest) -> str:
         return "the left operand has a prologue"
     if problem.group_in != 1 or problem.group_out != 1 or problem.groups == 1:
         return "groups are no single channels"
-    return "" if problem.taps <= MOST_TAPS else f"more than {MOST_TAPS} taps"
+    return "" if problem.kernel[-1] <= MOST_ACROSS else f"more than {MOST_ACROSS} taps across"
 
 
 def depthwise_tilings(placed: PlacedRequest) -> list[PixelTiling]:
@@ -142,15 +148,16 @@ class _DepthwiseText(ContractionText):
         self._space = Axes(self.arguments, "i", lens, [(problem.x_strides[0], *(0,) * (rank + 1))])
         self._out = [self.arguments.integer(f"out{d}", n) for d, n in enumerate(problem.out_lens)]
         names = {"length": problem.in_lens, "apart": problem.x_strides[1:], "before": problem.pads_begin}
-        names |= {"step": problem.stride, "reach": problem.dilation}
+        names |= {"step": problem.stride, "reach": problem.dilation, "size": problem.kernel}
         self._of = [{n: self.arguments.integer(f"{n}{d}", v[d]) for n, v in names.items()} for d in range(rank)]
         pads = zip(problem.pads_begin, problem.pads_end)
         self._padded = [max(pair) > 0 for pair in pads]
         self._cut = problem.out_lens[-1] % pixels != 0
+        self._few = problem.taps <= FEW_TAPS
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
-        buffer = CodeBuffer()
+        buffer, problem = CodeBuffer(), self.problem
         for line in (*self.arguments.bind(), f"number = block_index(0) * {THREADS} + thread_index(0)"):
             buffer.line(line)
         buffer.line("item = imin(number, items - 1)")
@@ -159,9 +166,8 @@ class _DepthwiseText(ContractionText):
         self._planes(buffer)
         buffer.line("r_taps = offset(p_w, plane)")
         lines = [*places, buffer.emit(f"{strip} * {self.pixels}")]
-        weights = self._weights(buffer) if self.placed.constant else []
+        weights = self._weights(buffer, "0", problem.taps) if self._few and self.placed.constant else []
         buffer.line("grid_wait()")
-        weights = weights or self._weights(buffer)
         once = self._extras(buffer, "0", "0", self.lanes, True, ("per_n", "scalar"))[1]
         self._sums(buffer, image, lines, weights)
         row = image
@@ -179,40 +185,67 @@ class _DepthwiseText(ContractionText):
                 self._put(buffer, place, finished, self.lanes, True)
         return buffer.lines
 
-    def _weights(self, buffer: CodeBuffer) -> list[str]:
-        """Emit the loads of all taps' weights."""
+    def _weights(self, buffer: CodeBuffer, first: str, count: int) -> list[str]:
+        """Emit the loads of the weights of so many taps."""
         load = self._load
-        return [buffer.emit(f"{load}(r_taps, {t} * all_channels, {self.lanes})") for t in range(self.problem.taps)]
+        return [buffer.emit(f"{load}(r_taps, ({first} + {t}) * all_channels, {self.lanes})") for t in range(count)]
 
     @property
     def _load(self) -> str:
         return "load_aligned" if self.lanes > 1 else "load"
 
     def _sums(self, buffer: CodeBuffer, image: str, places: list[str], weights: list[str]) -> None:
-        """Emit ``sums<p>`` of each pixel; ``places`` are indices along the result's spatial axes."""
-        problem, acc, lanes = self.problem, self.accumulator, self.lanes
+        """Emit ``sums<p>`` of each pixel; ``places`` are indices along the result's spatial axes, ``weights`` those of
+        all taps, if they are there."""
         for p in range(self.pixels):
-            buffer.line(f"sums{p} = const_{acc}(0, {lanes})")
+            buffer.line(f"sums{p} = const_{self.accumulator}(0, {self.lanes})")
         base = buffer.emit(self._space.offset(0, [image, *("0" for _ in places), "0"]))
         starts = [buffer.emit(f"{i} * {n['step']} - {n['before']}") for i, n in zip(places, self._of)]
-        wide = [buffer.emit(f"cast_{acc}({w})") for w in weights]
+        last = len(places) - 1
+        columns = {c: self._tap(buffer, last, starts[last], str(c)) for c in _columns(self.problem, self.pixels)}
+        *outer, across = self.problem.kernel
+        if self._few:
+            for number, taps in enumerate(product(*(range(n) for n in outer))):
+                own = weights[number * across : (number + 1) * across]
+                self._line(buffer, base, starts, [str(t) for t in taps], columns, own)
+            return
+        with ExitStack() as loops:
+            for d in range(last):
+                loops.enter_context(buffer.block(f"for tap{d} in range({self._of[d]['size']}):"))
+            self._line(buffer, base, starts, [f"tap{d}" for d in range(last)], columns, [])
+
+    def _line(
+        self,
+        buffer: CodeBuffer,
+        base: str,
+        starts: list[str],
+        taps: list[str],
+        columns: dict[int, tuple[str, str]],
+        weights: list[str],
+    ) -> None:
+        """Emit what a line of the filter adds to sums: the one of these numbers along the axes before the last one."""
+        problem, acc, lanes = self.problem, self.accumulator, self.lanes
+        found = [self._tap(buffer, d, starts[d], f"{t} * {self._of[d]['reach']}") for d, t in enumerate(taps)]
+        offset = buffer.emit(" + ".join([base, *(place for place, _ in found)]))
         across = problem.kernel[-1]
-        columns = {}
-        for c in _columns(problem, self.pixels):
-            columns[c] = self._tap(buffer, len(places) - 1, starts[-1], str(c))
-        for line, taps in enumerate(product(*(range(n) for n in problem.kernel[:-1]))):
-            found = [self._tap(buffer, d, starts[d], f"{t} * {self._of[d]['reach']}") for d, t in enumerate(taps)]
-            offset = buffer.emit(" + ".join([base, *(place for place, _ in found)]))
-            values = {}
-            for c, (place, inside) in columns.items():
-                conditions = [i for _, i in found if i] + [inside] * bool(inside)
-                value = buffer.emit(f"cast_{acc}({self._load}(r_x, {offset} + {place}, {lanes}))")
-                if conditions:
-                    value = buffer.emit(f"where({' & '.join(conditions)}, {value}, const_{acc}(0, {lanes}))")
-                values[c] = value
-            for p, t in product(range(self.pixels), range(across)):
-                x = values[p * problem.stride[-1] + t * problem.dilation[-1]]
-                buffer.line(f"sums{p} = fma({x}, {wide[line * across + t]}, sums{p})")
+        if not weights:
+            number = "0"
+            for d, t in enumerate(taps):
+                number = f"({number}) * {self._of[d]['size']} + {t}"
+            weights = self._weights(buffer, buffer.emit(f"({number}) * {across}"), across)
+        values = {}
+        for c, (place, inside) in columns.items():
+            conditions = [i for _, i in found if i] + [inside] * bool(inside)
+            value = buffer.emit(f"{self._load}(r_x, {offset} + {place}, {lanes})")
+            if conditions:
+                zeros = f"const_{problem.types.a}(0, {lanes})"
+                value = buffer.emit(f"where({' & '.join(conditions)}, {value}, {zeros})")
+            values[c] = value
+        values = {c: buffer.emit(f"cast_{acc}({value})") for c, value in values.items()}
+        wide = [buffer.emit(f"cast_{acc}({w})") for w in weights]
+        for p, tap in product(range(self.pixels), range(across)):
+            x = values[p * problem.stride[-1] + tap * problem.dilation[-1]]
+            buffer.line(f"sums{p} = fma({x}, {wide[tap]}, sums{p})")
 
     def _tap(self, buffer: CodeBuffer, axis: int, start: str, reach: str) -> tuple[str, str]:
         """Emit where along an axis of the image a tap is, within it: its offset, and the condition under which that is

@@ -256,7 +256,7 @@ def _clipped(value: str, most: float) -> str:
 def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedColumns:
     """The right operand of a contraction in slices; weights of a convolution lie in the order `weights.COLUMNS`.
 
-    Halves of constants that may be stored in any order are stored, if their columns are whole slices.
+    Halves of constants that may be stored in any order are stored.
     """
     problem = placed.problem
     if isinstance(problem, ConvProblem):
@@ -269,5 +269,4 @@ def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedCol
         moving = [(n, s) for n, s in zip(problem.batch, strides) if n > 1 and s]
         lens, steps = tuple(n for n, _ in moving), tuple(s for _, s in moving)
         found = OrderedColumns(dtype, lens or (1,), steps or (0,), problem.n, strides[-1], problem.k, strides[rank])
-    stored = dtype == "bfloat16" and placed.constant and placed.any_order and found.depth % POSITIONS == 0
-    return replace(found, stored=stored)
+    return replace(found, stored=dtype == "bfloat16" and placed.constant and placed.any_order)

@@ -147,13 +147,16 @@ TILES = (
     WarpgroupTile(128, 64, 4, 2),
     WarpgroupTile(64, 128, 4, 2),
     WarpgroupTile(64, 64, 6, 2),
+    WarpgroupTile(64, 192, 7, 1, pingpong=2),
 )
 """Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. With
 three warpgroups a long epilogue waits less for itself: int8 3072 by 3072 by 768 with GELU and quantisation takes 18.4
 us, and with two of 192 columns 20.6; float16 without these takes as long. Pairs of blocks below one another pay with
 the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without 215; pairs beside
 one another where convolutions gather rows of few tiles: 3 x 3 ones of 14 x 14 pixels of 256 channels, 32 images, take
-13.8 us, and without 15.1."""
+13.8 us, and without 15.1. Sets that take turns pay where much follows the sums: float16 3072 by 3072 by 768 with GELU
+takes 25.2 us, and without 26.1; with 128 or 256 columns, pairs of blocks, or two warpgroups in a set 27 to 32, and for
+768 or 2304 columns they all take longer."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
@@ -165,6 +168,11 @@ MULTIPLIES = 2960
 numbers were measured."""
 PAIRED = 3070
 """The same of a cluster's blocks, whose columns or rows come once for all of them."""
+IN_TURNS = 2770
+"""The same of a warpgroup that takes turns with another one."""
+LONG_TURN, LEAST_TURNS = 12, 4
+"""Slices of a sum, and tiles of each multiprocessor, from which on sets of warpgroups may take turns: that was measured
+with 12 and 6, and with few tiles there is no turn to take."""
 ARRIVAL = 46
 """Bytes a cycle that come to a multiprocessor from the second-level cache."""
 BEGINNING = 2440
@@ -238,8 +246,15 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
         if tile.columns % (question.widths * tile.cluster) == 0
         and (splits == 1 or question.slices >= splits * LEAST_SLICES)
         and (not question.parts or tile.fits_parts(-(-question.slices // splits)))
+        and (tile.pingpong == 1 or _takes_turns(tile, splits, question, cores))
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
+
+
+def _takes_turns(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
+    """Whether sets of warpgroups have what they need to pay."""
+    tiles = -(-question.rows // tile.rows) * -(-question.columns // tile.columns) * question.planes
+    return splits == 1 and not question.reads and question.slices >= LONG_TURN and tiles > LEAST_TURNS * cores
 
 
 def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
@@ -251,19 +266,19 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / (PAIRED if shared > 1 else MULTIPLIES)
+    rate = IN_TURNS if tile.pingpong > 1 else PAIRED if shared > 1 else MULTIPLIES
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / rate
     if question.parts:
         multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
         if tile.consumers * tile.blocks == WARPGROUP:
             multiplying = max(multiplying, 3 * tile.columns + HALVING)  # `lang.warpgroups`: 6 instructions
-    slice = max(sharing * max(multiplying, tile.brought_bytes / ARRIVAL), LATENCY / tile.stages)
+    bringing = tile.brought_bytes / ARRIVAL if tile.pingpong == 1 else 0  # which held up none of those measured
+    slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages)
     storing = sharing * tile.rows * tile.columns / STORING
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
-    if tile.pingpong > 1:
-        cycles = rounds * max(part * slice, (part * slice + storing) / tile.pingpong) + storing + BEGINNING
-    else:
-        cycles = rounds * (part * slice + storing) + BEGINNING
+    ends = rounds if tile.pingpong == 1 else 1
+    cycles = rounds * part * slice + ends * storing + BEGINNING
     if shared > 1:
         cycles += PAIRING
     if splits > 1:

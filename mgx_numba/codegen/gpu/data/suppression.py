@@ -20,12 +20,7 @@ from .keys import Order, join_first
 __all__ = ["suppression_launch"]
 
 THREADS = 256
-"""Threads of a block for a few boxes. No figures kept."""
-MOST_THREADS = 1024
-"""Those of any block at most: what NVIDIA's devices have."""
-OWN_BOXES = 4
-"""Boxes of a thread for which others are not worth waiting for: with 6300 boxes and 256 threads, which look at 25 each,
-80 classes of an image take 30 us on an H200, most of it to find the few boxes that there are."""
+"""Threads of a block. No figures kept."""
 
 
 def suppression_launch(
@@ -39,9 +34,6 @@ def suppression_launch(
     never kept; ``room`` are kept at most, whatever the limit says. Boxes are compared in float64.
     """
     images, classes, count = scores.lens
-    threads = THREADS
-    while threads < MOST_THREADS and count > threads * OWN_BOXES:
-        threads *= 2
     arguments, buffer = Arguments(), CodeBuffer()
     for name, tensor in (("boxes", boxes), ("scores", scores), *((f"limit{k}", t) for k, t in enumerate(limits))):
         arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
@@ -67,7 +59,7 @@ def suppression_launch(
     ):
         buffer.line(line)
     order = Order(scores.type, greatest=True, nan_first=False)
-    own_boxes = f"for j in range(thread_index(0), count, {threads}):"
+    own_boxes = f"for j in range(thread_index(0), count, {THREADS}):"
     left = "if not load_scalar(r_dropped, j):"
     with buffer.block(own_boxes):
         score = buffer.emit("cast_float64(load_scalar(r_scores, j * score_one))")
@@ -84,7 +76,7 @@ def suppression_launch(
             with buffer.block(f"if gt({key}, best) or place == count:"):
                 buffer.line(f"best = {key}")
                 buffer.line("place = j")
-        join_first(buffer, order, threads, threads)
+        join_first(buffer, order, THREADS, THREADS)
         with buffer.block("if place == count:"):
             buffer.line("break")
         with buffer.block("if thread_index(0) == 0:"):
@@ -96,9 +88,9 @@ def suppression_launch(
             _drop(buffer)
     with buffer.block("if thread_index(0) == 0:"):
         buffer.line("store_scalar(p_counts, row, found)")
-    kernel = gpu_kernel("nonmaxsuppression_kernel", buffer.lines, threads, len(arguments.values), origin)
+    kernel = gpu_kernel("nonmaxsuppression_kernel", buffer.lines, THREADS, len(arguments.values), origin)
     moved = boxes.footprint + scores.footprint + 8 * images * classes * room
-    return Launch(kernel, arguments.values, gpu_grid(images * classes, threads), prod(scores.lens) * room, moved)
+    return Launch(kernel, arguments.values, gpu_grid(images * classes, THREADS), prod(scores.lens) * room, moved)
 
 
 def _corners(buffer: CodeBuffer, center_point_box: bool, name: str, place: str) -> None:
