@@ -32,6 +32,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups compute whatever they can, also of few queries."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(warpgroup_parts, "LEAST_QUERIES", 1)
+    monkeypatch.setattr(warpgroup_parts, "least_tiles", lambda: 1)
 
 
 def agree(

@@ -42,6 +42,8 @@ KEYS = 64
 """Keys of a tile; fewer with more features than `WIDE_BYTES`. No figures kept."""
 WIDE_BYTES = 256
 """Bytes of features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
+APART_FEATURES = 128
+"""Features of values of which a thread has sums twice, see `_FlashText.apart`."""
 SPLIT_BLOCKS = 264
 """Blocks that keys are divided for: two for each multiprocessor of a large device."""
 MOST_SPLITS = 32
@@ -114,12 +116,16 @@ class _FlashText(AttentionText):
 
     Attributes:
         warps: of a block.
+        split: whether float32 is multiplied in parts.
+        apart: whether tensor cores add up the values of one tile, and ordinary multiply-adds what was before; they cut
+            off what does not fit a sum, always towards zero.
     """
 
     def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
         super().__init__(problem, pairs)
         size = ITEMSIZE[problem.dtype]
         self.split = problem.dtype == "float32" and precision == "high"
+        self.apart = self.split and problem.width <= APART_FEATURES
         self.vector, self.step = VECTOR_BYTES // size, STEP_BYTES // size
         self.warps = min(MOST_WARPS, -(-problem.queries // ROWS))
         self.threads = 32 * self.warps
@@ -177,14 +183,21 @@ class _FlashText(AttentionText):
             self._weights(buffer)
             buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
             for j in range(self.width // 8):
-                buffer.line(f"acc{j} = mul(acc{j}, factors)")
+                buffer.line(f"mixed{j} = const_float32(0, 4)" if self.apart else f"acc{j} = mul(acc{j}, factors)")
             self._mix(buffer)
+            for j in range(self.width // 8 if self.apart else 0):
+                buffer.line(f"acc{j} = fma(acc{j}, factors, mixed{j})")
             buffer.line("barrier()")
             buffer.line(f"start = start + {self.keys}")
             buffer.line("slot = 1 - slot")
         buffer.line("copy_wait(0)")
         self._finish(buffer)
         return buffer.lines
+
+    @property
+    def sums(self) -> str:
+        """What the names of sums of values begin with."""
+        return "mixed" if self.apart else "acc"
 
     def _queries(self, buffer: CodeBuffer) -> None:
         """Emit the warp's queries as left operands of all steps along the features."""
@@ -266,7 +279,7 @@ class _FlashText(AttentionText):
             self._left(buffer, f"join2({', '.join(words)})")
             for pair in range(self.width // 16):
                 place = f"value_place + {16 * step * self.value_pitch + 16 * pair}"
-                self._multiply(buffer, "acc", pair, f"ldmatrix4_turned(tile_v, {place})")
+                self._multiply(buffer, self.sums, pair, f"ldmatrix4_turned(tile_v, {place})")
 
     def _mix_words(self, buffer: CodeBuffer) -> None:
         """The same of float32: the sum over eight keys goes first over the even ones, which are the sums that a lane
@@ -282,4 +295,4 @@ class _FlashText(AttentionText):
                     for half in (0, 1)
                     for odd in (0, 1)
                 ]
-                self._multiply(buffer, "acc", pair, f"join4({', '.join(words)})")
+                self._multiply(buffer, self.sums, pair, f"join4({', '.join(words)})")

@@ -1,10 +1,11 @@
 """Attention of float32 by warpgroups, as three products of parts each (sm_90a): within 1e-5 of float32.
 
-A number is a high part, what an operand of tensor cores keeps of it, and a low one, what that leaves; low times high,
-high times low and high times high are added. Scores are products in TF32, since an error of theirs is one of a weight's
-exponent; weights and values are halved in bfloat16, of which tensor cores multiply twice as many, and turned. Threads
-read keys and values as they are, while tensor cores multiply, and store the parts to a ring of tiles in the block's
-memory; each thread does so for a part of a tile, for all warpgroups. Weights are halved where they are, in registers.
+A number is a high part, what an operand of tensor cores keeps of it, and a low one, what that leaves. Scores, whose
+errors are those of exponents, are high times high in TF32; what that leaves, low times all and all times low, is two
+thousand times smaller, and products in bfloat16 suffice, of which tensor cores compute twice as many. Weights and
+values are halved in bfloat16: low times high, high times low and high times high are added. Threads read keys and
+values as they are, while tensor cores multiply, and store the parts to a ring of tiles in the block's memory; each
+thread does so for a part of a tile, for all warpgroups. Weights are halved where they are, in registers.
 Tensor cores cut off what does not fit a sum, always towards zero: they add up the values of one tile, and ordinary
 multiply-adds what was before.
 
@@ -19,9 +20,10 @@ from dataclasses import dataclass
 
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
+from ..architecture import ARCHITECTURES
 from ..contraction.tensor import MASK
 from ..contraction.wgmma_tiles import multiprocessors
-from ..driver.device import known_architecture, selected_architecture
+from ..driver.device import known_architecture
 from .text import AttentionText
 from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile
 
@@ -31,28 +33,36 @@ KEYS = SLICE
 """Keys of a tile: positions of values that one call multiplies."""
 MOST_FEATURES = 80
 """Features of which a block's memory has the parts of two tiles beside those of 128 queries."""
+MOST_BYTES = ARCHITECTURES["sm_90a"].shared_bytes - (2 << 10)
+"""Of parts in a block's memory, which also has barriers, and begins at a multiple of 1024."""
 MOST_WARPGROUPS = 4
 """Of a block: with more, registers do not hold a tile's scores and sums of 40 features twice."""
 LEAST_WARPGROUPS = 2
 """Those of which one makes weights while another multiplies."""
-RESERVED = 2 << 10
-"""Bytes of a block's memory besides tiles: its barriers, and what brings tiles to a multiple of 1024."""
-MOST_STAGES = 3
-"""Tiles of a ring at most: one that is multiplied, one that is complete, one that is being stored."""
-STEP = 8
-"""Features that one instruction multiplies in TF32: 32 bytes."""
-STEPS = 4
-"""Of a row of 128 bytes."""
-LANES = STEP * STEPS
-"""Features of float32 in such a row."""
-PIECES = 8
-"""Pieces of 16 bytes of such a row."""
+STAGES = 2
+"""Tiles of a ring: one that is multiplied, one that is complete or being stored. With three, 2 x 8 heads of 4096
+queries and keys of 40 features took 422 us on an H200, 392 with two."""
+GROUP = 8
+"""Features whose parts a thread makes at once: of bfloat16 16 bytes, of float32 what an instruction multiplies."""
 VECTOR = 4
 """Features of float32 in 16 bytes."""
+PIECES = 8
+"""Pieces of 16 bytes of a row of 128."""
+ROW_BYTES = 128
+"""Bytes of a row."""
+PARTS = 4
+"""Pieces of a group of a query's or key's features: its high parts in float32 are two, it and its low parts in bfloat16
+one each."""
+STEP_BYTES = 32
+"""Bytes of a row that one instruction multiplies."""
+STEPS = 4
+"""Of a row of 128 bytes."""
+SIGN, ONE, SHORT = -(1 << 31), 0x3F800000, -(1 << 16)
+"""Bits of a float32 number: its sign, those of 1, and those that bfloat16 has."""
 LARGEST = 255 * 2.0**120
 """The largest bfloat16."""
 PRODUCTS = (("low", "high"), ("high", "low"), ("high", "high"))
-"""Parts of the left and of the right operand that are multiplied, smaller products first."""
+"""Halves of weights and of values that are multiplied, smaller products first."""
 
 
 def fits_parts(problem: AttentionProblem, precision: str) -> bool:
@@ -60,23 +70,31 @@ def fits_parts(problem: AttentionProblem, precision: str) -> bool:
     arch = known_architecture()
     if arch is None or not arch.warpgroups or (problem.dtype, precision) != ("float32", "high"):
         return False
-    return problem.queries >= LEAST_QUERIES and max(problem.depth, problem.width) <= MOST_FEATURES
+    if problem.queries < LEAST_QUERIES or max(problem.depth, problem.width) > MOST_FEATURES:
+        return False
+    return -(-problem.queries // ROWS) * problem.heads * problem.batch >= least_tiles()
+
+
+def least_tiles() -> int:
+    """Tiles of a warpgroup's queries from which on each multiprocessor has one; with fewer it is better to divide keys,
+    too: 12 heads of 128 queries and keys of 64 features took 9.4 us on an H200, by warps 7.2."""
+    return multiprocessors()
 
 
 def chosen_parts_tile(problem: AttentionProblem) -> AttentionTile:
     """The tile that should be the fastest, each block on a multiprocessor of its own.
 
     Of those that fit it is that whose multiprocessors have the fewest queries one after the other; of these, that of
-    the most warpgroups.
+    the most warpgroups: 2 x 8 heads of 4096 queries and keys of 40 features took 392 us on an H200 with four, 497 with
+    three and 609 with two; 8 x 12 of 384 of 64 features 66, 51 and 64.
     """
-    found, most = [], selected_architecture().shared_bytes - RESERVED
+    found = []
     for warpgroups in range(LEAST_WARPGROUPS, MOST_WARPGROUPS + 1):
-        stages = [n for n in range(2, MOST_STAGES + 1) if _shared_bytes(problem, warpgroups, n) <= most]
-        if stages:
+        if _shared_bytes(problem, warpgroups, STAGES) <= MOST_BYTES:
             blocks = -(-problem.queries // (warpgroups * ROWS)) * problem.heads * problem.batch
             rounds = -(-blocks // multiprocessors())
-            found.append((rounds * warpgroups, -warpgroups, AttentionTile(warpgroups, KEYS, max(stages), 1)))
-    return min(found, key=lambda f: f[:2])[2]
+            found.append((rounds * warpgroups, -warpgroups))
+    return AttentionTile(-min(found)[1], KEYS, STAGES, 1)
 
 
 def _shared_bytes(problem: AttentionProblem, warpgroups: int, stages: int) -> int:
@@ -86,31 +104,29 @@ def _shared_bytes(problem: AttentionProblem, warpgroups: int, stages: int) -> in
 
 
 def _boxes(problem: AttentionProblem) -> tuple[int, int]:
-    """Rows of 128 bytes of a position: the parts of its features as a query or a key, high ones first, and each part of
-    its values."""
-    return -(-2 * -(-problem.depth // STEP) // STEPS), -(-problem.width // SLICE)
+    """Rows of 128 bytes of a position: the parts of its features as a query or a key, and each half of its values."""
+    return -(-PARTS * -(-problem.depth // GROUP) // PIECES), -(-problem.width // SLICE)
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """Pieces of 16 bytes that threads make the parts of: ``groups`` at each of so many ``lines``, of ``lanes`` features
-    each; of these there are ``features``, and then zeros."""
+class _Groups:
+    """Groups of features that threads make the parts of: so many at each of so many ``lines``; there are ``features``,
+    and then zeros."""
 
     name: str
     lines: int
     groups: int
-    lanes: int
     features: int
     threads: int
 
     @property
     def turns(self) -> int:
-        """Pieces of a thread at most."""
+        """Groups of a thread at most."""
         return -(-self.lines * self.groups // self.threads)
 
     @property
     def even(self) -> bool:
-        """Whether every thread has a piece in every turn."""
+        """Whether every thread has a group in every turn."""
         return self.lines * self.groups % self.threads == 0
 
 
@@ -124,7 +140,7 @@ class WarpgroupPartsText(AttentionText):
         self.keys, self.threads, self.together = KEYS, 128 * tile.warpgroups, tile.blocks
         self.rows = ROWS * tile.warpgroups
         self.width = problem.width
-        self.steps = -(-problem.depth // STEP)
+        self.groups = -(-problem.depth // GROUP)
         boxes, across = _boxes(problem)
         self.query_bytes, self.key_bytes = boxes * tile.warpgroups * BOX_BYTES, boxes * BOX_BYTES
         self.value_bytes = across * BOX_BYTES
@@ -132,11 +148,10 @@ class WarpgroupPartsText(AttentionText):
         self.shared_bytes = _shared_bytes(problem, tile.warpgroups, tile.stages)
         down = -(-problem.queries // self.rows)
         self.blocks = (down, problem.heads, problem.batch)
-        groups = self.steps * STEP // VECTOR
-        self.queries = _Pieces("q", self.rows, groups, VECTOR, problem.depth, self.threads)
+        self.queries = _Groups("q", self.rows, self.groups, problem.depth, self.threads)
         self.brought = (
-            _Pieces("k", KEYS, groups, VECTOR, problem.depth, self.threads),
-            _Pieces("v", KEYS, problem.width // (2 * VECTOR), 2 * VECTOR, problem.width, self.threads),
+            _Groups("k", KEYS, self.groups, problem.depth, self.threads),
+            _Groups("v", KEYS, problem.width // GROUP, problem.width, self.threads),
         )
         for name in ("q", "k", "v"):
             self.arguments.pointer(f"p_{name}", name, problem.dtype)
@@ -157,8 +172,10 @@ class WarpgroupPartsText(AttentionText):
             f"first_row = block_row + group * {ROWS}",
             "row0 = block_row + warp * 16 + row_in",
             "row1 = row0 + 8",
-            "parts_q = dynamic_float32(0)",
-            f"parts_k = dynamic_float32({self.query_bytes})",
+            "high_q = dynamic_float32(0)",
+            "short_q = dynamic_bfloat16(0)",
+            f"high_k = dynamic_float32({self.query_bytes})",
+            f"short_k = dynamic_bfloat16({self.query_bytes})",
             f"high_v = dynamic_bfloat16({self.query_bytes + self.key_bytes})",
             f"low_v = dynamic_bfloat16({self.query_bytes + self.key_bytes + self.value_bytes})",
             f"come = shared_int64({stages})",
@@ -177,16 +194,14 @@ class WarpgroupPartsText(AttentionText):
                 buffer.line(f"mbarrier_init(offset(read, {stage}), {self.tile.warpgroups})")
             buffer.line("mbarrier_fence()")
         buffer.line("barrier()")
-        for pieces in self.brought:
-            self._places(buffer, pieces)
+        for groups in self.brought:
+            self._places(buffer, groups)
         self._load(buffer, "begin")
         self._queries(buffer)
-        with buffer.block("if begin < end:"):
-            self._split(buffer, "0")
-        for stage in range(1, stages - 1):
+        for stage in range(stages - 1):
             with buffer.block(f"if begin + {stage * KEYS} < end:"):
-                self._load(buffer, f"begin + {stage * KEYS}")
                 self._split(buffer, str(stage))
+            self._load(buffer, f"begin + {(stage + 1) * KEYS}")
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
         for line in ("slot = 0", "phase = 0", f"before = {stages - 1}", "before_phase = 1", "start = begin"):
@@ -201,20 +216,20 @@ class WarpgroupPartsText(AttentionText):
     def _next(self, buffer: CodeBuffer) -> None:
         """Emit what is done with one tile, and with what comes after those that are in the ring."""
         stages = self.tile.stages
-        coming = f"start + {(stages - 1) * KEYS}"
         buffer.line("mbarrier_wait(offset(come, slot), phase)")
         self._scores(buffer)
-        self._load(buffer, coming)
+        with buffer.block(f"if start + {(stages - 1) * KEYS} < end:"):
+            with buffer.block("if start > begin:"):
+                buffer.line("mbarrier_wait(offset(read, before), before_phase)")
+            self._split(buffer, "before")
         buffer.line("scores = wgmma_wait(scores, 0)")
         for j in range(KEYS // 8):
             buffer.line(f"score{j} = sums_part(scores, {j})")
         self._weights(buffer)
         self._words(buffer)
-        with buffer.block(f"if {coming} < end:"):
-            with buffer.block("if start > begin:"):
-                buffer.line("mbarrier_wait(offset(read, before), before_phase)")
-            self._split(buffer, "before")
         self._mix(buffer)
+        self._load(buffer, f"start + {stages * KEYS}")
+        buffer.line("warp_barrier()")  # behind which the assembler would ask for what is loaded, when it is needed
         for line in (
             "mixed = wgmma_wait(mixed, 0)",
             "wgmma_keep(high)",
@@ -238,103 +253,114 @@ class WarpgroupPartsText(AttentionText):
     def _queries(self, buffer: CodeBuffer) -> None:
         """Emit what makes parts of the block's queries, all of whose loads come first; those behind the last one are as
         that."""
-        pieces = self.queries
-        self._places(buffer, pieces)
-        for turn in range(pieces.turns):
+        self._places(buffer, self.queries)
+        for turn in range(self.queries.turns):
             source = buffer.emit(f"offset(q, imin(block_row + q_line{turn}, queries - 1) * q_s)")
-            buffer.line(f"q_given{turn} = {self._read(buffer, pieces, source, f'q_piece{turn}')}")
-        self._store_turns(buffer, pieces, "0")
+            self._read(buffer, self.queries, source, turn)
+        self._store_turns(buffer, self.queries, "0")
 
-    def _places(self, buffer: CodeBuffer, pieces: _Pieces) -> None:
-        """Emit where in a tile the pieces of a thread are."""
-        for turn in range(pieces.turns):
-            line, item = f"{pieces.name}_line{turn}", buffer.emit(f"{turn * self.threads} + thread")
-            buffer.line(f"{line} = idiv32({item}, {pieces.groups})")
-            buffer.line(f"{pieces.name}_piece{turn} = {item} - {line} * {pieces.groups}")
+    def _places(self, buffer: CodeBuffer, groups: _Groups) -> None:
+        """Emit where in a tile the groups of a thread are."""
+        for turn in range(groups.turns):
+            line, item = f"{groups.name}_line{turn}", buffer.emit(f"{turn * self.threads} + thread")
+            buffer.line(f"{line} = idiv32({item}, {groups.groups})")
+            buffer.line(f"{groups.name}_group{turn} = {item} - {line} * {groups.groups}")
 
     def _load(self, buffer: CodeBuffer, start: str) -> None:
-        """Emit the loads of a thread's pieces of the tile from ``start`` on; of a value behind the end come zeros, of a
+        """Emit the loads of a thread's groups of the tile from ``start`` on; of a value behind the end come zeros, of a
         key anything that there is."""
-        for pieces in self.brought:
-            name = pieces.name
-            for turn in range(pieces.turns):
+        for groups in self.brought:
+            name = groups.name
+            for turn in range(groups.turns):
                 key = buffer.emit(f"{start} + {name}_line{turn}")
                 source = buffer.emit(f"offset({name}, imin({key}, keys - 1) * {name}_s)")
-                given = self._read(buffer, pieces, source, f"{name}_piece{turn}")
-                if name == "v":
-                    given = f"where({key} < end, {given}, const_float32(0, {pieces.lanes}))"
-                buffer.line(f"{name}_given{turn} = {given}")
+                self._read(buffer, groups, source, turn, f"{key} < end" if name == "v" else "")
 
-    def _read(self, buffer: CodeBuffer, pieces: _Pieces, source: str, piece: str) -> str:
-        """Emit the loads of a piece; gives its features."""
-        found = []
-        for first in range(0, pieces.lanes, VECTOR):
-            at = buffer.emit(f"{piece} * {pieces.lanes} + {first}")
-            if pieces.groups * pieces.lanes == pieces.features:
-                found.append(buffer.emit(f"load_aligned({source}, {at}, {VECTOR})"))
-            else:
-                value = buffer.emit(f"load_aligned({source}, imin({at}, depth - {VECTOR}), {VECTOR})")
-                found.append(buffer.emit(f"where({at} < depth, {value}, const_float32(0, {VECTOR}))"))
-        return found[0] if len(found) == 1 else buffer.emit(f"join2({', '.join(found)})")
+    def _read(self, buffer: CodeBuffer, groups: _Groups, source: str, turn: int, inside: str = "") -> None:
+        """Emit the loads of a group; those of zeros if it is not ``inside``."""
+        whole = groups.groups * GROUP == groups.features
+        for k in range(GROUP // VECTOR):
+            at = buffer.emit(f"{groups.name}_group{turn} * {GROUP} + {VECTOR * k}")
+            place = at if whole else f"imin({at}, depth - {VECTOR})"
+            given = buffer.emit(f"load_aligned({source}, {place}, {VECTOR})")
+            condition = inside if whole else f"{at} < depth"
+            if condition:
+                given = f"where({condition}, {given}, const_float32(0, {VECTOR}))"
+            buffer.line(f"{groups.name}_given{turn}_{k} = {given}")
 
     def _split(self, buffer: CodeBuffer, slot: str) -> None:
         """Emit the parts of what was loaded, their stores to a slot, and the arrival at its barrier."""
-        for pieces in self.brought:
-            self._store_turns(buffer, pieces, slot)
+        for groups in self.brought:
+            self._store_turns(buffer, groups, slot)
         for line in ("operand_fence()", "warp_barrier()"):
             buffer.line(line)
         with buffer.block("if lane == 0:"):
             buffer.line(f"mbarrier_arrive(offset(come, {slot}))")
 
-    def _store_turns(self, buffer: CodeBuffer, pieces: _Pieces, slot: str) -> None:
-        """Emit the stores of the parts of all of a thread's pieces."""
-        name = pieces.name
-        for turn in range(pieces.turns):
-            line = f"{name}_line{turn}"
-            own = line, f"{name}_piece{turn}", f"{name}_given{turn}", slot
-            if pieces.even or turn < pieces.turns - 1:
-                self._store_parts(buffer, pieces, *own)
+    def _store_turns(self, buffer: CodeBuffer, groups: _Groups, slot: str) -> None:
+        """Emit the stores of the parts of all of a thread's groups."""
+        store = self._store_halves if groups.name == "v" else self._store_parts
+        for turn in range(groups.turns):
+            if groups.even or turn < groups.turns - 1:
+                store(buffer, groups, turn, slot)
             else:
-                with buffer.block(f"if {line} < {pieces.lines}:"):
-                    self._store_parts(buffer, pieces, *own)
+                with buffer.block(f"if {groups.name}_line{turn} < {groups.lines}:"):
+                    store(buffer, groups, turn, slot)
 
-    def _store_parts(
-        self, buffer: CodeBuffer, pieces: _Pieces, line: str, piece: str, given: str, slot: str
+    def _store_halves(self, buffer: CodeBuffer, groups: _Groups, turn: int, slot: str) -> None:
+        """Emit the halves of a group of values, and their stores."""
+        given = buffer.emit(f"join2(v_given{turn}_0, v_given{turn}_1)")
+        finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {GROUP}))")
+        limit = buffer.emit(f"where({finite}, const_float32({LARGEST!r}, {GROUP}), const_float32(1, {GROUP}))")
+        high = buffer.emit(f"rounded_bfloat16(min(max({given}, neg({limit})), {limit}))")
+        low = buffer.emit(f"rounded_bfloat16(sub({given}, cast_float32({high})))")
+        for half, value in (("high", high), ("low", low)):
+            to = f"offset({half}_v, {slot} * {self.slot_bytes // 2})"
+            self._store_piece(buffer, groups, to, turn, f"v_group{turn}", value)
+
+    def _store_parts(self, buffer: CodeBuffer, groups: _Groups, turn: int, slot: str) -> None:
+        """Emit the parts of a group of a query or key, and their stores."""
+        name, size = groups.name, 0 if groups.name == "q" else self.slot_bytes
+        own, shorts, lows = f"{name}_group{turn}", [], []
+        for k in range(GROUP // VECTOR):
+            given = f"{name}_given{turn}_{k}"
+            bits = buffer.emit(f"bits_int32({given})")
+            finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {VECTOR}))")
+            tf32, sign, one, short = (f"const_int32({mask}, {VECTOR})" for mask in (MASK, SIGN, ONE, SHORT))
+            signed = buffer.emit(f"bitwise_or(bitwise_and({bits}, {sign}), {one})")
+            kept = buffer.emit(f"where({finite}, bitwise_and({bits}, {tf32}), {signed})")
+            high = buffer.emit(f"bits_float32({kept})")
+            to = f"offset(high_{name}, {slot} * {size // 4})"
+            self._store_piece(buffer, groups, to, turn, f"{own} * {GROUP // VECTOR} + {k}", high)
+            shorts.append(buffer.emit(f"rounded_bfloat16(bits_float32(bitwise_and({kept}, {short})))"))
+            lows.append(buffer.emit(f"rounded_bfloat16(sub({given}, {high}))"))
+        to = f"offset(short_{name}, {slot} * {size // 2})"
+        for k, four in enumerate((shorts, lows) if name == "q" else (lows, shorts)):  # each times the other's
+            piece = f"{own} + {(2 + k) * self.groups}"
+            self._store_piece(buffer, groups, to, turn, piece, f"join2({', '.join(four)})")
+
+    def _store_piece(
+        self, buffer: CodeBuffer, groups: _Groups, to: str, turn: int, piece: str, value: str
     ) -> None:  # fmt: skip
-        """Emit the parts of a piece, and their stores."""
-        lanes = pieces.lanes
-        finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {lanes}))")
-        if pieces.name == "v":
-            limit = buffer.emit(f"where({finite}, const_float32({LARGEST!r}, {lanes}), const_float32(1, {lanes}))")
-            high = buffer.emit(f"rounded_bfloat16(min(max({given}, neg({limit})), {limit}))")
-            low = buffer.emit(f"rounded_bfloat16(sub({given}, cast_float32({high})))")
-            row = buffer.emit(f"idiv({piece}, {PIECES}) * {KEYS} + {line}")
-            place = f"{row}, imod({piece}, {PIECES})"
-            for half, value in (("high", high), ("low", low)):
-                buffer.line(f"operand_store(offset({half}_v, {slot} * {self.slot_bytes // 2}), {place}, {value})")
-            return
-        kept = buffer.emit(f"bits_float32(bitwise_and(bits_int32({given}), const_int32({MASK}, {lanes})))")
-        one = f"const_float32(1, {lanes})"
-        high = buffer.emit(f"where({finite}, {kept}, min(max({given}, neg({one})), {one}))")
-        low = buffer.emit(f"sub({given}, {high})")
-        to = "parts_q" if pieces.name == "q" else f"offset(parts_k, {slot} * {self.slot_bytes // 4})"
-        for first, value in ((0, high), (pieces.groups, low)):
-            at = buffer.emit(f"{piece} + {first}")
-            row = buffer.emit(f"idiv({at}, {PIECES}) * {pieces.lines} + {line}")
-            buffer.line(f"operand_store({to}, {row}, imod({at}, {PIECES}), {value})")
+        """Emit the store of a piece of a line; rows of 128 bytes lie line by line, and then come the next of each."""
+        at = buffer.emit(piece)
+        row = buffer.emit(f"idiv({at}, {PIECES}) * {groups.lines} + {groups.name}_line{turn}")
+        buffer.line(f"operand_store({to}, {row}, imod({at}, {PIECES}), {value})")
 
     def _scores(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the queries with the tile of keys in ``slot``, as a group."""
-        buffer.line("wgmma_fence()")
-        what = f"wgmma_float32_first({KEYS}"
-        first = {"high": 0, "low": self.steps}
-        for own, theirs in PRODUCTS:
-            for step in range(self.steps):
-                (own_box, own_at), (box, at) = (divmod(first[part] + step, STEPS) for part in (own, theirs))
-                q = f"offset(parts_q, {own_box * self.rows * LANES + own_at * STEP} + group * {ROWS * LANES})"
-                k = f"offset(parts_k, slot * {self.slot_bytes // 4} + {box * KEYS * LANES + at * STEP})"
-                buffer.line(f"scores = {what}, {q}, {k}, 0, 1)")
-                what = "wgmma_float32(scores"
+        """Emit the products of the queries with the tile of keys in ``slot``, as a group; smaller ones first."""
+        sums = f"_first({KEYS}"
+        for first, name, dtype, size in ((self.groups, "short", "bfloat16", 2), (0, "high", "float32", 4)):
+            buffer.line("wgmma_fence()")  # also before those of another shape
+            step, end = first, first + self.groups
+            while step < end:
+                box, at = divmod(step, STEPS)
+                count = min(STEPS - at, end - step)
+                q, k = ((box * lines * ROW_BYTES + at * STEP_BYTES) // size for lines in (self.rows, KEYS))
+                left = f"offset({name}_q, {q} + group * {ROWS * ROW_BYTES // size})"
+                right = f"offset({name}_k, slot * {self.slot_bytes // size} + {k})"
+                buffer.line(f"scores = wgmma_{dtype}{sums}, {left}, {right}, 0, {count})")
+                step, sums = step + count, "(scores"
         buffer.line("wgmma_commit()")
 
     def _words(self, buffer: CodeBuffer) -> None:
