@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Repeatable",
-    "Stage", "ThreadSpan", "Timed", "Tree", "stages_of", "units_of",
+    "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -219,3 +219,12 @@ class Planned(Protocol):
 def stages_of(compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
     """`Planned.stages`; of a program that runs without a plan, the one that it is."""
     return compiled.stages(inputs) if isinstance(compiled, Planned) else [Stage(compiled.resolve(inputs), None)]
+
+
+def grouped(trees: list[Tree] | None, arrays: list[Any]) -> list[Any]:
+    """Arrays put together again as trees say; as they are without any."""
+    return arrays if trees is None else [_group(tree, arrays) for tree in trees]
+
+
+def _group(tree: Tree, arrays: list[Any]) -> Any:
+    return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]

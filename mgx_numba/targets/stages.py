@@ -3,14 +3,19 @@ program whose inputs have lengths."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
 
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
+from .base import Stage
 
-__all__ = ["ProgramStages", "split"]
+__all__ = ["ProgramStages", "Seam", "split"]
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -21,24 +26,67 @@ WORTHWHILE = frozenset(
 length that depends on data runs in host steps, which know every length."""
 
 
+Inputs = Mapping[str, Any]
+Run = Callable[[Inputs], list[Any]]
+
+
+class _Part(Protocol):
+    """The compiled program of a stage."""
+
+    def run(self, inputs: Inputs) -> list[Any]: ...
+    def stages(self, inputs: Inputs) -> list[Stage]: ...
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Where two stages meet.
+
+    Attributes:
+        inputs: names of the second's inputs, in the order of the first's last results, which they are.
+        results: for each result of the whole, whether it is the first's, and which of its results it is.
+    """
+
+    inputs: tuple[str, ...]
+    results: tuple[tuple[bool, int], ...]
+
+    def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
+        """The results of the whole."""
+        first = head(inputs)
+        second = tail(dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True)))
+        return [(first if early else second)[k] for early, k in self.results]
+
+    def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:
+        """What runs on these inputs; the first stage is run for the second's lengths."""
+        found: list[Stage] = []
+
+        def note(part: _Part) -> Run:
+            def run(given: Inputs) -> list[Any]:
+                own = part.stages(given)
+                if found:
+                    before = len(found[-1].program.main.results()) - len(self.inputs)
+                    own[0] = replace(own[0], passed={name: before + k for k, name in enumerate(self.inputs)})
+                found.extend(own)
+                return part.run(given)
+
+            return run
+
+        self.run(inputs, note(head), note(tail))
+        return found
+
+
 @dataclass(frozen=True)
 class ProgramStages:
     """A program cut in two.
 
     Attributes:
         head: computes what has lengths before anything runs, and what tells the other lengths.
-        tail: computes the rest. Its inputs are the last of the head's results, in their order.
-        results: for each result of the whole, whether it is the head's, and which of its results it is.
+        tail: computes the rest.
+        seam: what the first hands to the second, and whose the results are.
     """
 
     head: Program
     tail: Program
-    results: tuple[tuple[bool, int], ...]
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the tail's inputs, in the order of the head's results that they are."""
-        return list(self.tail.parameter_shapes())
+    seam: Seam
 
 
 def split(program: Program) -> ProgramStages | None:
@@ -54,7 +102,7 @@ def split(program: Program) -> ProgramStages | None:
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
     tail = _clone(program, position, ending, passed)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return ProgramStages(head, tail, places)
+    return ProgramStages(head, tail, Seam(tuple(tail.parameter_shapes()), places))
 
 
 def _late(main: Module) -> dict[Instruction, None]:

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from mgx_numba.api.program import program as public_program
+from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
 from mgx_numba.graph.validate import validate
+from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
+from mgx_numba.targets.base import stages_of
+from mgx_numba.targets.gpu.staged import StagedGpuProgram
 from mgx_numba.targets.ref.interpreter import evaluate
 from mgx_numba.targets.stages import split
 
@@ -45,11 +50,11 @@ def test_the_stages_give_together_what_the_program_gives() -> None:
     for seed in range(3):
         feeds = {"x": normal(6, 4, seed=seed), "y": normal(6, seed=seed + 9)}
         first = evaluate(stages.head, feeds)
-        passed = dict(zip(stages.inputs, first[len(first) - len(stages.inputs) :], strict=True))
+        passed = dict(zip(stages.seam.inputs, first[len(first) - len(stages.seam.inputs) :], strict=True))
         tail = specialize(stages.tail, {n: a.shape for n, a in passed.items()})
         assert not any(ins.shape.is_dynamic for ins in tail.main)
         second = evaluate(tail, passed)
-        together = [(first if early else second)[k] for early, k in stages.results]
+        together = [(first if early else second)[k] for early, k in stages.seam.results]
         for a, b in zip(together, evaluate(program, feeds), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
 
@@ -62,10 +67,16 @@ def test_a_program_without_lengths_that_depend_on_data_has_one_stage() -> None:
 
 
 @pytest.mark.parametrize("none", [False, True])
-def test_products_of_chosen_rows_take_kernels(none: bool) -> None:
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_products_of_chosen_rows_take_kernels(target: str, none: bool) -> None:
+    with interpreted():
+        check_products_of_chosen_rows(target, none)
+
+
+def check_products_of_chosen_rows(target: str, none: bool) -> None:
     program = public_program.wrap(chosen_rows())
     reference = program.clone().compile("ref")
-    program.compile("cpu", fast_math=False)
+    program.compile(target, fast_math=False)
     for seed in range(4):
         y = normal(6, seed=seed + 3)
         feeds = {"x": normal(6, 4, seed=seed), "y": -np.abs(y) if none else y}
@@ -82,6 +93,27 @@ def test_products_of_chosen_rows_take_kernels(none: bool) -> None:
     compiled.trace(feeds, 1, out)
     assert "nonzero" in out.getvalue()
     compiled.idle(feeds)
+    assert len(stages_of(compiled, feeds)) == 2 and compiled.kernels() and "ref::nonzero" in labels
+    assert any("nonzero" in line for line in compiled.host_reasons())
+    assert compiled.kept_plan() is None and compiled.rewrite_log()
+
+
+def test_what_the_stages_of_a_device_hand_on_stays_there() -> None:
+    feeds = {"x": normal(6, 4), "y": normal(6, seed=3)}
+    wanted = evaluate(chosen_rows(), feeds)
+    with interpreted():
+        program = public_program.wrap(chosen_rows()).compile("gpu", fast_math=False, offload_copy=False)
+        compiled = program._compiled
+        assert isinstance(compiled, StagedGpuProgram) and compiled.entry() is None and not compiled.output_parameters()
+        given = {name: to_device(engine(), value, "an input") for name, value in feeds.items()}
+        for inputs in (feeds, given):
+            found = compiled.run(inputs)
+            assert all(isinstance(r, DeviceArray) for r in found)
+            for a, b in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(to_host(engine(), a).reshape(b.shape), b, rtol=1e-4, atol=1e-5)
+        assert len(compiled.step_seconds(feeds)) == len(
+            [s for stage in compiled.stages(feeds) for s in stage.plan.steps]
+        )
 
 
 def test_regions_that_a_detector_chose_were_pooled_in_host_steps() -> None:

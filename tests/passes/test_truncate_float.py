@@ -63,7 +63,8 @@ def test_contractions_and_what_follows_them(type: Type, given: str) -> None:
     g = Graph()
     x = g.param("x", [5, 33], given)
     w = g.module.add_literal(np.random.default_rng(1).uniform(-1, 1, (33, 7)).astype(x.shape.type.numpy))
-    program = g.ret(g.op("tanh", g.op("relu", g.op("dot", x, w))))
+    last = g.module.add_literal(np.random.default_rng(2).uniform(-1, 1, (7, 4)).astype(x.shape.type.numpy))
+    program = g.ret(g.op("dot", g.op("tanh", g.op("relu", g.op("dot", x, w))), last))
     after = truncated(program, type=type)
     found = types(after)
     assert found["dot"] == found["relu"] == found["tanh"] == {type} and found["convert"] == {type, x.shape.type}
@@ -128,6 +129,21 @@ def test_a_residual_stream_may_pass_65504() -> None:
         found, expected = (evaluate(p, values)[0] for p in (truncated(program), program))
     assert types(truncated(program))["add"] == {Type.float_type}
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("type", [HALF, BF16])
+def test_what_leads_to_results_alone_is_rounded_to_float16_but_not_to_bfloat16(type: Type) -> None:
+    g = Graph()
+    x = g.param("x", [6, 8])
+    first = g.op("relu", g.op("tanh", x))  # no product comes before it
+    inner = g.op("abs", g.op("dot", first, g.random(8, 8)))
+    logits = g.op("dot", inner, g.random(8, 5))
+    program = g.ret(g.op("sigmoid", g.op("concat", logits, g.op("neg", inner), axis=1)))
+    after = truncated(program, type=type)
+    found, ends = types(after), Type.float_type if type is BF16 else HALF
+    assert found["sigmoid"] == found["concat"] == found["neg"] == {ends}
+    assert found["dot"] == found["abs"] == found["relu"] == found["tanh"] == {type}
+    assert worst(program, after) < (4e-3 if type is HALF else 2e-2)
 
 
 def squeeze_excite(g: Graph, x: Instruction) -> Program:

@@ -3,9 +3,9 @@
 Inputs and results of the program keep their types. With ``all``, what 16 bits have no room for stays in float32, as
 autocasting in other frameworks leaves it: sums, norms and softmax with the pointwise operations that lead to and from
 them, functions that amplify the rounding of what they take, and sums of two values that both are computed (a residual
-stream, which may grow beyond 65504). With bfloat16, whose rounding is eight times that of float16, so does what is
-spread over more elements than it has (the gates of squeeze-and-excitation: Hu et al., "Squeeze-and-Excitation
-Networks", 2018): all of these would be off by the same factor.
+stream, which may grow beyond 65504). With bfloat16, whose rounding is eight times that of float16, so does what comes
+after the last products, and what is spread over more elements than it has (the gates of squeeze-and-excitation: Hu et
+al., "Squeeze-and-Excitation Networks", 2018), all of which would be off by the same factor.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ UNTOUCHED = frozenset(
     " random_uniform random_seed multinomial unknown deferred".split()
 )
 """Operators that have types of their own, or whose submodules are converted instead."""
+PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
+"""Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
 VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
 )
@@ -74,6 +76,8 @@ class TruncateFloat(Pass):
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
+        if self.selection.everything and self.float_type is Type.bf16_type and module is program.main:
+            wide |= _ends(module)
         order = list(module)
         for k, ins in enumerate(order):
             if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins):
@@ -210,6 +214,21 @@ def _spreads(ins: Instruction) -> bool:
     if is_constant(source) or ins.shape.elements <= ins.inputs[0].shape.elements:
         return False
     return all(u.op.pointwise and u.name not in UNTOUCHED for u in ins.users)
+
+
+def _ends(module: Module) -> set[Instruction]:
+    """What is made of products and leads to none, but to results alone."""
+    order = list(module)
+    after: set[Instruction] = set()
+    before: set[Instruction] = set()
+    for ins in order:
+        if ins.name in PRODUCTS or any(i in after for i in ins.inputs):
+            after.add(ins)
+    for ins in reversed(order):
+        inside = all(u.module is module and not u.module_args for u in ins.users)
+        if ins.name in PRODUCTS or not inside or any(u in before for u in ins.users):
+            before.add(ins)
+    return after - before
 
 
 def _is_residual(ins: Instruction) -> bool:

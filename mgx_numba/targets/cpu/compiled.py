@@ -15,7 +15,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import Direct, KeptPlan, Stage, Tree
+from ..base import Direct, KeptPlan, Stage, Tree, grouped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...graph.rewrite_log import RewriteLog
     from ..base import Observer, ThreadSpan
 
-__all__ = ["LoweredProgram", "grouped", "kernels_of"]
+__all__ = ["LoweredProgram", "kernels_of"]
 
 
 class LoweredProgram:
@@ -233,11 +233,6 @@ def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
     return {kernel: dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()}
 
 
-def grouped(trees: list[Tree] | None, arrays: list[np.ndarray]) -> list[Any]:
-    """Arrays put together again as the trees say."""
-    return arrays if trees is None else [_group(tree, arrays) for tree in trees]
-
-
 def _named(name: str, tree: Tree) -> Iterator[tuple[int, str]]:
     """Positions of the arrays in a tree, with names for them."""
     if isinstance(tree, int):
@@ -245,7 +240,3 @@ def _named(name: str, tree: Tree) -> Iterator[tuple[int, str]]:
     else:
         for k, member in enumerate(tree):
             yield from _named(f"{name}.{k}", member)
-
-
-def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:
-    return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]

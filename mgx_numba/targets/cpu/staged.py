@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
-from ..base import KeptPlan, Stage, Tree
+from ..base import KeptPlan, Stage, Tree, grouped
 from ..stages import ProgramStages
-from .compiled import LoweredProgram, grouped
+from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
     from ..base import Observer, ThreadSpan
@@ -35,17 +35,14 @@ class StagedProgram(LoweredProgram):
         """``compile`` makes the program of a stage; ``trees`` groups the results of ``whole``, which is shown."""
         super().__init__(None, trees, lambda: whole)
         self._head, self._tail = compile(stages.head), compile(stages.tail)
-        self._names = stages.inputs
-        self._results = stages.results
+        self._seam = stages.seam
 
     def _in_stages(
         self, inputs: Mapping[str, np.ndarray], run: Callable[[LoweredProgram, Mapping[str, np.ndarray]], list[Any]]
     ) -> list[Any]:
         """Results of both stages, each run by ``run``, as those of the whole."""
-        first = run(self._head, inputs)
-        passed = first[len(first) - len(self._names) :]
-        second = run(self._tail, dict(zip(self._names, passed, strict=True)))
-        return grouped(self.trees, [(first if early else second)[k] for early, k in self._results])
+        head, tail = partial(run, self._head), partial(run, self._tail)
+        return grouped(self.trees, self._seam.run(inputs, head, tail))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
@@ -57,18 +54,7 @@ class StagedProgram(LoweredProgram):
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """See `LoweredProgram.stages`: those of both, the first of which is run for the second's lengths."""
-        found: list[Stage] = []
-
-        def note(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
-            own = stage.stages(given)
-            if found:
-                before = len(found[-1].program.main.results()) - len(self._names)
-                own[0] = replace(own[0], passed={name: before + k for k, name in enumerate(self._names)})
-            found.extend(own)
-            return stage.run(given)
-
-        self._in_stages(inputs, note)
-        return found
+        return self._seam.stages(inputs, self._head, self._tail)
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """See `LoweredProgram.timeline`: that of both stages."""

@@ -17,7 +17,7 @@ from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import KeptPlan, Observation, Observer, Stage, Tree
+from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped
 from ..options import TargetOptions
 
 if TYPE_CHECKING:
@@ -98,25 +98,23 @@ class DeviceProgram:
         given = (inputs[p.name] for p in self.executable.plan.parameters)
         return [v if isinstance(v, DeviceArray) else np.ascontiguousarray(v) for v in given]
 
-    def _grouped(self, results: list[np.ndarray]) -> list[Any]:
-        return results if self._trees is None else [_group(tree, results) for tree in self._trees]
-
     def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
         """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
-        return self._run(inputs, stream, not self.offload_copy)
+        return self.run_staying(inputs, stream, not self.offload_copy)
 
     def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
         """See `OnDevice.run_there`."""
-        return self._run(inputs, None, True)
+        return self.run_staying(inputs, None, True)
 
-    def _run(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+        """As ``run``, but for whether results stay on the device."""
         target = self._for(inputs)
         executable = target.executable
         assert executable is not None
         outputs = None
         if stays:
             outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
-        return target._grouped(executable.run(target._arrays(inputs), outputs, stream))
+        return grouped(target._trees, executable.run(target._arrays(inputs), outputs, stream))
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         """See `OnDevice.run_in`."""
@@ -143,7 +141,7 @@ class DeviceProgram:
 
             observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
 
-        return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
+        return grouped(target._trees, target.executable.run_traced(target._arrays(inputs), note))
 
     def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
         """See `Repeatable.step_seconds`."""
@@ -220,7 +218,3 @@ class DeviceProgram:
 def _output(number: int) -> str:
     """What MIGraphX calls the parameter that is memory for a result."""
     return f"main:#output_{number}"
-
-
-def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:
-    return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]

@@ -35,10 +35,10 @@ class GpuTarget:
         Raises:
             DeviceError: there is no device; the message says what is missing.
         """
-        whole_module("mgx_numba.targets.gpu.program")
-        from .program import GpuProgram
+        whole_module("mgx_numba.targets.gpu.staged")
+        from .staged import compile_program
 
-        return GpuProgram(program, options, progress)
+        return compile_program(program, options, progress)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""

@@ -1,0 +1,169 @@
+"""Programs of the ``gpu`` target, in two where lengths depend on data: the second is for what the first has found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ...codegen.kernel import KernelSource
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
+from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
+from ...graph.specialize import is_dynamic
+from ...runtime.gpu.choice import engine
+from ...runtime.gpu.transfers import to_host
+from ..base import Stage, Tree, grouped
+from ..lowering.tuples import without_tuples
+from ..options import TargetOptions
+from ..stages import ProgramStages, split
+from .program import GpuProgram, Progress
+
+if TYPE_CHECKING:
+    from ..base import Observer
+
+__all__ = ["StagedGpuProgram", "compile_program"]
+
+Inputs = Mapping[str, Any]
+
+
+def compile_program(
+    program: Program, options: TargetOptions, progress: Progress | None = None
+) -> GpuProgram | StagedGpuProgram:
+    """A program compiled for the device of the options, in stages where its inputs have lengths and others depend on
+    data.
+
+    Raises:
+        CompileError: a kernel cannot be compiled.
+        DeviceError: there is no device, or not enough memory.
+    """
+    if not is_dynamic(program):
+        arrays, trees = without_tuples(program)
+        stages = split(arrays)
+        if stages is not None:
+            return StagedGpuProgram(stages, arrays, trees, options, progress)
+    return GpuProgram(program, options, progress)
+
+
+class StagedGpuProgram:
+    """See `Compiled`, `OnDevice` and `Planned`. What the first stage hands to the second stays on the device."""
+
+    def __init__(
+        self,
+        stages: ProgramStages,
+        whole: Program,
+        trees: list[Tree] | None,
+        options: TargetOptions,
+        progress: Progress | None,
+    ) -> None:
+        """``trees`` groups the results of ``whole``, which is shown."""
+        self._engine = engine(options.device_id)
+        self._head, self._tail = (GpuProgram(p, options, progress, self._engine) for p in (stages.head, stages.tail))
+        self._seam, self._trees, self._options = stages.seam, trees, options
+        self.program = whole
+
+    @property
+    def device(self) -> int:
+        """See `OnDevice.device`."""
+        return self._engine.number
+
+    @property
+    def offload_copy(self) -> bool:
+        """See `OnDevice.offload_copy`."""
+        return self._options.offload_copy
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """See `OnDevice.output_parameters`: lengths of results may depend on data."""
+        return {}
+
+    def entry(self) -> None:
+        """See `OnDevice.entry`: lengths have to be known before the second stage."""
+
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
+        """None, as `GpuProgram.direct`."""
+
+    def run(self, inputs: Inputs, stream: int | None = None) -> list[Any]:
+        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
+        return self._run(inputs, stream, not self.offload_copy)
+
+    def run_there(self, inputs: Inputs) -> list[Any]:
+        """See `OnDevice.run_there`."""
+        return self._run(inputs, None, True)
+
+    def run_in(self, inputs: Inputs, stream: int) -> list[Any]:
+        """See `OnDevice.run_in`."""
+        return self.run(inputs, stream)
+
+    def _run(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+        results = self._seam.run(
+            inputs,
+            lambda given: self._head.run_staying(given, stream, True),
+            lambda given: self._tail.run_staying(given, stream, stays),
+        )
+        return grouped(self._trees, results if stays else [self._on_host(r) for r in results])
+
+    def _on_host(self, value: Any) -> Any:
+        if not isinstance(value, DeviceArray):
+            return value
+        return to_host(self._engine, value).reshape(value.shape.array_lens)
+
+    def resolve(self, inputs: Inputs) -> Program:
+        """See `Compiled.resolve`: the whole, of which each stage is another program."""
+        return self.program
+
+    def _in_stages(self, inputs: Inputs, run: Callable[[GpuProgram, Inputs], list[Any]]) -> list[Any]:
+        head, tail = partial(run, self._head), partial(run, self._tail)
+        return grouped(self._trees, self._seam.run(inputs, head, tail))
+
+    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+        """See `GpuProgram.observe`: the steps of both stages."""
+        return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
+
+    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
+        """See `Compiled.trace`: the steps of both stages."""
+        return self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out))
+
+    def step_seconds(self, inputs: Inputs) -> list[float]:
+        """See `Repeatable.step_seconds`: those of both stages."""
+        seconds: list[float] = []
+
+        def timed(stage: GpuProgram, given: Inputs) -> list[Any]:
+            seconds.extend(stage.step_seconds(given))
+            return stage.run(given)
+
+        self._in_stages(inputs, timed)
+        return seconds
+
+    def idle(self, inputs: Inputs) -> None:
+        """Nothing, as `GpuProgram.idle`."""
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._seam.stages(inputs, self._head, self._tail)
+
+    def kernels(self) -> list[KernelSource]:
+        """The distinct kernels of both stages."""
+        return list(dict.fromkeys([*self._head.kernels(), *self._tail.kernels()]))
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `Compiled.host_reasons`: those of the first stage; the second has a plan when it runs."""
+        return self._head.host_reasons()
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`: that of both stages."""
+        log = RewriteLog()
+        for stage in (self._head, self._tail):
+            log.include(stage.rewrite_log())
+        return log
+
+    def kept_plan(self) -> None:
+        """None: a plan of the second stage is made when it runs."""
+
+    def machine_code(self) -> dict[str, Any]:
+        """See `Compiled.machine_code`: of all kernels that both stages have by now."""
+        from ...codegen.embedding import embed  # late: few programs are saved with their code
+
+        return embed(self.kernels(), self._options.store)
