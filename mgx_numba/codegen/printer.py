@@ -139,11 +139,15 @@ class VectorPrinter:
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
     """By the dtype that is made."""
+    ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
+    """Of `lang`, by the type that is made: what rounds float32 to the nearest integers and adds a literal."""
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         self.buffer = buffer
         self.lanes = lanes
         self.fast_math = fast_math
+        self._rounded: dict[str, tuple[str, int]] = {}
+        """Of names that hold whole numbers what was rounded, and what was added to that."""
 
     # In and out
 
@@ -188,6 +192,9 @@ class VectorPrinter:
             return x
         if x.constant is not None and dtype.is_floating and math.isfinite(x.constant):
             return self.const(x.constant, dtype)
+        source, zero = self._rounding(x, dtype)
+        if source:
+            return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
@@ -195,6 +202,30 @@ class VectorPrinter:
         if x.dtype.compute == dtype:
             return VectorValue(name, dtype)
         return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
+
+    def nearbyint(self, x: VectorValue) -> VectorValue:
+        """The nearest integer, ties to even."""
+        made = self._call("nearbyint", x.dtype, x)
+        if x.dtype.compute is Type.float_type:
+            self._rounded[made.name] = self.register(x), 0
+        return made
+
+    def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
+        """The sum."""
+        made = self._call("add", x.dtype, x, y)
+        if x.name in self._rounded and y.constant is not None and float(y.constant).is_integer():
+            source, zero = self._rounded[x.name]
+            self._rounded[made.name] = source, zero + int(y.constant)
+        return made
+
+    def _rounding(self, x: VectorValue, dtype: Type) -> tuple[str, int]:
+        """What a whole number was before it was rounded, and what was added then, if it becomes ``dtype`` as it is
+        rounded; else an empty name."""
+        source, zero = self._rounded.get(x.name, ("", 0))
+        if not source or not self.lanes or dtype not in self.ROUNDERS:
+            return "", 0
+        ends = np.iinfo(dtype.numpy)
+        return (source, zero) if ends.min <= zero <= ends.max else ("", 0)
 
     def where(self, condition: VectorValue, a: VectorValue, b: VectorValue) -> VectorValue:
         raw = a.raw and b.raw

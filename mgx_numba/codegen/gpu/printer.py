@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import ml_dtypes
-import numpy as np
 
 from ...core.types import Type
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
@@ -31,11 +30,10 @@ class ThreadPrinter(VectorPrinter):
     """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {}
+    ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"rounded_{t.dtype_name}" for t in _EIGHT_BITS}
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)
-        self._rounded: dict[str, tuple[str, int]] = {}
-        """Of names that hold whole numbers what was rounded, and what was added to that."""
         self._floors: dict[str, tuple[str, float]] = {}
         self._limited: dict[str, tuple[str, float]] = {}
         """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
@@ -61,34 +59,14 @@ class ThreadPrinter(VectorPrinter):
         source, limit = self._limited.get(x.name, ("", 0.0))
         if source and limit == _SATURATED.get(dtype):
             return VectorValue(self.buffer.emit(f"saturated_{dtype_name(dtype)}({source})"), dtype, raw=True)
-        source, zero = self._rounded.get(x.name, ("", 0))
-        if not source or not self.lanes or dtype not in _EIGHT_BITS:
-            return super().cast(x, dtype)
-        ends = np.iinfo(dtype.numpy)
-        if not ends.min <= zero <= ends.max:
-            return super().cast(x, dtype)
+        source, zero = self._rounding(x, dtype)
         if source in self._products and self.lanes > 1:
             factor, other = self._products[source]
             if factor in self._gelus:
                 factor = self.buffer.emit(f"gelu_erf_bytes({self._gelus[factor]})")
             made = self.buffer.emit(f"rounded_product_{dtype_name(dtype)}({factor}, {other}, {zero})")
             return VectorValue(made, dtype)
-        return VectorValue(self.buffer.emit(f"rounded_{dtype_name(dtype)}({source}, {zero})"), dtype)
-
-    def nearbyint(self, x: VectorValue) -> VectorValue:
-        """The nearest integer, ties to even."""
-        made = self._call("nearbyint", x.dtype, x)
-        if x.dtype.compute is Type.float_type:
-            self._rounded[made.name] = self.register(x), 0
-        return made
-
-    def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
-        """The sum."""
-        made = self._call("add", x.dtype, x, y)
-        if x.name in self._rounded and y.constant is not None and float(y.constant).is_integer():
-            source, zero = self._rounded[x.name]
-            self._rounded[made.name] = source, zero + int(y.constant)
-        return made
+        return super().cast(x, dtype)
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):
