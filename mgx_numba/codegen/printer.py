@@ -137,11 +137,15 @@ class VectorPrinter:
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
     """By the dtype that is made."""
+    ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
+    """Of `lang`, by the type that is made: what rounds float32 to the nearest integers and adds a literal."""
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         self.buffer = buffer
         self.lanes = lanes
         self.fast_math = fast_math
+        self._rounded: dict[str, tuple[str, VectorValue | None]] = {}
+        """Of names that hold whole numbers what was rounded, and what was added to that."""
 
     # In and out
 
@@ -186,6 +190,9 @@ class VectorPrinter:
             return x
         if x.constant is not None and dtype.is_floating and math.isfinite(x.constant):
             return self.const(x.constant, dtype)
+        source, zero = self._rounding(x, dtype)
+        if source:
+            return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
@@ -193,6 +200,33 @@ class VectorPrinter:
         if x.dtype.compute == dtype:
             return VectorValue(name, dtype)
         return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
+
+    def nearbyint(self, x: VectorValue) -> VectorValue:
+        """The nearest integer, ties to even."""
+        made = self._call("nearbyint", x.dtype, x)
+        if x.dtype.compute is Type.float_type:
+            self._rounded[made.name] = self.register(x), None
+        return made
+
+    def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
+        """The sum."""
+        made = self._call("add", x.dtype, x, y)
+        source, point = self._rounded.get(x.name, ("", None))
+        if source and point is None:
+            self._rounded[made.name] = source, y
+        return made
+
+    def _rounding(self, x: VectorValue, dtype: Type) -> tuple[str, int]:
+        """What a whole number was before it was rounded, and what was added then, if it becomes ``dtype`` as it is
+        rounded; else an empty name."""
+        source, point = self._rounded.get(x.name, ("", None))
+        if not source or not self.lanes or dtype not in self.ROUNDERS:
+            return "", 0
+        zero = 0 if point is None else point.constant
+        ends = np.iinfo(dtype.numpy)
+        if zero is None or not float(zero).is_integer() or not ends.min <= zero <= ends.max:
+            return "", 0
+        return source, int(zero)
 
     def where(self, condition: VectorValue, a: VectorValue, b: VectorValue) -> VectorValue:
         raw = a.raw and b.raw

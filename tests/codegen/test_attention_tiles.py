@@ -1,4 +1,5 @@
-"""Attention whose products are of bfloat16, over AMX's tiles and vector code that stands for them."""
+"""Attention whose products are of bfloat16 or of float32 in parts, over AMX's tiles and vector code that stands for
+them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.attention import AttentionProblem, plan, reads_turned_masks
-from mgx_numba.codegen.cpu.attention.tiles import bfloat16_tile, tiles_refusal
+from mgx_numba.codegen.cpu.attention.tiles import TYPES, tiles_refusal
+from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
@@ -19,10 +21,17 @@ from tests.values import normal
 from .contracting import GuardedPages, needs_page_protection, run_plan
 from .test_attention import attend, operands, problem_of
 
-FORMS = [host.EMULATED_TILES, *([""] if bfloat16_tile() is not None else [])]
+FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(TYPES) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
-TOLERANCE = 4e-3
-"""Of the largest result: weights are rounded to 8 bits, half a unit of which is 2**-9 of one."""
+PRODUCTS = ("bfloat16_products", "products_in_parts")
+TOLERANCE = {"bfloat16_products": 4e-3, "products_in_parts": 5e-5}
+"""Of the largest result: weights are rounded to 8 bits, half a unit of which is 2**-9 of one, or in parts to 16 bits,
+where scores of up to ten have errors of 5e-6 of that."""
+
+
+@pytest.fixture(params=PRODUCTS)
+def products(request: Any) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(params=FORMS, autouse=True)
@@ -50,76 +59,104 @@ def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | No
 
 
 def check(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, threads: int = 2, **how: Any
+    products: str,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    mask: np.ndarray | None = None,
+    threads: int = 2,
+    **how: Any,
 ) -> None:
-    q, k, v = rounded(q, k, v)
-    got, chosen = attend(q, k, v, mask, threads, bfloat16_products=True, **how)
-    assert any(kernel.name.startswith("attention_tiles") for kernel in chosen.kernels)
+    narrow = products == "bfloat16_products"
+    if narrow:
+        q, k, v = rounded(q, k, v)
+    got, chosen = attend(q, k, v, mask, threads, **{products: True}, **how)
+    name = "attention_tiles" if narrow else "attention_parts"
+    assert any(kernel.name.startswith(name) for kernel in chosen.kernels)
     wanted = reference(q, k, v, mask, **how)
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(got[~finite], wanted[~finite])
-    assert np.abs(got[finite] - wanted[finite]).max(initial=0) <= TOLERANCE * np.abs(wanted[finite]).max(initial=0)
+    assert np.abs(got[finite] - wanted[finite]).max(initial=0) <= TOLERANCE[products] * np.abs(wanted[finite]).max(
+        initial=0
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("fast_math", [False, True])
-def test_odd_sizes_and_shared_heads(causal: bool, fast_math: bool) -> None:
+def test_odd_sizes_and_shared_heads(causal: bool, fast_math: bool, products: str) -> None:
     for shape in (
         (1, 2, 2, 16, 16, 32, 32), (2, 4, 2, 35, 45, 33, 40), (1, 2, 1, 70, 33, 5, 7), (1, 1, 1, 20, 290, 64, 64),
         (1, 2, 2, 130, 130, 64, 48), (1, 1, 1, 40, 300, 200, 130), (1, 1, 1, 33, 29, 256, 256),
     ):  # fmt: skip
-        check(*operands(*shape), causal=causal, scale=0.3, fast_math=fast_math)
+        check(products, *operands(*shape), causal=causal, scale=0.3, fast_math=fast_math)
 
 
 @pytest.mark.parametrize("lens", [(45,), (1, 1, 1, 45), (2, 1, 1, 45), (1, 3, 37, 45), (37, 45), (2, 3, 37, 45)])
-def test_masks(lens: tuple[int, ...]) -> None:
+def test_masks(lens: tuple[int, ...], products: str) -> None:
     q, k, v = operands(2, 3, 3, 37, 45, 24, 32)
     rng = np.random.default_rng(4)
-    check(q, k, v, rng.standard_normal(lens).astype(np.float32), scale=0.4)
-    check(q, k, v, rng.random(lens) < 0.6, scale=0.4)
-    check(q, k, v, np.where(rng.random(lens) < 0.5, np.float32(-np.inf), 0).astype(np.float32), causal=True)
+    check(products, q, k, v, rng.standard_normal(lens).astype(np.float32), scale=0.4)
+    check(products, q, k, v, rng.random(lens) < 0.6, scale=0.4)
+    check(products, q, k, v, np.where(rng.random(lens) < 0.5, np.float32(-np.inf), 0).astype(np.float32), causal=True)
 
 
 @pytest.mark.parametrize("nan_rows", [False, True])
-def test_queries_and_steps_that_see_no_key(nan_rows: bool) -> None:
+def test_queries_and_steps_that_see_no_key(nan_rows: bool, products: str) -> None:
     q, k, v = operands(1, 2, 2, 40, 600, 32, 32)
     mask = np.ones((40, 600), bool)
     mask[7], mask[9, :560], mask[20:, :300] = False, False, False
-    check(q, k, v, mask, nan_rows=nan_rows)
+    check(products, q, k, v, mask, nan_rows=nan_rows)
     mask[:, 256:512] = False
-    check(q, k, v, mask, nan_rows=nan_rows)
-    check(*operands(1, 2, 2, 40, 12, 32, 32), causal=True, nan_rows=nan_rows)
+    check(products, q, k, v, mask, nan_rows=nan_rows)
+    check(products, *operands(1, 2, 2, 40, 12, 32, 32), causal=True, nan_rows=nan_rows)
 
 
-def test_few_heads_are_split_along_the_keys() -> None:
-    check(*operands(1, 1, 1, 20, 2100, 40, 24), threads=4, scale=0.2)
+def test_few_heads_are_split_along_the_keys(products: str) -> None:
+    check(products, *operands(1, 1, 1, 20, 2100, 40, 24), threads=4, scale=0.2)
 
 
-def test_values_that_are_not_finite() -> None:
+def test_values_that_are_not_finite(products: str) -> None:
     q, k, v = operands(1, 1, 1, 20, 40, 32, 40)
     v = v.copy()
     v[0, 0, 3, 5], v[0, 0, 7, 9] = np.inf, np.nan
-    check(q, k, v, scale=0.3)
+    check(products, q, k, v, scale=0.3)
     q = q.copy()
     q[0, 0, 4, 3], q[0, 0, 6, 0] = np.nan, np.inf
-    check(q, k, np.abs(operands(1, 1, 1, 20, 40, 32, 40)[2]), scale=0.3)
+    check(products, q, k, np.abs(operands(1, 1, 1, 20, 40, 32, 40)[2]), scale=0.3)
 
 
-def test_operands_in_one_array() -> None:
+def test_what_cannot_be_split_is_as_in_float32() -> None:
+    """Infinities meet zeros in low parts, the largest numbers round to infinity, the smallest have no low parts."""
+    q, k, v = operands(2, 2, 2, 37, 300, 24, 40)
+    few = q.copy()
+    few[0, 1, 3, 2], few[1, 0, 30] = np.inf, 3.4e38
+    check("products_in_parts", few, k, v, scale=0.3)
+    few = np.abs(k)
+    few[0, 0, 280, 3] = np.inf
+    check("products_in_parts", -np.abs(q), few, v, scale=0.3)  # a score of -infinity
+    few = v.copy()
+    few[0, 0, 5, 3], few[1, 1, 290, 39], few[0, 1, 7, 1] = np.inf, np.nan, 3.4e38
+    check("products_in_parts", q, k, few, scale=0.3)
+    few[1, 1, 290] = 1  # what is hidden from some queries
+    check("products_in_parts", q, k, few, scale=0.3, causal=True)
+    check("products_in_parts", q * np.float32(1e-30), k * np.float32(1e30), v * np.float32(1e-38), scale=0.3)
+
+
+def test_operands_in_one_array(products: str) -> None:
     whole = normal(2, 20, 3, 4, 24, seed=9, dtype=np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
     q, k, v = (whole[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
-    got, _ = attend(q, k, v, scale=0.2, bfloat16_products=True)
+    got, _ = attend(q, k, v, scale=0.2, **{products: True})
     wanted = reference(q, k, v, None, scale=0.2)
-    assert np.abs(got - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+    assert np.abs(got - wanted).max() <= TOLERANCE[products] * np.abs(wanted).max()
 
 
 @needs_page_protection
-def test_nothing_past_the_end_is_touched() -> None:
+def test_nothing_past_the_end_is_touched(products: str) -> None:
     pages = GuardedPages()
     q, k, v = (pages.place(np.ascontiguousarray(a)) for a in operands(1, 1, 1, 17, 35, 23, 41))
     mask = pages.place(normal(1, 1, 17, 35, seed=3, dtype=np.float32))
     out = pages.place(np.zeros((1, 1, 17, 41), np.float32))
-    chosen = plan(problem_of(q, k, v, out, mask, bfloat16_products=True, scale=0.2), 2)
+    chosen = plan(problem_of(q, k, v, out, mask, scale=0.2, **{products: True}), 2)
     run_plan(chosen, {"q": q, "k": k, "v": v, "out": out, "mask": mask}, pages)
     assert np.isfinite(out).all()
 

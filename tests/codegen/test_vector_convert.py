@@ -1,4 +1,4 @@
-"""Casts between all element types agree with NumPy and ml_dtypes."""
+"""Casts between all element types agree with NumPy and ml_dtypes, rounding to bytes with the two steps that it is."""
 
 from __future__ import annotations
 
@@ -89,3 +89,19 @@ def test_bits_reinterpret() -> None:
     np.testing.assert_array_equal(bits, x.view(np.int32))
     (back,) = evaluate([("bits_float32(a)", "float32")], bits.copy())
     assert back.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
+def test_rounding_to_bytes_is_a_rounding_and_a_cast(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
+    rng = np.random.default_rng(1)
+    halves = np.arange(-300, 300, 0.5)
+    x = np.concatenate([samples("float32"), halves, rng.uniform(-300, 300, 999)]).astype(np.float32)
+    wanted = [(dtype, zero) for dtype in ("int8", "uint8") for zero in (0, 3, 127, -128, 255)]
+    wanted = [(dtype, zero) for dtype, zero in wanted if np.iinfo(dtype).min <= zero <= np.iinfo(dtype).max]
+    for lanes in (8, 32):
+        results = evaluate([(f"round_{dtype}(a, {zero})", dtype) for dtype, zero in wanted], x, lanes=lanes)
+        for (dtype, zero), got in zip(wanted, results, strict=True):
+            with np.errstate(all="ignore"):
+                want = expected_cast(np.rint(x).astype(np.float64) + zero, dtype)
+            assert same(got, want).all(), (dtype, zero, x[got != want][:5], got[got != want][:5])

@@ -80,3 +80,31 @@ def test_weights_that_are_not_known_are_not_split(monkeypatch: pytest.MonkeyPatc
 def test_the_highest_precision_allows_no_method_that_changes_rounding(recwarn: pytest.WarningsRecorder) -> None:
     assert "winograd" not in names(compiled(float32_matmul_precision="highest"))
     assert not [str(w.message) for w in recwarn if "float32_matmul_precision" in str(w.message)]
+
+
+@needs_avx512
+def test_attention_has_the_error_of_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    lens = (1, 2, 40, 24)
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["turned"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "turned"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    *inputs, output = (helper.make_tensor_value_info(name, TensorProto.FLOAT, lens) for name in "qkvy")
+    graph = helper.make_graph(nodes, "attention", inputs, [output])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    given = {name: RNG.standard_normal(lens).astype(np.float32) for name in "qkv"}
+    scores = given["q"].astype(np.float64) @ given["k"].swapaxes(2, 3)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ given["v"].astype(np.float64)
+    for precision, name, least, most in (
+        ("highest", "attention_kernel", 0, 1e-6),
+        ("high", "attention_parts_kernel", 1e-7, 5e-5),
+        ("medium", "attention_tiles_kernel", 1e-4, 3e-2),
+    ):
+        program = mgx_numba.parse_onnx(file)
+        program.compile(mgx_numba.get_target("cpu"), num_threads=1, float32_matmul_precision=precision)
+        found = np.abs(np.array(program.run(given)[0]) - wanted).max() / np.abs(wanted).max()
+        assert name in names(program).split() and least <= found <= most, (precision, names(program), found)

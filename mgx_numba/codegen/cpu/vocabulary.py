@@ -108,8 +108,8 @@ Index arithmetic on int64 scalars
                                          idiv and imod: a >= 0, b > 0, unchecked
 
 Their own modules describe the contraction tiles (`microkernels`, `contraction.strassen.tile`,
-`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`), moves through
-registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
+`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`, `lang.byte_rounding`),
+moves through registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
 # ruff: noqa: F403
@@ -126,8 +126,9 @@ from .contraction.strassen.tile import *
 from .contraction.winograd import transforms as winograd_transforms
 from .contraction.winograd.transforms import *
 from .lang import bfloat16 as rounding
-from .lang import dots, executor, indexed, shuffle, stream, transpose
+from .lang import byte_rounding, dots, executor, indexed, shuffle, stream, transpose
 from .lang.bfloat16 import *
+from .lang.byte_rounding import *
 from .lang.dots import *
 from .lang.executor import *
 from .lang.indexed import *
@@ -147,6 +148,7 @@ _PARTS = (
     amx,
     arith,
     bfloat16,
+    byte_rounding,
     depthwise,
     dots,
     executor,

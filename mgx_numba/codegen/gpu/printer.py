@@ -31,11 +31,10 @@ class ThreadPrinter(VectorPrinter):
     """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {}
+    ROUNDERS: ClassVar[Mapping[Type, str]] = {}
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)
-        self._rounded: dict[str, tuple[str, VectorValue | None]] = {}
-        """Of names that hold whole numbers what was rounded, and what was added to that."""
         self._points: dict[str, Type] = {}
         """Of names that hold numbers of 8 bits their type."""
         self._floors: dict[str, tuple[str, float]] = {}
@@ -100,21 +99,6 @@ class ThreadPrinter(VectorPrinter):
             return self._points.get(point.name) is dtype
         ends = np.iinfo(dtype.numpy)
         return float(point.constant).is_integer() and ends.min <= point.constant <= ends.max
-
-    def nearbyint(self, x: VectorValue) -> VectorValue:
-        """The nearest integer, ties to even."""
-        made = self._call("nearbyint", x.dtype, x)
-        if x.dtype.compute is Type.float_type:
-            self._rounded[made.name] = self.register(x), None
-        return made
-
-    def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
-        """The sum."""
-        made = self._call("add", x.dtype, x, y)
-        source, point = self._rounded.get(x.name, ("", None))
-        if source and point is None:
-            self._rounded[made.name] = source, y
-        return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):

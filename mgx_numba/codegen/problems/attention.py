@@ -36,8 +36,9 @@ class AttentionProblem:
     Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
     contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
     no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN
-    in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16. Operands of
-    the ``epilogue``, which is computed of each result before it is stored, are one number each.
+    in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16, with
+    ``products_in_parts`` to two numbers of bfloat16 each. Operands of the ``epilogue``, which is computed of each
+    result before it is stored, are one number each.
     """
 
     batch: int
@@ -58,6 +59,7 @@ class AttentionProblem:
     fast_math: bool = False
     nan_rows: bool = False
     bfloat16_products: bool = False
+    products_in_parts: bool = False
     epilogue: Epilogue = field(default_factory=Epilogue)
 
     def __post_init__(self) -> None:

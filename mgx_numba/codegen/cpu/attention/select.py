@@ -10,7 +10,7 @@ from .base import AttentionKernel, join_launch
 from .blocks import cut_few, cut_many, cut_tiles, record_size
 from .decode import FewQueries
 from .flash import ManyQueries
-from .tiles import MatrixQueries, bfloat16_tile, tiles_refusal
+from .tiles import MatrixQueries, attention_tile, tiles_refusal
 
 __all__ = ["plan", "reads_turned_masks"]
 
@@ -21,7 +21,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     ``origin`` is the text of the instruction, for readers of the kernels.
     """
     problem = problem.with_grouped_rows()
-    tile, matrix = tile_for(element_types(problem.dtype)), bfloat16_tile()
+    tile, matrix = tile_for(element_types(problem.dtype)), attention_tile(problem)
     kernel: AttentionKernel
     if matrix and tiles_refusal(problem) is None:
         kernel = MatrixQueries(problem, cut_tiles(matrix, problem, threads), origin)

@@ -1,15 +1,18 @@
-"""Attention whose products are of bfloat16, through tiles that read whole matrices.
+"""Attention whose products are of bfloat16, or of float32 in parts, through tiles that read whole matrices.
 
 Queries are the rows of both products. Keys and values of a step are rounded and brought into panels of words, keys
 turned: a word has two features of a key, or a feature of two successive keys. Scores stay in float32; a row of them
 becomes a row of weights in bfloat16, which is the left-hand side of the product with the values.
+
+In parts (`parts`) each of these is there twice. A step with numbers that cannot be split is multiplied in float32.
 """
 
 from __future__ import annotations
 
 from ...problems.attention import AttentionProblem
-from ...problems.element_types import ElementTypes
+from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
+from ..contraction.parts import LINE_ELEMENTS, row_note, split_vector
 from ..contraction.tile_source import tile_record, tile_source
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, matrix_tile
@@ -17,10 +20,10 @@ from ..records import Record, RecordText, pointer
 from .base import AttentionKernel
 from .blocks import BUFFER_BYTES, Blocks
 
-__all__ = ["MatrixQueries", "bfloat16_tile", "tiles_refusal"]
+__all__ = ["MatrixQueries", "attention_tile", "tiles_refusal"]
 
 TYPES = ElementTypes("float32", "bfloat16", "float32", "float32")
-LINE = 32
+LINE = LINE_ELEMENTS
 """Elements that are rounded together: a cache line of bfloat16, two registers of float32."""
 SCORES, VALUES = RecordText(MATRIX_BLOCK, "score_block"), RecordText(MATRIX_BLOCK, "value_block")
 _NEAR = ("queries", "turning", "keys", "weights", "values")
@@ -29,18 +32,22 @@ NEAR = RecordText(Record("near operands", tuple(pointer(name) for name in _NEAR)
 WORD = 4  # bytes
 
 
-def bfloat16_tile() -> RegisterTile | None:
-    """The tile of both products, if the CPU has one."""
-    return matrix_tile(TYPES)
+def attention_tile(problem: AttentionProblem) -> RegisterTile | None:
+    """The tile of both products, if the CPU has one for what they may be."""
+    if problem.dtype != "float32":
+        return None
+    if problem.bfloat16_products:
+        return matrix_tile(TYPES)
+    return matrix_tile(element_types("float32")) if problem.products_in_parts else None
 
 
 def tiles_refusal(problem: AttentionProblem) -> str | None:
     """Why the kernel does not compute a problem."""
-    tile = bfloat16_tile()
-    if not problem.bfloat16_products or problem.dtype != "float32":
-        return "the products are not of bfloat16"
+    if problem.dtype != "float32" or not (problem.bfloat16_products or problem.products_in_parts):
+        return "the products are neither of bfloat16 nor of float32 in parts"
+    tile = attention_tile(problem)
     if tile is None:
-        return "no tile of whole matrices is declared for bfloat16"
+        return "no tile of whole matrices is declared for them"
     if problem.queries < tile.step:
         return f"fewer than {tile.step} queries fill no tile"
     if not problem.features_contiguous:
@@ -60,9 +67,11 @@ class MatrixQueries(AttentionKernel):
 
     def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
         super().__init__(problem, blocks, origin)
-        tile = bfloat16_tile()
+        tile = attention_tile(problem)
         assert tile is not None
-        self.matrix = tile
+        self.matrix, self.parts = tile, tile.packing.parts
+        if self.parts > 1:
+            self.name = "attention_parts"
 
     def in_state(self, statements: list[str]) -> list[str]:
         return self.matrix.in_state(statements)
@@ -73,10 +82,14 @@ class MatrixQueries(AttentionKernel):
         depth = matrix.depth(p.depth)
         # an odd number of lines apart, so that rows of a tile lie in different sets of the cache
         q_ld, p_ld = ((words // matrix.step | 1) * matrix.step for words in (depth, matrix.depth(b.keys)))
-        self.arguments.integers(q_words=depth, q_ld=q_ld, p_ld=p_ld, turning_ld=max(depth, b.width // 2))
+        turning_ld = max(depth, b.width // 2)
+        self.arguments.integers(q_words=depth, q_ld=q_ld, p_ld=p_ld, turning_ld=turning_ld)
+        self.arguments.integers(
+            q_low=b.queries * q_ld, weights_low=matrix.rows * p_ld, turning_low=matrix.step * turning_ld
+        )
         words = {
             "queries": b.queries * q_ld,
-            "turning": matrix.step * max(depth, b.width // 2),
+            "turning": matrix.step * turning_ld,
             "keys": b.keys * depth,
             "weights": matrix.rows * p_ld,
             "values": b.keys // 2 * b.width,
@@ -84,7 +97,7 @@ class MatrixQueries(AttentionKernel):
         lines = ["bound = local_float32(64)", NEAR.local()]
         for name in _NEAR:
             lines += [
-                f"{name}_words = local_int32({_room(words[name])})",
+                f"{name}_words = local_int32({_room(self.parts * words[name])})",
                 NEAR.put(name, f"{name}_words"),
                 f"{name}_near = {NEAR.elements(name, 'bfloat16')}",
             ]
@@ -96,40 +109,49 @@ class MatrixQueries(AttentionKernel):
         for block in (SCORES, VALUES):
             lines += [*tile_record(block), block.put("offsets", "places")]
             lines += block.fill(
-                zero="scores", taps=1, x_step=1, w_step=matrix.columns, acc_panel=matrix.columns, x_low=0,
+                zero="scores", taps=1, x_step=1, w_step=matrix.columns, acc_panel=matrix.columns,
                 vectors=matrix.vectors,
             )  # fmt: skip
         lines += SCORES.fill(
-            accumulate=0, x_row="q_ld", depth="q_words", w="keys_words", w_panel=f"q_words * {matrix.columns}",
-            acc="scores", acc_row="k_block",
+            accumulate=0, x_row="q_ld", x_low="q_low", depth="q_words", w="keys_words",
+            w_panel=f"q_words * {self.parts * matrix.columns}", acc="scores", acc_row="k_block",
         )  # fmt: skip
-        return [*lines, *VALUES.fill(x="weights_words", x_row="p_ld", w="values_words", acc_row="sums_row")]
+        lines += VALUES.fill(x="weights_words", x_row="p_ld", x_low="weights_low", w="values_words", acc_row="sums_row")
+        return lines
 
     def body(self) -> list[str]:
         rows, columns = self.matrix.rows, self.matrix.columns
         return [
-            *self._round_queries(),
+            *self._noted(self._round_queries(), "exact_queries"),
             "for j0 in range(first, seen, k_block):",
             *indent([
                 "count = imin(k_block, seen - j0)",
                 *self.skip_hidden(),
                 f"panels = idiv(count + {columns - 1}, {columns})",
                 f"padded = panels * {columns}",
-                *self._turn_keys(),
-                *self._pair_values(),
+                *self._noted(self._turn_keys(), "exact_scores", "exact_queries"),
+                *self._noted(self._pair_values(), "exact_values"),
                 *VALUES.fill(
-                    accumulate="started", depth=f"panels * {columns // 2}", w_panel=f"padded * {columns // 2}"
+                    accumulate="started",
+                    depth=f"panels * {columns // 2}",
+                    w_panel=f"padded * {self.parts * columns // 2}",
                 ),
                 f"for p in range(0, rows, {rows}):",
                 *indent([
                     f"left = imin(rows - p, {rows})",
                     f"height = {rows} if left > {self.matrix.heights[1]} else {self.matrix.heights[1]}",
                     *SCORES.fill(x="offset(queries_words, p * q_ld)", rows="height", exist="left"),
-                    self.arguments.call("tile", SCORES.name, 0, "panels"),
+                    *self._unless(
+                        "exact_scores", self._exact_scores(), self.arguments.call("tile", SCORES.name, 0, "panels")
+                    ),
                     *self._weigh(),
                     *self.rescale("p", "p + left"),
                     *VALUES.fill(acc="offset(sums, p * sums_row)", rows="height", exist="left"),
-                    self.arguments.call("tile", VALUES.name, 0, f"idiv(sums_row, {columns})"),
+                    *self._unless(
+                        "exact_values",
+                        self._exact_values(),
+                        self.arguments.call("tile", VALUES.name, 0, f"idiv(sums_row, {columns})"),
+                    ),
                 ]),
                 "started = 1",
             ]),
@@ -140,7 +162,7 @@ class MatrixQueries(AttentionKernel):
         return [
             "for i in range(rows):",
             "    at = q0 + (m0 + i) * q_row",
-            *indent(_rounded("q", "at", "depth", "2 * q_words", "queries_near", "2 * i * q_ld")),
+            *indent(self._rounded("q", "at", "depth", "2 * q_words", "queries", "2 * i * q_ld", "q_low")),
         ]
 
     def _turn_keys(self) -> list[str]:
@@ -152,18 +174,24 @@ class MatrixQueries(AttentionKernel):
                 f"some = imin(count - j, {step})",
                 "for i in range(some):",
                 "    at = k0 + (j0 + j + i) * k_row",
-                *indent(_rounded("k", "at", "depth", "2 * q_words", "turning_near", "2 * i * turning_ld")),
-                f"goal = idiv(j, {columns}) * q_words * {columns} + imod(j, {columns})",
+                *indent(self._rounded("k", "at", "depth", "2 * q_words", "turning", "2 * i * turning_ld")),
+                f"goal = idiv(j, {columns}) * q_words * {self.parts * columns} + imod(j, {columns})",
                 f"for c in range(0, q_words, {step}):",
-                "    source = offset(turning_words, c)",
-                f"    target = offset(keys_words, goal + c * {columns})",
-                f"    transpose_block(source, turning_ld, some, target, {columns}, {step})",
+                *indent([
+                    line
+                    for part in range(self.parts)
+                    for line in (
+                        f"source = offset(turning_words, c + {part} * turning_low)",
+                        f"target = offset(keys_words, goal + (c * {self.parts} + {part * step}) * {columns})",
+                        f"transpose_block(source, turning_ld, some, target, {columns}, {step})",
+                    )
+                ]),
             ]),
         ]  # fmt: skip
 
     def _pair_values(self) -> list[str]:
         """Panels of words of two keys, zeros for those that the last panel of keys lacks."""
-        columns = self.matrix.columns
+        step, columns = self.matrix.step, self.matrix.columns
         zero = f"bits_bfloat16(const_int16(0, {LINE}))"
         return [
             "for j in range(0, padded, 2):",
@@ -171,14 +199,25 @@ class MatrixQueries(AttentionKernel):
                 "for i in range(2):",
                 "    at = v0 + (j0 + j + i) * v_row + e0",
                 "    if j + i < count:",
-                *indent(_rounded("v", "at", "wide", "sums_row", "turning_near", "2 * i * turning_ld"), 2),
+                *indent(self._rounded("v", "at", "wide", "sums_row", "turning", "2 * i * turning_ld"), 2),
                 "    else:",
                 f"        for c in range(0, sums_row, {LINE}):",
-                f"            store(turning_near, 2 * i * turning_ld + c, {zero})",
+                *indent([
+                    f"store(turning_near, 2 * (i * turning_ld + {part} * turning_low) + c, {zero})"
+                    for part in range(self.parts)
+                ], 3),
+                f"pair = idiv(j, {2 * step}) * {self.parts * step} + imod(idiv(j, 2), {step})",
                 f"for c in range(0, sums_row, {columns}):",
-                "    source = offset(turning_near, c)",
-                f"    goal = idiv(c, {columns}) * idiv(padded, 2) * {columns} + idiv(j, 2) * {columns}",
-                f"    interleave(source, 2 * turning_ld, offset(values_near, 2 * goal), 2, {columns})",
+                f"    goal = (idiv(c, {columns}) * idiv(padded, 2) * {self.parts} + pair) * {columns}",
+                *indent([
+                    line
+                    for part in range(self.parts)
+                    for line in (
+                        f"source = offset(turning_near, c + {2 * part} * turning_low)",
+                        f"target = offset(values_near, 2 * (goal + {part * step * columns}))",
+                        f"interleave(source, 2 * turning_ld, target, 2, {columns})",
+                    )
+                ]),
             ]),
         ]  # fmt: skip
 
@@ -216,7 +255,7 @@ class MatrixQueries(AttentionKernel):
                 f"for c in range(0, padded, {LINE}):",
                 f"    x = {self.exp}(sub(load(scores, i * k_block + c, {LINE}), base))",
                 "    weights = add(weights, x)",
-                "    store(weights_near, 2 * i * p_ld + c, round_bfloat16(x))",
+                *indent(self._weight()),
                 "again = mul(load_scalar(total, p + i), load_scalar(factor, p + i))",
                 "store_scalar(total, p + i, add(again, reduce_add(weights)))",
             ]),
@@ -232,19 +271,81 @@ class MatrixQueries(AttentionKernel):
             lines.append(f"x = where(lane_mask(imin(imax(here - c, 0), {LINE}), {LINE}), x, -INF)")
         return [*lines, "store(scores, row + c, x)", "peak = first_greater(x, peak)"]
 
+    def _weight(self) -> list[str]:
+        """Statements that store the weights ``x`` of query ``i`` from key ``c`` on."""
+        if self.parts == 1:
+            return ["store(weights_near, 2 * i * p_ld + c, round_bfloat16(x))"]
+        return [
+            "store(scores, i * k_block + c, x)",
+            "high = round_bfloat16(x)",
+            "store(weights_near, 2 * i * p_ld + c, high)",
+            "store(weights_near, 2 * (i * p_ld + weights_low) + c, round_bfloat16(sub(x, cast_float32(high))))",
+        ]
+
+    def _rounded(
+        self, x: str, at: str, count: str, whole: str, near: str, goal: str, low: str = "turning_low"
+    ) -> list[str]:
+        """Statements that round ``count`` elements, or split them, filled up by zeros to ``whole``, a multiple of a
+        line."""
+        write = [f"store({near}_near, {goal} + c, round_bfloat16(value))"]
+        before: list[str] = []
+        if self.parts > 1:
+            before = [f"packed = {near}_near", f"low = 2 * {low}"]
+            write = split_vector("value", f"{goal} + c")
+        return [
+            *before,
+            f"for c in range(0, {whole}, {LINE}):",
+            f"    if c + {LINE} <= {count}:",
+            f"        value = load({x}, {at} + c, {LINE})",
+            "    else:",
+            f"        value = load_tail({x}, {at} + c, imax({count} - c, 0), 0, {LINE})",
+            *indent(write),
+        ]
+
+    def _noted(self, statements: list[str], name: str, other: str = "") -> list[str]:
+        """Statements that bring operands near, and set ``name``: whether these, or the ``other``, cannot be split."""
+        if self.parts == 1:
+            return statements
+        halved = f"halved or {other}" if other else "halved"
+        return [f"largest = const_int32(0, {LINE})", *statements, *row_note(), f"{name} = {halved}"]
+
+    def _unless(self, exact: str, statements: list[str], call: str) -> list[str]:
+        """The call of the tile, or the same in float32."""
+        if self.parts == 1:
+            return [call]
+        return [f"if {exact}:", *indent(statements), "else:", f"    {call}"]
+
+    def _exact_scores(self) -> list[str]:
+        """The scores of ``left`` queries, one by one."""
+        return [
+            "for i in range(left):",
+            "    for j in range(count):",
+            f"        x = const_float32(0, {LINE})",
+            f"        for c in range(0, depth, {LINE}):",
+            f"            some = imin(depth - c, {LINE})",
+            f"            one = load_tail(q, q0 + (m0 + p + i) * q_row + c, some, 0, {LINE})",
+            f"            x = fma(one, load_tail(k, k0 + (j0 + j) * k_row + c, some, 0, {LINE}), x)",
+            "        store_scalar(scores, i * k_block + j, reduce_add(x))",
+        ]
+
+    def _exact_values(self) -> list[str]:
+        """The sums of ``left`` queries with all values of the step that these see."""
+        lanes = self.lanes
+        return [
+            "for i in range(left):",
+            "    here = imin(imax(m0 + p + i + 1 + first_seen - j0, 0), count)",
+            f"    for e in range(0, sums_row, {lanes}):",
+            f"        x = const_float32(0, {lanes})",
+            "        if started:",
+            f"            x = load(sums, (p + i) * sums_row + e, {lanes})",
+            "        for j in range(here):",
+            f"            some = imin(imax(wide - e, 0), {lanes})",
+            f"            one = load_tail(v, v0 + (j0 + j) * v_row + e0 + e, some, 0, {lanes})",
+            f"            x = fma(load_splat(scores, i * k_block + j, {lanes}), one, x)",
+            "        store(sums, (p + i) * sums_row + e, x)",
+        ]
+
 
 def _room(words: int) -> int:
     """Words of a local array: a power of two, so that few kernels differ in it."""
     return 1 << (words - 1).bit_length()
-
-
-def _rounded(x: str, at: str, count: str, whole: str, near: str, goal: str) -> list[str]:
-    """Statements that round ``count`` elements, filled up by zeros to ``whole``, a multiple of a line."""
-    return [
-        f"for c in range(0, {whole}, {LINE}):",
-        f"    if c + {LINE} <= {count}:",
-        f"        value = load({x}, {at} + c, {LINE})",
-        "    else:",
-        f"        value = load_tail({x}, {at} + c, imax({count} - c, 0), 0, {LINE})",
-        f"    store({near}, {goal} + c, round_bfloat16(value))",
-    ]

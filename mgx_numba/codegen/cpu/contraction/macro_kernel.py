@@ -199,9 +199,9 @@ class MacroKernel:
             "for k0 in range(0, depth, k_block):",
             *indent([
                 "depth_now = imin(k_block, depth - k0)",
-                f"start = {start}",
+                f"summed = {start}",
                 *self.near,
-                *self.block.fill(depth="depth_now", accumulate="start", w=right),
+                *self.block.fill(depth="depth_now", accumulate="summed", w=right),
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
                 *self._far(start),
@@ -284,7 +284,7 @@ class MacroKernel:
         if self.some_exist:
             placed = ["if exists:", *indent(placed)]
         special = [*self.instead, "if special > 0:", *indent(block.fill(depth=0, accumulate=1))]
-        again = ["if special > 0:", *indent(block.fill(depth="depth_now", accumulate="start"))]
+        again = ["if special > 0:", *indent(block.fill(depth="depth_now", accumulate="summed"))]
         return [
             "left = imin(left, height)",
             *self.table,

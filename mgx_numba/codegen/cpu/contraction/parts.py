@@ -66,11 +66,11 @@ def split_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def split_vector(value: str, at: str, left: str = "") -> list[str]:
     """Statements that store both parts of a vector, or of the first ``left`` elements of it, at element ``at`` of
-    ``packed``, and keep the largest of its numbers in ``top``. The low parts are ``low`` elements behind."""
+    ``packed``, and keep the largest of its numbers in ``largest``. The low parts are ``low`` elements behind."""
     end, more = ("_tail", f", {left}") if left else ("", "")
     return [
         f"value = {value}",
-        "top = max(top, bitwise_and(bits_int32(value), 0x7FFFFFFF))",
+        "largest = max(largest, bitwise_and(bits_int32(value), 0x7FFFFFFF))",
         "high = round_bfloat16(value)",
         f"store{end}(packed, {at}, high{more})",
         f"store{end}(packed, {at} + low, round_bfloat16(sub(value, cast_float32(high))){more})",
@@ -91,7 +91,7 @@ def split_row(split: Sequence[str], halve: Sequence[str]) -> list[str]:
     """Statements: all of row ``task`` split, or halved if that cannot be, and its note in ``flags``."""
     lanes = LINE_ELEMENTS
     return [
-        f"top = const_int32(0, {lanes})",
+        f"largest = const_int32(0, {lanes})",
         *split,
         *row_note(),
         "store_scalar(flags, task, 1 if halved else 0)",
@@ -101,9 +101,9 @@ def split_row(split: Sequence[str], halve: Sequence[str]) -> list[str]:
 
 
 def row_note() -> list[str]:
-    """Statements: whether a row whose largest numbers are in ``top`` is ``halved``."""
+    """Statements: whether a row whose largest numbers are in ``largest`` is ``halved``."""
     return [
-        "most = reduce_max(top)",
+        "most = reduce_max(largest)",
         f"halved = most > {_bits(LARGEST)} or (most > 0 and most < {_bits(SMALLEST)})",
     ]
 

@@ -99,7 +99,7 @@ class SplitNear:
             "for i in range(left):",
             *indent([
                 *self._place(),
-                f"top = const_int32(0, {LINE_ELEMENTS})",
+                f"largest = const_int32(0, {LINE_ELEMENTS})",
                 *self._walk(split_vector),
                 *row_note(),
                 "special += 1 if halved else 0",

@@ -37,6 +37,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
         dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math,
         nan_rows=op.nan_rows, bfloat16_products=op.bfloat16_products or low.options.precision == "medium",
+        products_in_parts=low.options.precision == "high",
     )  # fmt: skip
     if len(ins.inputs) == 4:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
