@@ -187,19 +187,20 @@ class _ChunksText(ContractionText):
         self._copy(buffer)
 
     def _copy(self, buffer: CodeBuffer) -> None:
-        """Emit the copies of the codes of a turn, of the last chunk where it has fewer, to the place of those that were
-        multiplied last; and the step to the next turn, of this tile or the one that follows it."""
-        buffer.line(f"codes = offset(p_w, ask_tile * chunks * {CHUNK_WORDS} + lane * 4)")
+        """Emit the copies of the codes of a turn, as far as there are any, to the place of those that were multiplied
+        last; and the step to the next turn, of this tile or the one that follows it."""
+        buffer.line("there = ask_tile < tiles")
+        buffer.line(f"codes = offset(p_w, (imin(ask_tile, tiles - 1) * chunks + ask_turn) * {CHUNK_WORDS} + lane * 4)")
         for u in range(self.ahead):
-            buffer.line(f"at = imin(ask_turn + {WARPS * u}, chunks - 1) * {CHUNK_WORDS}")
+            inside = "there" if self.exact else f"there & (ask_turn + {WARPS * u} < chunks)"
             for side in (0, 1):
-                to = self._place(u, side)
-                buffer.line(f"copy_async(ring, {to}, codes, at + {side * CHUNK_WORDS // 2}, True)")
+                at = u * WARPS * CHUNK_WORDS + side * CHUNK_WORDS // 2
+                buffer.line(f"copy_async(ring, {self._place(u, side)}, codes, {at}, {inside})")
         for line in ("copy_commit()", f"ask_turn = ask_turn + {WARPS * self.ahead}", "slot = slot + 1"):
             buffer.line(line)
         with buffer.block("if ask_turn >= chunks:"):
             buffer.line("ask_turn = warp")
-            buffer.line("ask_tile = imin(ask_tile + stride, tiles - 1)")
+            buffer.line("ask_tile = ask_tile + stride")
         with buffer.block(f"if slot == {TURNS}:"):
             buffer.line("slot = 0")
 
