@@ -133,8 +133,8 @@ Quantising
     rounded_product_<int8, uint8>(x, y, z)
                                          the same of x * y + z, which is rounded once
     gelu_erf_product_<int8, uint8>(x, y, z) gelu_erf_product_<float8>(x, y)
-                                         the same of GELU of x times y, as exact as float16 is, of -infinity 0, of
-                                         NaN in int8 z; and saturated_<float8> of that
+                                         the same of GELU of x times y (up to 24,000), as exact as float16 is, of
+                                         -infinity 0, of NaN in int8 z; and saturated_<float8> of that
     saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, of what is too large the largest one
     rounded_bfloat16(x)                  cast_bfloat16 of pairs of float32 lanes by an instruction (sm_80 and above)
 

@@ -108,6 +108,8 @@ class AttentionText:
             "end = imin(keys, begin + part)",
         ):
             buffer.line(line)
+        for k, _ in enumerate(self.problem.epilogue.operands if self.splits == 1 else ()):
+            buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
 
     def _begin_sums(self, buffer: CodeBuffer) -> None:
         """Emit the largest score and the weights' sum of each row before the first key, and where its mask is."""

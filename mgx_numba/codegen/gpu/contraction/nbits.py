@@ -8,6 +8,8 @@ by shuffles, always in one order.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...launch import Launch, Solution
@@ -89,17 +91,17 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
 
 
 def blocks_solution(
-    text: ContractionText, how: str, lines: list[str], blocks: int, warps: int, together: int
+    text: ContractionText, how: str, lines: list[str], blocks: int, warps: int, together: int, shared_bytes: int = 0
 ) -> Solution:
-    """The launch of a kernel in so many ``blocks`` of so many ``warps``, ``together`` of which share a multiprocessor;
-    ``how`` is for readers."""
+    """The launch of a kernel in so many ``blocks`` of so many ``warps`` and so much memory, ``together`` of which share
+    a multiprocessor; ``how`` is for readers."""
     problem, epilogue = text.request.problem, text.request.epilogue
     assert isinstance(problem, GemmProblem) and problem.blocks is not None
     form, values = problem.blocks, text.arguments.values
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}"
     name = f"gemm_{form.bits}bits{how}_{problem.types.out}{work}_kernel"
     kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=together)
-    grid = gpu_grid(blocks, WARP * warps, text.operands.planes)
+    grid = replace(gpu_grid(blocks, WARP * warps, text.operands.planes), shared_bytes=shared_bytes)
     block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
     moved = problem.n * form.blocks(problem.k) * block_bytes + rows

@@ -1,9 +1,9 @@
-"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_75 and above, sm_80 for bfloat16).
+"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_80 and above).
 
 A warp multiplies 16 columns, of whose codes it makes words of 16-bit floats, by up to eight rows: sums in float32 are
 multiplied by the scale of each block. The warps of a block take turns along the sum, and add what they have in its
 memory, always in one order. Blocks stay and take tile after tile, so that codes of the next one are on their way while
-they do.
+they do: each thread copies its own codes of many turns ahead to the block's memory, more than registers could hold.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ WARPS, BLOCKS = 8, 2
 PARTS_OF_TILE = WARPS * COLUMNS * MOST_ROWS
 """Sums that the warps of a block have of a tile."""
 AHEAD = 2
-"""Chunks that a warp has on their way: of 16 warps up to 32 KiB of a multiprocessor, its share of the bandwidth times
-the latency of memory. With 4, weights of 4096 by 4096 in blocks of 32 came at 76% of a copy's rate instead of 79%, of
-blocks of 128 at 66% instead of 70%, and those of 4096 by 11008 at 67% instead of 63% (H200)."""
+"""Chunks of a warp's turn, whose scales are asked for a turn before."""
+TURNS = 4
+"""Turns whose codes are on their way: of 16 warps up to 128 KiB of a multiprocessor, some times its share of the
+bandwidth times the latency of memory."""
+CHUNK_WORDS = COLUMNS * CHUNK * 4 // 32
+"""Words of int32 of a chunk's codes."""
 
 
 def chunked(problem: GemmProblem) -> bool:
@@ -48,7 +51,9 @@ def chunked(problem: GemmProblem) -> bool:
     if form is None or product is None or product.size != 2 or form.bits != 4 or form.size < CHUNK // PARTS:
         return False
     arch = known_architecture()
-    return arch is not None and arch.capability >= product.capability and problem.k % max(CHUNK, form.size) == 0
+    if arch is None or not arch.copies or arch.capability < product.capability:
+        return False
+    return problem.k % max(CHUNK, form.size) == 0
 
 
 def pack_chunks(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
@@ -87,7 +92,7 @@ def cores_solution(placed: PlacedRequest) -> Solution:
         UnsupportedError: an operation after the product has no kernel.
     """
     text = _ChunksText(placed)
-    return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, BLOCKS)
+    return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, BLOCKS, text.ring_bytes)
 
 
 class _ChunksText(ContractionText):
@@ -96,6 +101,7 @@ class _ChunksText(ContractionText):
     Attributes:
         inside: blocks of a chunk, 0 if a block is larger.
         blocks: of the launch.
+        ring_bytes: of a block's memory for codes.
     """
 
     def __init__(self, placed: PlacedRequest) -> None:
@@ -107,6 +113,7 @@ class _ChunksText(ContractionText):
         chunks = problem.k // CHUNK
         self.ahead = min(AHEAD, -(-chunks // WARPS))
         self.exact = chunks % (WARPS * self.ahead) == 0
+        self.ring_bytes = TURNS * self.ahead * WARPS * CHUNK_WORDS * 4
         self.arguments.pointer("p_scales", "scales", "float32")
         if self.form.zero_points:
             self.arguments.pointer("p_points", "points", "uint8")
@@ -137,11 +144,17 @@ class _ChunksText(ContractionText):
             f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)",
             "nothing = const_float32(0, 4)",
             f"parts = shared_float32({2 * PARTS_OF_TILE})",
+            "ring = dynamic_int32(0)",
+            f"own_ring = warp * {CHUNK_WORDS} + lane * 4",
+            "ask_tile = tile",
+            "ask_turn = warp",
+            "slot = 0",
             "next_tile = tile",
             "next_turn = warp",
         ):
             buffer.line(line)
-        self._columns(buffer)
+        for _ in range(TURNS):
+            self._copy(buffer)
         for u in range(self.ahead):
             self._ask(buffer, u)
         buffer.line("grid_wait()")
@@ -153,6 +166,7 @@ class _ChunksText(ContractionText):
             self._join(buffer, rows)
             buffer.line("count = count + 1")
             buffer.line("tile = tile + stride")
+        buffer.line("copy_wait(0)")
         return buffer.lines
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
@@ -164,7 +178,7 @@ class _ChunksText(ContractionText):
         with buffer.block("if turn >= chunks:"):
             buffer.line("next_turn = warp")
             buffer.line("next_tile = imin(tile + stride, tiles - 1)")
-        self._columns(buffer)
+        buffer.line(f"copy_wait({TURNS - 1})")
         for u in range(self.ahead):
             if self.exact:
                 self._add(buffer, u)
@@ -172,6 +186,29 @@ class _ChunksText(ContractionText):
                 with buffer.block(f"if here + {WARPS * u} < chunks:"):
                     self._add(buffer, u)
             self._ask(buffer, u)
+        self._copy(buffer)
+
+    def _copy(self, buffer: CodeBuffer) -> None:
+        """Emit the copies of the codes of a turn, as far as there are any, to the place of those that were multiplied
+        last; and the step to the next turn, of this tile or the one that follows it."""
+        buffer.line("there = ask_tile < tiles")
+        buffer.line(f"codes = offset(p_w, (imin(ask_tile, tiles - 1) * chunks + ask_turn) * {CHUNK_WORDS} + lane * 4)")
+        for u in range(self.ahead):
+            inside = "there" if self.exact else f"there & (ask_turn + {WARPS * u} < chunks)"
+            for side in (0, 1):
+                at = u * WARPS * CHUNK_WORDS + side * CHUNK_WORDS // 2
+                buffer.line(f"copy_async(ring, {self._place(u, side)}, codes, {at}, {inside})")
+        for line in ("copy_commit()", f"ask_turn = ask_turn + {WARPS * self.ahead}", "slot = slot + 1"):
+            buffer.line(line)
+        with buffer.block("if ask_turn >= chunks:"):
+            buffer.line("ask_turn = warp")
+            buffer.line("ask_tile = ask_tile + stride")
+        with buffer.block(f"if slot == {TURNS}:"):
+            buffer.line("slot = 0")
+
+    def _place(self, u: int, side: int) -> str:
+        """Where the thread's codes of a half of the columns of chunk ``u`` of the turn in ``slot`` are."""
+        return f"own_ring + (slot * {self.ahead} + {u}) * {WARPS * CHUNK_WORDS} + {side * CHUNK_WORDS // 2}"
 
     def _join(self, buffer: CodeBuffer, rows: int) -> None:
         """Emit the sums of what the warps have of a tile, which another warp finishes each time; sums of the next tile
@@ -195,23 +232,14 @@ class _ChunksText(ContractionText):
                 buffer.line(f"sums = add(sums, load(parts, {found}, 1))")
             self._store(buffer, "sums", "row", "to", 1)
 
-    def _columns(self, buffer: CodeBuffer) -> None:
-        """Emit where both of a thread's columns of ``next_tile`` are."""
-        for side, more in (("low", 0), ("high", 8)):
-            buffer.line(f"column_{side} = imin(next_tile * {COLUMNS} + group + {more}, columns - 1)")
-            buffer.line(
-                f"codes_{side} = offset(p_w, (next_tile * chunks * {COLUMNS} + group + {more}) * 16 + quarter * 4)"
-            )
-
     def _ask(self, buffer: CodeBuffer, u: int) -> None:
-        """Emit the loads of the warp's next chunk ``u``, or of the last one, with scales and zero points."""
+        """Emit the loads of scales and zero points of the warp's next chunk ``u``, or of the last one."""
         buffer.line(f"at = imin(next_turn + {WARPS * u}, chunks - 1)")
         block = f"at * {self.inside}" if self.inside else "idiv(at, chunks_of_block)"
         count = max(1, self.inside)
         load = "load_aligned" if count > 1 else "load"  # a chunk's blocks are a part of a column's that divides them
-        for side in ("low", "high"):
-            place = f"column_{side} * blocks + {block}"
-            buffer.line(f"codes_{side}{u} = load_aligned(codes_{side}, at * {COLUMNS * 16}, 4)")
+        for side, more in (("low", 0), ("high", 8)):
+            place = f"imin(next_tile * {COLUMNS} + group + {more}, columns - 1) * blocks + {block}"
             buffer.line(f"scales_{side}{u} = {load}(p_scales, {place}, {count})")
             if self.form.zero_points:
                 buffer.line(f"points_{side}{u} = cast_int32({load}(p_points, {place}, {count}))")
@@ -220,6 +248,8 @@ class _ChunksText(ContractionText):
         """Emit the products of the warp's chunk ``u`` with all rows."""
         types = self.problem.types.a
         together = PARTS // max(1, self.inside)
+        for number, side in enumerate(("low", "high")):
+            buffer.line(f"codes_{side} = load_aligned(ring, {self._place(u, number)}, 4)")
         for p in range(PARTS):
             block = p // together
             if p % together == 0:
@@ -229,7 +259,7 @@ class _ChunksText(ContractionText):
                 buffer.line(f"points = {points}")
             buffer.line(f"x = pack_words(load_aligned(row_x, (here + {WARPS * u}) * {CHUNK} + {32 * p}, 8))")
             for pair, half in enumerate(("low2", "high2")):
-                codes = f"codes_{types}(codes_low{u}, codes_high{u}, {p}, {pair}, points, exponents)"
+                codes = f"codes_{types}(codes_low, codes_high, {p}, {pair}, points, exponents)"
                 buffer.line(f"sums = mma_{types}(sums, {codes}, {half}(x))")
             if p % together == together - 1:
                 scales = [f"splat(extract(scales_{side}{u}, {block}), 2)" for side in ("low", "high")]

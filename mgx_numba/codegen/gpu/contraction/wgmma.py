@@ -494,7 +494,9 @@ class WarpgroupText(ContractionText):
 
     def _parts_ahead(self) -> int:
         """Parts whose operands a thread asks for while it finishes another one; the first ones it asks for before the
-        sums are there. Vectors that are one for each column are the same in both rows of a part."""
+        sums are there. Vectors that are one for each column are the same in both rows of a part; with the registers of
+        several such vectors there is room for one part's, whatever is read (tile of 192 by 128, GELU after scales and
+        biases in float32: 125 registers, 106 without)."""
         if self.splits > 1 or self.tile.spare_registers < EARLY_REGISTERS:
             return 0
         at_once = self.tile.reads_at_once
@@ -503,7 +505,7 @@ class WarpgroupText(ContractionText):
             return ahead
         shared = (o.dtype for o in self.request.epilogue.operands if o.access == "per_n")
         held = sum(self.width * ITEMSIZE[dtype] for dtype in shared)
-        return min(ahead, ahead * VECTOR_BYTES // max(held, 1))
+        return min(ahead, max(int(ahead > 1), ahead * VECTOR_BYTES // max(held, 1)))
 
     def _load_part(self, buffer: CodeBuffer, part: Part) -> None:
         """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
