@@ -62,8 +62,33 @@ def multiply(solver: Any, types: ElementTypes, m: int, n: int, k: int, pages: Gu
 
 
 def test_products(types: ElementTypes) -> None:
-    for m, n, k in ((5, 33, 0), (2, 70, 3), (29, 100, 65), (40, 17, 2000)):
+    for m, n, k in ((5, 33, 0), (2, 70, 3), (29, 100, 65), (40, 17, 2000), (50, 33, 0), (61, 100, 90)):
         assert multiply(GemmPacked(), types, m, n, k) < TOLERANCE
+
+
+def is_converted_once(types: ElementTypes, m: int, n: int, k: int) -> bool:
+    (launch,) = GemmPacked().plan(GemmProblem(m, n, k, types=types)).launches
+    return "near = local_float32" in launch.kernel.text
+
+
+def test_weights_of_many_rows_are_converted_once(types: ElementTypes) -> None:
+    assert is_converted_once(types, 50, 100, 65)
+    assert not is_converted_once(types, 12, 100, 65)
+    assert not is_converted_once(types, 50, 512, 1000), "the panels that rows are read for do not fit together"
+
+
+def test_batches_of_many_rows(types: ElementTypes) -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((3, 50, 20), np.float32), rng.standard_normal((3, 20, 70)).astype(STORED[types.b])
+    for shared in (False, True):
+        right = b[:1] if shared else b
+        strides = (0 if shared else 20 * 70, 70, 1)
+        problem = GemmProblem(50, 70, 20, (3,), b_strides=strides, types=types)
+        packed = GemmPacked().pack_weights(problem, np.broadcast_to(right, b.shape))
+        out = np.full((3, 50, 70), np.nan, np.float32)
+        run_plan(GemmPacked().plan(problem), {"x": a, "w": packed, "out": out})
+        expected = a.astype(np.float64) @ right.astype(np.float64)
+        assert np.abs(out - expected).max() < TOLERANCE * np.abs(expected).max()
 
 
 def test_products_of_few_rows(types: ElementTypes) -> None:
@@ -73,7 +98,7 @@ def test_products_of_few_rows(types: ElementTypes) -> None:
 
 @needs_page_protection
 def test_nothing_is_touched_past_the_end(types: ElementTypes) -> None:
-    for solver, m in ((GemmPacked(), 3), (GemvPacked(), 1)):
+    for solver, m in ((GemmPacked(), 3), (GemmPacked(), 50), (GemvPacked(), 1)):
         assert multiply(solver, types, m, 32, 7, GuardedPages()) < TOLERANCE
 
 
@@ -81,6 +106,12 @@ def test_convolutions(types: ElementTypes) -> None:
     for solver, problem in (
         (ConvDirect(), ConvProblem(2, 6, 20, (7, 5), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=types)),
         (ConvDirect(), ConvProblem(1, 6, 20, (7, 5), (3, 2), (2, 1), groups=2, types=types)),
+        (
+            ConvDirect(),
+            ConvProblem(2, 6, 70, (9, 8), (3, 3), groups=2, pads_begin=(1, 1), pads_end=(1, 1), types=types),
+        ),
+        (ConvDirect(), ConvProblem(1, 12, 9, (9, 8), (1, 1), groups=3, types=types)),
+        (ConvDirect(), ConvProblem(1, 40, 40, (9, 8), (3, 3), (1, 1), types=types)),
         (ConvPointwise(), ConvProblem(2, 6, 40, (7, 5), (1, 1), types=types)),
     ):
         rng = np.random.default_rng(1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from mgx_numba.errors import MgxError, UnsupportedError
+from mgx_numba.errors import MgxError, ParseError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
@@ -160,6 +160,50 @@ def test_operator_agrees_with_onnxruntime(name: str) -> None:
     else:
         model, feeds = single(op_type, inputs, domain="com.microsoft", **options)
     assert_like_onnxruntime(model, feeds)
+
+
+def lstm_inputs(directions: int, by_column: bool, dtype: Any) -> list[Any]:
+    """Of a DynamicQuantizeLSTM with 6 features and 5 units."""
+    lens = (directions, 20) if by_column else (directions,)
+    zero = np.full(lens, 0 if dtype == np.int8 else 131, dtype)  # which ONNX Runtime wants alike
+    scales = [np.random.default_rng(9).uniform(0.002, 0.006, lens).astype(np.float32), zero]
+    return [
+        normal(4, 3, 6), codes(directions, 6, 20, dtype=dtype), codes(directions, 5, 20, seed=1, dtype=dtype),
+        normal(directions, 40, seed=2), np.array([4, 1, 3], np.int32), normal(directions, 3, 5, seed=3),
+        normal(directions, 3, 5, seed=4), None, *scales, *scales,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_lstm_with_weights_of_8_bits(direction: str, by_column: bool, dtype: Any) -> None:
+    """ONNX Runtime brings inputs and states to 8 bits, too: each is up to a step of 127 of its largest off."""
+    inputs = lstm_inputs(2 if direction == "bidirectional" else 1, by_column, dtype)
+    known = {"direction": direction, "hidden_size": 5, "outputs": (FLOAT,) * 3}
+    constant = [1, 2, 8, 9, 10, 11]
+    quantised, feeds = single("DynamicQuantizeLSTM", inputs, domain="com.microsoft", constant=constant, **known)
+    found = run(quantised, feeds)
+    wide = [
+        (part.astype(np.float32) - zero.reshape(len(part), 1, -1)) * scale.reshape(len(part), 1, -1)
+        for part, scale, zero in zip(inputs[1:3], inputs[8::2], inputs[9::2])
+    ]
+    plain, _ = single("LSTM", [inputs[0], *(w.swapaxes(1, 2) for w in wide), *inputs[3:8]], constant=[1, 2], **known)
+    for result, same in zip(found, run(plain, feeds)):
+        np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(quantised.SerializeToString(), providers=["CPUExecutionProvider"])
+    for result, near in zip(found, session.run(None, feeds)):
+        assert np.abs(result - near).max() < 3e-2 * np.abs(near).max()
+
+
+def test_scales_of_lstm_weights_that_do_not_fit() -> None:
+    for place, value, message in ((8, None, "is missing"), (8, f32(1, 2, 3), "lengths .3., expected 1 or 1 x 20")):
+        inputs = lstm_inputs(1, False, np.int8)
+        inputs[place] = value
+        model, feeds = single("DynamicQuantizeLSTM", inputs, domain="com.microsoft", hidden_size=5)
+        with pytest.raises(ParseError, match=message):
+            run(model, feeds)
 
 
 def test_groups_have_zero_points() -> None:

@@ -1,6 +1,7 @@
 """Recurrent layers.
 
 ai.onnx: GRU LSTM RNN.
+com.microsoft: DynamicQuantizeLSTM.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ...graph.instruction import Instruction
 from ...ops.base import Operator, make_op
 from .builder import Builder, rank
 from .node import Node
-from .registry import register
+from .registry import MICROSOFT, register
 
 FUNCTIONS: dict[str, tuple[str, dict[str, float]]] = {
     "relu": ("relu", {}),
@@ -37,14 +38,14 @@ LAST = ("rnn_last_hs_output", "rnn_last_cell_output")
 """IR operators of the outputs after the hidden states."""
 
 
-def activations(node: Node, directions: int) -> tuple[Operator, ...]:
-    """The functions of every direction; parameters are taken from their lists in order by those that have
-    them.
+def activations(node: Node, kind: str, directions: int) -> tuple[Operator, ...]:
+    """The functions of every direction of a layer of some kind; parameters are taken from their lists in order by
+    those that have them.
 
     Raises:
         ParseError: an unknown name or a wrong number of names.
     """
-    default = DEFAULTS[node.op_type] * directions
+    default = DEFAULTS[kind] * directions
     names = node.get_strs("activations", default) or default
     if len(names) != len(default):
         raise ParseError(f"activations {names} must be {len(default)} names")
@@ -88,12 +89,71 @@ def recurrent(
     """All hidden states, the last ones, and for LSTM the last cell states; ``layout`` 1 has the
     batch first.
     """
+    return layer(g, node, node.op_type, x, w, r, bias, lengths, hidden, cell, peephole)
+
+
+@register("DynamicQuantizeLSTM", domain=MICROSOFT)
+def dynamic_quantize_lstm(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    w: Instruction,
+    r: Instruction,
+    bias: Instruction | None = None,
+    lengths: Instruction | None = None,
+    hidden: Instruction | None = None,
+    cell: Instruction | None = None,
+    peephole: Instruction | None = None,
+    w_scale: Instruction | None = None,
+    w_zero: Instruction | None = None,
+    r_scale: Instruction | None = None,
+    r_zero: Instruction | None = None,
+) -> list[Instruction]:
+    """LSTM with weights ``[directions, terms, 4 * hidden]`` of 8 bits, whose scales and zero points are per direction
+    or per column. Inputs and states stay floating point, which ONNX Runtime brings to 8 bits.
+    """
+    if w_scale is None or w_zero is None or r_scale is None or r_zero is None:
+        raise ParseError("a scale or zero point of weights (inputs 8 to 11) is missing")
+    w, r = _dequantized(g, w, w_scale, w_zero), _dequantized(g, r, r_scale, r_zero)
+    return layer(g, node, "LSTM", x, w, r, bias, lengths, hidden, cell, peephole)
+
+
+def _dequantized(g: Builder, codes: Instruction, scale: Instruction, zero: Instruction) -> Instruction:
+    """Weights as LSTM has them, ``[directions, 4 * hidden, terms]``."""
+    if rank(codes) != 3:
+        raise ParseError(f"weights have {rank(codes)} dimensions, expected 3: directions, terms, 4 * hidden")
+    directions, _, columns = g.lens(codes)
+    type, parts = scale.shape.type, []
+    for part in (zero, scale):
+        if part.shape.elements not in (directions, directions * columns):
+            expected = f"{directions} or {directions} x {columns}"
+            raise ParseError(f"a scale or zero point of weights has lengths {list(g.lens(part))}, expected {expected}")
+        lens = (directions, 1, part.shape.elements // directions)
+        parts.append(g.convert(g.reshape(part, lens), type))
+    less = g.pointwise("sub", g.convert(codes, type), parts[0])
+    return g.transpose(g.pointwise("mul", less, parts[1]), (0, 2, 1))
+
+
+def layer(
+    g: Builder,
+    node: Node,
+    kind: str,
+    x: Instruction,
+    w: Instruction,
+    r: Instruction,
+    bias: Instruction | None,
+    lengths: Instruction | None,
+    hidden: Instruction | None,
+    cell: Instruction | None,
+    peephole: Instruction | None,
+) -> list[Instruction]:
+    """What a node of kind RNN, GRU or LSTM gives for its inputs."""
     direction = node.get_choice("direction", ("forward", "reverse", "bidirectional"), "forward")
     directions = 2 if direction == "bidirectional" else 1
     if rank(x) != 3 or rank(w) != 3 or rank(r) != 3:
         raise ParseError(f"X, W and R have {rank(x)}, {rank(w)} and {rank(r)} dimensions, expected 3 each")
     size = node.get_int("hidden_size", g.lens(r)[2])
-    if size < 1 or g.lens(w)[1] != GATES[node.op_type] * size:
+    if size < 1 or g.lens(w)[1] != GATES[kind] * size:
         raise ParseError(f"hidden_size {size} does not fit weights {list(g.lens(w))}")
     batch_first = node.get_bool("layout")
     if batch_first:
@@ -101,21 +161,21 @@ def recurrent(
         hidden, cell = (None if s is None else g.transpose(s, (1, 0, 2)) for s in (hidden, cell))
     attributes: dict[str, Any] = {
         "hidden_size": size,
-        "actv_func": activations(node, directions),
+        "actv_func": activations(node, kind, directions),
         "direction": direction,
         "clip": clip_threshold(node),
     }
-    if node.op_type == "GRU":
+    if kind == "GRU":
         attributes["linear_before_reset"] = node.get_int("linear_before_reset", 0)
-    if node.op_type == "LSTM":
+    if kind == "LSTM":
         attributes["input_forget"] = node.get_int("input_forget", 0)
     optional = [bias, lengths, hidden]
-    if node.op_type == "LSTM":
+    if kind == "LSTM":
         optional += [cell, peephole]
     elif cell is not None or peephole is not None:
         raise UnsupportedError("only LSTM has a cell state and peepholes")
     inputs = [v if v is not None else g.undefined() for v in optional]
-    states = g.op(node.op_type.lower(), x, w, r, *inputs, **attributes)
+    states = g.op(kind.lower(), x, w, r, *inputs, **attributes)
     # an output that nobody wants, before one that somebody does, is any value
     results = [g.transpose(states, (2, 0, 1, 3)) if batch_first else states] * max(1, len(node.outputs))
     for k, name in enumerate(LAST[: len(results) - 1], 1):

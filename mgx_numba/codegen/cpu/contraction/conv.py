@@ -26,6 +26,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
 from .solver import Setting, Solver, stored_types_refused
+from .stored_near import stored_near
 
 __all__ = [
     "ConvDirect",
@@ -205,11 +206,19 @@ def direct_launch(
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
     blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
+    sums_row = int(tile.packing.column_sums)
+    packed_panel = (sums_row + taps * depth) * columns
+    w_steps = columns, packed_panel
+    left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
+    near = stored_near(problem.types, rows, blocking, packed_panel)
+    if near:
+        tile, blocking = near.tile, near.fit(blocking, rows, problem.group_out, depth, taps)
+        w_steps = near.steps(blocking)
     if phased:  # one part of the rows after the other, all phases of each
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
     name = "conv_phases" if phased else "conv_transposed" if lattice else name
     even = (phased or not lattice) and _evenly_spaced(problem)
-    accumulator, left, right = problem.types.accumulator, ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
+    accumulator = problem.types.accumulator
     macro = MacroKernel(name, accumulator, tile, epilogue, several_taps=not even)
     arguments = macro.arguments
     axes: tuple[str, ...] = ()
@@ -226,9 +235,8 @@ def direct_launch(
         axes = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
         macro.setup = place_locals()
         macro.table = [*call_places(arguments, macro.block), macro.block.put("x", "offset(x, x0 + k0 + anchor)")]
-    sums_row = int(tile.packing.column_sums)
     arguments.pointer("x", x, tile.left_word)
-    arguments.pointer("w", Operand("w", (start + sums_row * columns) * right), tile.right_word)
+    arguments.pointer("w", Operand("w", (start + sums_row * columns) * right), near.word if near else tile.right_word)
     arguments.pointer("zero", Operand("w", zeros * right), tile.left_word)
     macro.rows.pointers(arguments)
     if not lattice and tile.finishes:
@@ -236,13 +244,15 @@ def direct_launch(
         arguments.integers(steady=steady)
         macro.steady, macro.x_row, macro.in_place = "steady", "x_ld" if even else "", even
     macro.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
-    arguments.integers(x_step=1, w_step=columns, w_panel=(sums_row + taps * depth) * columns)
+    arguments.integers(x_step=1, w_step=w_steps[0], w_panel=w_steps[1], w_group=panels * packed_panel)
+    if near:
+        near.declare(macro, blocking)
     stride_arguments(arguments, strides)
-    macro.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
+    macro.decode = ["x0 = group * depth", "w0 = group * w_group", "column0 = group * n"]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
         if phased:
-            macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
+            macro.decode = ["x0 = 0", "w0 = group * w_group", "column0 = 0", *phase_of_group(axes)]
         macro.before_rows, macro.row = lattice_rows(epilogue, axes)
     else:
         macro.before_rows, macro.row = pixel_rows(epilogue)

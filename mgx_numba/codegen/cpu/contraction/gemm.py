@@ -27,6 +27,7 @@ from .prologue import PrologueRows
 from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
 from .split_near import SplitNear
+from .stored_near import StoredNear, stored_near
 
 __all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "distinct_matrices", "product_launches", "read_parts"]
 
@@ -217,7 +218,7 @@ def _launch(
     masked: bool,
     x: Operand,
     name: str,
-    near: NearWeights | None,
+    near: NearWeights | StoredNear | None,
     tile: RegisterTile,
     split: SplitRows | SplitNear | None,
 ) -> Launch:
@@ -230,7 +231,9 @@ def _launch(
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=forming)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
+    near = near or stored_near(problem.types, batched.m, blocking, w_steps[1])
     if near:
+        tile = near.tile
         blocking = near.fit(blocking, batched.m, problem.n, depth)
         w_steps = near.steps(blocking)
     name = f"{problem.prologue.name}_{name}" if problem.prologue else name
@@ -246,7 +249,7 @@ def _launch(
     panels = panel_count(tile, problem.n)
     if near:
         near.declare(macro, blocking)
-    elif tile.finishes and not masked:
+    if tile.finishes and not masked:
         macro.steady, macro.x_row, macro.in_place = "True", "near_ld" if before else "x_ld", not before
         macro.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
     macro.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)

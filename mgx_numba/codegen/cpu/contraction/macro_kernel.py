@@ -234,9 +234,11 @@ class MacroKernel:
             ]
         if not self.steady:
             return []
+        first = ["stream = 0", self.block.put("finish", "1 if finish else 0")]
+        if self.near:
+            return [*first, self.block.put("far_panels", 0), self.block.put("far", "offset(near, 0)")]
         return [
-            "stream = 0",
-            self.block.put("finish", "1 if finish else 0"),
+            *first,
             self.block.put("far_panels", "0 if finish and more and keep == 0 else p_block"),
             *far,
             self.block.put("far", "offset(w, far)"),
