@@ -113,7 +113,7 @@ def agreement(found: Sequence[Any], exact: Sequence[Any], choices: Sequence[Choi
     pairs = [(a, b) for k, (a, b) in enumerate(zip(found, exact)) if k not in chosen]
     error = max_relative_error([a for a, _ in pairs], [b for _, b in pairs])
     rms = relative_error(*zip(*pairs)) if pairs and np.isfinite(error) else error
-    problems = [choice.problem(found) for choice in choices]
+    problems = [choice.problem(found) for choice in choices if np.isfinite(error)]
     counts = [_differing(found[c.result], exact[c.result], c.operator == "TopK") for c in choices]
     total = sum(exact[c.result].size // (1 if c.operator == "TopK" else 3) for c in choices)
     return Agreement(error, rms, total, sum(counts), "; ".join(filter(None, problems)))

@@ -301,12 +301,12 @@ def models(names: list[str], kinds: list[str], shown: int) -> list[dict[str, Any
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
-            timed, checked = (onnx.load(path) for path in (case.path, case.checked))
+            plain, checked = (onnx.load(path) for path in (case.path, case.checked))
         exact = Exact(checked, case.feeds)
         # a model that is checked with more results than it has is timed without them
-        more = timed if len(timed.graph.output) != len(checked.graph.output) else None
+        own = plain if len(plain.graph.output) != len(checked.graph.output) else None
         for kind in kinds:
-            row = _model(name, kind, checked, more, case.feeds, exact)
+            row = _model(name, kind, checked, own, case.feeds, exact)
             print("\n".join(table(row["steps"], kind, rate, shown)), flush=True)
             found.append(row)
     return found
@@ -324,17 +324,17 @@ def _model(
     name: str,
     kind: str,
     model: onnx.ModelProto,
-    timed: onnx.ModelProto | None,
+    plain: onnx.ModelProto | None,
     feeds: dict[str, np.ndarray],
     exact: Exact,
 ) -> dict[str, Any]:
-    """Figures of one model in one precision; ``timed`` is what is timed if not the model that is checked."""
+    """Figures of one model in one precision; ``plain`` is what is timed if not the model that is checked."""
     start = time.perf_counter()
     program = _compiled(model, kind)
     compiling = time.perf_counter() - start
     verdict = exact.judge(program.run(feeds), kind)
-    if timed is not None:
-        program = _compiled(timed, kind)
+    if plain is not None:
+        program = _compiled(plain, kind)
     times = []
     for _ in range(LATENCY_RUNS):
         start = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +14,10 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
-from .base import Stage
+from ..graph.rewrite_log import RewriteLog
+from .base import KeptPlan, Stage
 
-__all__ = ["ProgramStages", "Seam", "split"]
+__all__ = ["ProgramStages", "Seam", "TwoStages", "split"]
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -72,6 +74,37 @@ class Seam:
 
         self.run(inputs, note(head), note(tail))
         return found
+
+
+class TwoStages:
+    """A compiled program of two stages, as far as no target matters. See `Compiled` for the methods."""
+
+    def __init__(self, head: Any, tail: Any, seam: Seam) -> None:
+        """``head`` and ``tail`` are the compiled programs of the stages."""
+        self._head, self._tail, self._seam = head, tail, seam
+
+    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+        """The results of the whole, of stages that are each run by ``run``."""
+        return self._seam.run(inputs, partial(run, self._head), partial(run, self._tail))
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`: those of both, the first of which is run for the second's lengths."""
+        return self._seam.stages(inputs, self._head, self._tail)
+
+    def host_reasons(self) -> dict[str, str]:
+        """Those of the first stage; the second has a plan when it runs."""
+        return dict(self._head.host_reasons())
+
+    def rewrite_log(self) -> RewriteLog:
+        """That of both stages."""
+        log = RewriteLog()
+        for stage in (self._head, self._tail):
+            log.include(stage.rewrite_log())
+        return log
+
+    def kept_plan(self) -> KeptPlan | None:
+        """None: a plan of the second stage is made when it runs."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -181,11 +181,12 @@ def test_beyond_what_is_asked_a_program_is_held_to_rounding(monkeypatch: pytest.
     assert not exact.judge([wanted[:, :-1]], "bf16").right and not exact.judge([], "bf16").right
 
 
-def test_the_device_check_of_models_on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["mlp", "bert"])
+def test_the_device_check_of_models_on_the_interpreter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "LATENCY_RUNS", 1)
-    model = build("mlp", scale="tiny")
-    feeds = inputs("mlp", model)
+    model = build(name, scale="tiny")
+    feeds = inputs(name, model)
     with interpreted():
-        row = gpu_check._model("mlp", "bf16", model, None, feeds, Exact(model, feeds))
+        row = gpu_check._model(name, "bf16", model, None, feeds, Exact(model, feeds))
     assert row["right"] and row["hosted"] == [] and 0 < row["error"] < gpu_check.FARTHEST["bf16"]
     assert set(QUANTIZE) < set(gpu_check.FARTHEST)

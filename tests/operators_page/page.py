@@ -15,13 +15,12 @@ from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import registry
 from mgx_numba.frontends.onnx.functions import EXPANDED
 from mgx_numba.frontends.onnx.tensors import ELEMENT_NAMES, ir_type
-from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import is_dynamic
-from mgx_numba.runtime.plan import HostStep, Plan
+from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
-from mgx_numba.targets.gpu.passes import PASSES
+from mgx_numba.targets.gpu.ranges import optimized
 from mgx_numba.targets.gpu.rules import RULES
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.lowering.tuples import without_tuples
@@ -144,12 +143,8 @@ def _on_cpu(program: Program) -> str:
 
 
 def _on_gpu(program: Program) -> str:
-    def lowered(arrays: Program) -> Plan:
-        optimized = arrays.clone()
-        run_passes(optimized, PASSES, Options(fast_math=True))
-        return Lowering(optimized, TargetOptions(), RULES, BACKEND, 1).run()
-
-    return _planned(program, lowered)
+    options = TargetOptions()
+    return _planned(program, lambda p: Lowering(optimized(p, options), options, RULES, BACKEND, 1).run())
 
 
 def _planned(program: Program, lowered) -> str:  # type: ignore[no-untyped-def]
@@ -163,7 +158,7 @@ def _planned(program: Program, lowered) -> str:  # type: ignore[no-untyped-def]
         except MgxError:
             return ""
     hosted = [s for s in plan.steps if isinstance(s, HostStep)]
-    works = [s for s in hosted if not s.label.endswith("@return")]
+    works = [s for s in hosted if (s.label.startswith("ref::") and s.label != "ref::@return") or s.plans]
     native = len(plan.steps) - len(hosted)
     if works:
         return "both" if native and any(s.plans for s in works) else "host"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -12,14 +11,13 @@ from ...codegen.kernel import KernelSource
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...graph.program import Program
-from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.transfers import to_host
-from ..base import Stage, Tree, grouped
+from ..base import Tree, grouped
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..stages import ProgramStages, split
+from ..stages import ProgramStages, TwoStages, split
 from .program import GpuProgram, Progress
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ def compile_program(
     return GpuProgram(program, options, progress)
 
 
-class StagedGpuProgram:
+class StagedGpuProgram(TwoStages):
     """See `Compiled`, `OnDevice` and `Planned`. What the first stage hands to the second stays on the device."""
 
     def __init__(
@@ -61,8 +59,9 @@ class StagedGpuProgram:
     ) -> None:
         """``trees`` groups the results of ``whole``, which is shown."""
         self._engine = engine(options.device_id)
-        self._head, self._tail = (GpuProgram(p, options, progress, self._engine) for p in (stages.head, stages.tail))
-        self._seam, self._trees, self._options = stages.seam, trees, options
+        head, tail = (GpuProgram(p, options, progress, self._engine) for p in (stages.head, stages.tail))
+        super().__init__(head, tail, stages.seam)
+        self._trees, self._options = trees, options
         self.program = whole
 
     @property
@@ -114,17 +113,13 @@ class StagedGpuProgram:
         """See `Compiled.resolve`: the whole, of which each stage is another program."""
         return self.program
 
-    def _in_stages(self, inputs: Inputs, run: Callable[[GpuProgram, Inputs], list[Any]]) -> list[Any]:
-        head, tail = partial(run, self._head), partial(run, self._tail)
-        return grouped(self._trees, self._seam.run(inputs, head, tail))
-
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
         """See `GpuProgram.observe`: the steps of both stages."""
-        return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
+        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
 
     def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
         """See `Compiled.trace`: the steps of both stages."""
-        return self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out))
+        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def step_seconds(self, inputs: Inputs) -> list[float]:
         """See `Repeatable.step_seconds`: those of both stages."""
@@ -140,27 +135,9 @@ class StagedGpuProgram:
     def idle(self, inputs: Inputs) -> None:
         """Nothing, as `GpuProgram.idle`."""
 
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._seam.stages(inputs, self._head, self._tail)
-
     def kernels(self) -> list[KernelSource]:
         """The distinct kernels of both stages."""
         return list(dict.fromkeys([*self._head.kernels(), *self._tail.kernels()]))
-
-    def host_reasons(self) -> dict[str, str]:
-        """See `Compiled.host_reasons`: those of the first stage; the second has a plan when it runs."""
-        return self._head.host_reasons()
-
-    def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`: that of both stages."""
-        log = RewriteLog()
-        for stage in (self._head, self._tail):
-            log.include(stage.rewrite_log())
-        return log
-
-    def kept_plan(self) -> None:
-        """None: a plan of the second stage is made when it runs."""
 
     def machine_code(self) -> dict[str, Any]:
         """See `Compiled.machine_code`: of all kernels that both stages have by now."""
