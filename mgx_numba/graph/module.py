@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Module:
         self._running: dict[Instruction, None] = {}
         self.changes = 0
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
+        self.structure: tuple[int, Hashable | None] = -1, None
+        """What `structure.structure` gives, if there were so many changes; as who has made the instructions knows."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
