@@ -40,7 +40,8 @@ class Module:
         self.changes = 0
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
         self.structure: tuple[int, Hashable | None] = -1, None
-        """What `structure.structure` gives, if there were so many changes; as who has made the instructions knows."""
+        """What `structure.structure` gives, if there were so many changes, as who has made the instructions knows it;
+        forgotten when an operator or a shape becomes another one."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -161,6 +162,7 @@ class Module:
         if isinstance(replacement, Operator):
             ins.op = replacement
             ins.literal = None
+            self.structure = -1, None
             if inputs is not None:
                 self._set_inputs(ins, list(inputs))
             if modules is not None:
@@ -230,6 +232,7 @@ class Module:
 
     def _recompute_shapes(self, done: set[Module]) -> None:
         done.add(self)
+        self.structure = -1, None
         for ins in self:
             for body in ins.module_args:
                 if body not in done:
@@ -367,6 +370,8 @@ class Module:
                 if shape == current.shape:
                     continue
                 current.shape = shape
+                if current.module is not None:
+                    current.module.structure = -1, None
             if current.module is not None and current is current.module._tail:
                 following += current.module._runners
             for other in following:

@@ -19,6 +19,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.graph.replay import Replay
 from mgx_numba.graph.structure import structure
 from mgx_numba.graph.validate import validate
+from mgx_numba.ops.base import make_op
 from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
@@ -151,8 +152,18 @@ def test_copies_know_which_bodies_compute_the_same() -> None:
     copy = pattern.copy(values, own.literals)
     first = copy.modules[1]
     before = structure(first)
-    first.replace_return([first.parameters()[0]])
+    first.replace_instruction(first.results()[0], make_op("tanh"))
     assert structure(first) != before
+    second = copy.modules[2]
+    second.replace_return([second.parameters()[0]])
+    assert structure(second) != before
+    copy.release()
+    again = pattern.copy(values, own.literals)
+    assert again is not copy and again == program
+    again.modules[1].replace_instruction(again.modules[1].results()[0], make_op("tanh"))
+    again.release()
+    last = pattern.copy(values, own.literals)
+    assert last is again and last == program and alike(last) == known
 
 
 def test_replayed_programs_are_those_that_rewriting_gives() -> None:
