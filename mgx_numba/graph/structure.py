@@ -36,4 +36,4 @@ def structure(body: Module) -> Hashable:
 def content(literal: Argument) -> Hashable:
     """What is compared of a constant: its value if it is small, else which object it is."""
     array = literal.array
-    return id(literal) if array is None or array.nbytes > SMALL_BYTES else (array.dtype.str, array.tobytes())
+    return id(literal) if array is None or array.nbytes > SMALL_BYTES else (array.dtype, array.tobytes())
