@@ -18,6 +18,7 @@ from .module import Module
 from .numbers import Numbers, numbers_of, of_operator, operator_with, shape_with
 from .program import Program
 from .rewrite_log import RewriteLog
+from .structure import content
 
 __all__ = ["CopyPattern", "Numbered", "chooser", "copy_with"]
 
@@ -111,8 +112,11 @@ class CopyPattern:
         self._literals: list[int] = []
         self._released: list[tuple[Program, list[Instruction]]] = []
         begin, ends = 0, iter(own.ends)
+        self._structures: list[tuple[int, list[int]]] = []
+        structures: dict[Hashable, int] = {}
         for module in self._modules:
             rows: list[_Row] = []
+            first = len(order)
             for ins in module:
                 inputs = [order[i] for i in ins.inputs]
                 order[ins] = len(order)
@@ -129,6 +133,10 @@ class CopyPattern:
                 begin = end
                 rows.append(_Row(ins, setting, literal, inputs))
             self._rows.append(rows)
+            key = tuple([(row.setting, row.literal >= 0, tuple([k - first for k in row.inputs])) for row in rows])
+            own_literals = [row.literal for row in rows if row.literal >= 0]
+            if module is not program.main:
+                self._structures.append((structures.setdefault(key, len(structures)), own_literals))
 
     def numbers(self, values: Sequence[int], literals: list[Argument]) -> Numbers:
         """Those of the copy with these values and literals."""
@@ -167,9 +175,15 @@ class CopyPattern:
                     literal = ins.literal = literals[row.literal]
                     if literal.shape is not ins.shape:
                         _check_fitting(literal, ins.shape)
+        self._know_structures(program, literals)
         program.log = RewriteLog()
         program.keeper = partial(self._keep, made, [module.changes for module in program.modules])
         return program
+
+    def _know_structures(self, program: Program, literals: Sequence[Argument]) -> None:
+        """Say of the submodules which compute the same: those that follow from the same rows and equal literals."""
+        for module, (number, own) in zip(program.modules[1:], self._structures):
+            module.structure = module.changes, (number, *[content(literals[k]) for k in own])
 
     def _keep(self, made: list[Instruction], changes: list[int], program: Program) -> bool:
         """Take a copy back that nobody uses any more, for the next lengths: that is ten times as quick as making one.
@@ -201,6 +215,7 @@ class CopyPattern:
                 twin = Instruction(op, inputs, shape, bodies, literal)
                 twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
                 made.append(target._link(twin, None))
+        self._know_structures(copy, literals)
         copy.keeper = partial(self._keep, made, [module.changes for module in copy.modules])
         return copy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Hashable
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from mgx_numba.graph.numbers import numbers_of
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.replay import Replay
+from mgx_numba.graph.structure import structure
 from mgx_numba.graph.validate import validate
+from mgx_numba.ops.base import make_op
 from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
@@ -114,6 +117,53 @@ def test_a_copy_that_is_released_is_the_next_one() -> None:
     fourth.release()
     last = [pattern.copy(own.values, own.literals) for _ in range(3)]
     assert {id(copy) for copy in last[:2]} == {id(second), id(fourth)} and last[2] == program
+
+
+def test_copies_know_which_bodies_compute_the_same() -> None:
+    """As their instructions tell, also of a copy that was released before; not of a body that was changed since."""
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (3, 4)))
+    for name, scale in (("relu", 2.0), ("relu", 2.0), ("relu", 3.0), ("exp", 2.0), ("relu", 2.0)):
+        body = program.unique_module("main:pointwise")
+        own_x = body.add_parameter("x0", Shape(Type.float_type, (1,), (0,)))
+        scaled = body.add_instruction("mul", [own_x, body.add_literal(np.float32(scale))])
+        body.add_return([body.add_instruction(name, [scaled])])
+        x = program.main.add_instruction("pointwise", [x], [body])
+    program.main.add_return([x])
+    own = numbers_of(program)
+    values = list(dict.fromkeys(own.values))
+    equal_ops_once = copy_with(program, own, own.values, own.literals)
+    pattern = CopyPattern(equal_ops_once, [values.index(value) for value in own.values])
+
+    def alike(copy: Program) -> set[frozenset[int]]:
+        found: dict[Hashable, set[int]] = {}
+        for k, body in enumerate(copy.modules[1:]):
+            found.setdefault(structure(body), set()).add(k)
+        return set(map(frozenset, found.values()))
+
+    for _ in range(2):
+        copy = pattern.copy(values, own.literals)
+        known = alike(copy)
+        assert known == {frozenset({0, 1, 4}), frozenset({2}), frozenset({3})}
+        for body in copy.modules:
+            body.structure = -1, None
+        assert alike(copy) == known
+        copy.release()
+    copy = pattern.copy(values, own.literals)
+    first = copy.modules[1]
+    before = structure(first)
+    first.replace_instruction(first.results()[0], make_op("tanh"))
+    assert structure(first) != before
+    second = copy.modules[2]
+    second.replace_return([second.parameters()[0]])
+    assert structure(second) != before
+    copy.release()
+    again = pattern.copy(values, own.literals)
+    assert again is not copy and again == program
+    again.modules[1].replace_instruction(again.modules[1].results()[0], make_op("tanh"))
+    again.release()
+    last = pattern.copy(values, own.literals)
+    assert last is again and last == program and alike(last) == known
 
 
 def test_replayed_programs_are_those_that_rewriting_gives() -> None:

@@ -22,7 +22,7 @@ def gpu_kernel(
     that follow one another along the first axis of the grid reach each other's memory. All numbers are part of the
     text: these of threads decide how many registers each may have, and the argument block is passed by value.
     """
-    body = "\n".join(f"    {line}" for line in lines)
+    body = "    " + "\n    ".join(lines)
     shared = f"BLOCKS = {blocks}\n" * (blocks > 1) + f"CLUSTER = {cluster}\n" * (cluster > 1)
     text = f"THREADS = {threads}\nSLOTS = {max(slots, 1)}\n{shared}\n\ndef kernel(args):\n{body}\n"
     return KernelSource(NAME, name, text, origin)

@@ -22,10 +22,12 @@ class Schedule(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         members = {ins: position for position, ins in enumerate(module)}
-        taken = {ins: [i for i in ins.dependencies if i in members] for ins in members}
+        fixed = [ins for ins in members if ins.literal is not None or isinstance(ins.op, Parameter)]
+        moving = dict.fromkeys(ins for ins in members if ins.literal is None)
+        taken = {ins: [i for i in ins.dependencies if i in moving] for ins in moving}
         need = _memory_needs(taken)
         order: list[Instruction] = []
-        done: set[Instruction] = set()
+        done = set(fixed)
         for root in [*module.results(), *members]:
             stack = [root] if root in members else []
             while stack:
@@ -38,25 +40,22 @@ class Schedule(Pass):
                 if ins not in done:
                     done.add(ins)
                     order.append(ins)
-        fixed = [i for i in order if i.literal is not None or isinstance(i.op, Parameter)]
-        fixed.sort(key=members.__getitem__)
-        moving = [i for i in order if i.literal is None and not isinstance(i.op, (Parameter, Return))]
-        ending = [i for i in order if isinstance(i.op, Return)]
+        order.sort(key=lambda ins: isinstance(ins.op, Return))
         if environment_flag("MIGRAPHX_TRACE_SCHEDULE"):
-            for ins in moving:
-                print(f"schedule: {ins.op} -> {ins.shape}, from place {members[ins]}, needs {need[ins]} bytes")
-        order = [*fixed, *moving, *ending]
-        if order != list(members):
-            module.reorder(order)
+            for ins in order:
+                if not isinstance(ins.op, Return):
+                    print(f"schedule: {ins.op} -> {ins.shape}, from place {members[ins]}, needs {need[ins]} bytes")
+        if [*fixed, *order] != list(members):
+            module.reorder([*fixed, *order])
 
 
 def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instruction, int]:
     """Bytes that computing each value takes at the most, if inputs are computed in the best order; ``taken`` has the
-    values of the module that each instruction takes."""
+    values of the module that each instruction takes, but for literals, which are there."""
     need: dict[Instruction, int] = {}
     own: dict[Instruction, int] = {}
     for ins, values in taken.items():
-        own[ins] = 0 if ins.literal is not None else ins.shape.bytes
+        own[ins] = ins.shape.bytes
         held = peak = 0
         for i in sorted(dict.fromkeys(values), key=lambda i: -need[i]) if len(values) > 1 else values:
             peak = max(peak, held + need[i])

@@ -6,7 +6,7 @@ values; what is left takes those as inputs, and may be divided again.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -71,12 +71,21 @@ class SplitReduce(Pass):
         reasons: dict[Hashable, str],
     ) -> Instruction | None:
         """Divide one cluster; returns what is left of it. ``reasons`` are why those before are left whole, by what they
-        are."""
+        are, and by whether operands may be lent memory where that was asked."""
         shapes = tuple([id(i.shape) for i in (ins, *ins.inputs)])
-        like = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins), any(map(_is_lent, ins.inputs))
-        found = reasons.get(like) or _division(ins, capabilities)
+        like: Hashable = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins)
+        asked: list[bool] = []
+
+        def lent() -> bool:
+            asked.append(any(map(_is_lent, ins.inputs)))
+            return asked[-1]
+
+        known = reasons.get(like) or (reasons.get((like, lent())) if like in reasons else None)
+        found = known or _division(ins, capabilities, lent)
         if isinstance(found, str):
-            reasons[like] = found
+            reasons[like] = "" if asked else found
+            if asked:
+                reasons[like, asked[-1]] = found
             self.log.refuse(self.name, ins, found)
             return None
         assert capabilities is not None
@@ -101,8 +110,10 @@ def _axes(ins: Instruction) -> tuple[int, ...]:
     return ins.op.axes  # type: ignore[attr-defined,no-any-return]
 
 
-def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Pieces, Division] | str:
-    """How a cluster should be divided, or why it should not."""
+def _division(
+    ins: Instruction, capabilities: Capabilities | None, lent: Callable[[], bool]
+) -> tuple[Pieces, Division] | str:
+    """How a cluster should be divided, or why it should not; ``lent`` tells whether an operand may be lent memory."""
     body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]
     if capabilities is None:
         return "what the target can do is not known"
@@ -126,7 +137,7 @@ def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Piec
         if pieces.later and not any(v.shape.lens == full for v in (*pieces.taken, *pieces.later)):
             return "nothing of the full lengths would be left to walk over"
     few = pieces.repeats or elements < capabilities.part_elements
-    fold = 1 if few or any(map(_is_lent, ins.inputs)) else walk.fold
+    fold = walk.fold if not few and walk.fold > 1 and not lent() else 1
     parts = 1
     if walk.tasks < capabilities.tasks and (fold == 1 or walk.tasks == 1):
         kept = prod(n for a, n in enumerate(full) if a not in axes)

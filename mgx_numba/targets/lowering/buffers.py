@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -46,10 +47,6 @@ class Buffer:
         """Record a use by a step."""
         self.first = step if self.first < 0 else min(self.first, step)
         self.last = max(self.last, step)
-
-    def overlaps(self, other: Buffer) -> bool:
-        """Whether both are alive at some step."""
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(eq=False, slots=True)
@@ -174,7 +171,9 @@ def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[B
     for buffer in buffers:
         gaps: Gaps = []
         start = 0
-        for other in sorted((b for b in placed if b.overlaps(buffer)), key=lambda b: b.offset):
+        first, last = buffer.first, buffer.last
+        beside = [b for b in placed if b.first <= last and first <= b.last]  # alive at one of its steps
+        for other in sorted(beside, key=attrgetter("offset")):
             if start + _aligned(buffer.bytes) <= other.offset:
                 gaps.append((start, other.offset))
             start = max(start, other.offset + _aligned(other.bytes))

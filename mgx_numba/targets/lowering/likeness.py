@@ -20,7 +20,7 @@ from .steps import PendingStep
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-__all__ = ["Derived", "Recipe", "likeness", "recipe"]
+__all__ = ["Derived", "Recipe", "likeness", "made_of", "recipe"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,24 @@ class Recipe:
     def _view(low: Lowering, ins: Instruction, place: _Located | _Made, buffers: Sequence[Buffer]) -> View:
         if isinstance(place, _Located):
             return place.of(buffers)
-        return low.made_of(ins.inputs[place.index], place.make, place.how)
+        return made_of(low, ins.inputs[place.index], place.make, place.how)
+
+
+def made_of(low: Lowering, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
+    """See `Lowering.derived`; what plans for other lengths have made so is taken from them."""
+    value, seen = low.constant_value(source), low.values[source]
+    assert value is not None
+    if low.shared is None:
+        return make(value)
+    base = low.owner_of(seen)
+    key = seen.shape, seen.offset, how
+    known = low.shared.made(base, key)
+    if known is not None:
+        array, shape, offset = known
+        return View(low.constant(array).buffer, shape, offset)
+    view = make(value)
+    low.shared.note_made(base, key, (low.owner_of(view), view.shape, view.offset))
+    return view
 
 
 def likeness(low: Lowering, ins: Instruction) -> Hashable | None:

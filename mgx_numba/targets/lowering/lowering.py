@@ -8,6 +8,7 @@ operator that no kernel serves runs by its NumPy meaning in a host step between 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
-from .likeness import Derived, Recipe, likeness, recipe
+from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
@@ -81,7 +82,6 @@ class Lowering:
         self.rules = rules
         self.backend = backend
         self.module = program.main
-        self.names = instruction_names(program.reachable_modules())
         self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
@@ -129,7 +129,7 @@ class Lowering:
                 self._lower(ins)
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
-                raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
+                raise CompileError(f"lowering {self.text(ins)}: {what}") from error
             if self._traces:
                 labels = ", ".join(step.label for step in self.steps[before:])
                 print(f"Finalize: {self.text(ins)} [{labels or 'no step'}]")
@@ -187,26 +187,9 @@ class Lowering:
             self._recipes[like] = recipe(self, ins, self.steps[before:], {k: d for k, (_, d) in self._derived.items()})
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
-        """What ``make`` makes of the constant that an instruction stands for; it depends on nothing but ``how``, and is
-        a view of one constant."""
-        view = self.made_of(source, make, how)
+        """What ``make`` makes of an instruction's constant value: a view of a constant that follows from ``how``."""
+        view = made_of(self, source, make, how)
         self._derived[id(view)] = view, Derived(source, make, how)
-        return view
-
-    def made_of(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
-        """See `derived`; what plans for other lengths have made so is taken from them."""
-        value, seen = self.constant_value(source), self.values[source]
-        assert value is not None
-        if self.shared is None:
-            return make(value)
-        base = self._constant_owners[seen.buffer.index]
-        key = seen.shape, seen.offset, how
-        known = self.shared.made(base, key)
-        if known is not None:
-            array, shape, offset = known
-            return View(self.constant(array).buffer, shape, offset)
-        view = make(value)
-        self.shared.note_made(base, key, (self._constant_owners[view.buffer.index], view.shape, view.offset))
         return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
@@ -258,6 +241,10 @@ class Lowering:
             self._constant_owners.append(array)
             self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
         return self.constant_views[key]
+
+    def owner_of(self, view: View) -> np.ndarray:
+        """The array that `constant` got for a view of it."""
+        return self._constant_owners[view.buffer.index]
 
     def forget_constant(self, index: int, array: np.ndarray) -> None:
         """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
@@ -398,7 +385,7 @@ class Lowering:
     def text(self, ins: Instruction) -> str:
         """The instruction's text, made once: a concat may need as many steps as it has inputs."""
         if ins not in self._texts:
-            self._texts[ins] = format_instruction(ins, self.names)
+            self._texts[ins] = format_instruction(ins, self._names)
         return self._texts[ins]
 
     def origin(self, ins: Instruction) -> str:
@@ -408,8 +395,14 @@ class Lowering:
             return ""
         lines = [self.text(ins)]
         for module in ins.module_args:
-            lines += [f"  {format_instruction(i, self.names)}" for i in module]
+            if module.first not in self._names:  # plans that are made in a run do not show submodules
+                self._names.update(instruction_names(self.program.reachable_modules()))
+            lines += [f"  {format_instruction(i, self._names)}" for i in module]
         return "\n".join(lines)
+
+    @cached_property
+    def _names(self) -> dict[Instruction, str]:
+        return instruction_names([self.module])
 
     def copy(self, source: View, target: View, ins: Instruction) -> None:
         """Append a step that copies one tensor to another of the same lengths."""

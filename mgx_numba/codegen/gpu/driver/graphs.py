@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 from typing import Protocol
@@ -125,6 +126,7 @@ class _Edge(ctypes.Structure):
 
 _PROGRAMMATIC = 1
 """CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
+_OVERLAPPING = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
 _ADD_EDGE = "cuGraphAddDependencies_v2"
 """From CUDA 12.3 on."""
 
@@ -142,6 +144,8 @@ class GraphInMaking:
         self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
         self._last: c_void_p | None = None
         self._overlaps = overlaps and hasattr(self._driver.library, _ADD_EDGE)
+        self._add_kernel = self._driver.bound("cuGraphAddKernelNode_v2")
+        self._add_edge = self._driver.bound(_ADD_EDGE) if self._overlaps else None
         self._asked: list[tuple[c_void_p, KernelNode | CallNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:
@@ -152,29 +156,28 @@ class GraphInMaking:
         early = self._overlaps and before is not None
         if early:
             self._last = None
-        node = self._add("cuGraphAddKernelNode_v2", byref(parameters))
-        if early and before is not None:
-            edge = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
-            self._driver.call(_ADD_EDGE, self._graph, byref(before), byref(node), byref(edge), c_size_t(1))
+        node = self._add(self._add_kernel, byref(parameters))
+        if self._add_edge is not None and early and before is not None:
+            self._add_edge(self._graph, byref(before), byref(node), byref(_OVERLAPPING), c_size_t(1))
         self._asked.append((node, parameters))
 
     def call(self, node: CallNode) -> None:
         """Add a library's call."""
         graph = node.captured(self._driver)
         try:
-            self._asked.append((self._add("cuGraphAddChildGraphNode", graph), node))
+            self._asked.append((self._add(self._driver.bound("cuGraphAddChildGraphNode"), graph), node))
         finally:
             self._driver.call("cuGraphDestroy", graph)
 
     def copy(self, parameters: CopyNode) -> None:
         """Add a copy."""
-        self._add("cuGraphAddMemcpyNode", byref(parameters), self._device.context)
+        self._add(self._driver.bound("cuGraphAddMemcpyNode"), byref(parameters), self._device.context)
 
-    def _add(self, name: str, *parameters: object) -> c_void_p:
+    def _add(self, function: Callable[..., None], *parameters: object) -> c_void_p:
         node = c_void_p()
         before = None if self._last is None else byref(self._last)
         count = c_size_t(0 if self._last is None else 1)
-        self._driver.call(name, byref(node), self._graph, before, count, *parameters)
+        function(byref(node), self._graph, before, count, *parameters)
         self._last = node
         return node
 
