@@ -89,7 +89,7 @@ def test_kernels_have_their_instructions_and_no_spills(name: str, monkeypatch: p
     monkeypatch.setenv("MGX_GPU_ARCH", name)
     arch = ARCHITECTURES[name]
     for dtype in ("float16", "float32"):
-        for features in (40, 128, 256):
+        for features in (40 if arch.wave == 64 else 128, 256):
             given = problem(features, dtype)
             found = attention_tile(given, "high", arch)
             assert bool(attention_refusal(given, "high")) == (found is None)
