@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.gpu_tiles import Runner, torch_seconds
 from mgx_numba.codegen.gpu.attention.flash import attention_solution
-from mgx_numba.codegen.gpu.attention.warpgroup_parts import fits_parts
+from mgx_numba.codegen.gpu.attention.warpgroup_parts import KEYS, fits_parts
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile, fits_warpgroups
 from mgx_numba.codegen.launch import Grid, Solution
 from mgx_numba.codegen.problems.attention import AttentionProblem
@@ -52,16 +52,18 @@ def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
     )  # fmt: skip
 
 
-def by_warpgroups(problem: AttentionProblem, kind: str) -> bool:
-    """Whether a kernel with tiles computes a problem on the device."""
-    return fits_warpgroups(problem) or fits_parts(problem, kind)
+def by_warpgroups(problem: AttentionProblem, kind: str, tile: AttentionTile) -> bool:
+    """Whether a kernel that can have a tile computes a problem on the device."""
+    return fits_warpgroups(problem) or (fits_parts(problem, kind) and (tile.keys, tile.blocks) == (KEYS, 1))
 
 
 def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> Iterator[tuple[str, Solution]]:
     """The launches that are chosen, and those with other tiles that fit a multiprocessor."""
     problem = problem_of(kind, case)
     yield "chosen", attention_solution(problem, kind, pairs=True)
-    for tile in tiles if by_warpgroups(problem, kind) else []:
+    for tile in tiles:
+        if not by_warpgroups(problem, kind, tile):
+            continue
         solution = attention_solution(problem, kind, pairs=True, tile=tile)
         geometry = solution.launches[0].geometry
         assert isinstance(geometry, Grid)

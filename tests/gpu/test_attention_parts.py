@@ -12,7 +12,6 @@ from mgx_numba.codegen.gpu.attention.warpgroup_parts import chosen_parts_tile
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
-from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.problems.attention import AttentionProblem
 from mgx_numba.codegen.problems.gemm import packed_strides
 from mgx_numba.core.shape import Shape
@@ -23,6 +22,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from ..cpu.agreement import reference
 from .programs import compiled, interpreter
 from .test_attention import BOOL, F32, Mask, attention
+from .test_warpgroup_attention import leave_out
 
 SMALL = AttentionTile(1, 64, 2, 1)
 
@@ -153,13 +153,7 @@ def test_what_the_interpreter_says_of_wrong_synchronisation(
     line: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warpgroup_parts, "chosen_parts_tile", lambda _: AttentionTile(2, 64, 2, 1))
-    written = flash.gpu_kernel
-
-    def wrong(name: str, lines: list[str], *rest: object) -> KernelSource:
-        assert any(text.strip() == line for text in lines)
-        return written(name, [text.replace(line, "pass") for text in lines], *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(flash, "gpu_kernel", wrong)
+    leave_out(line, monkeypatch)
     program, inputs = qkv((1, 1, 300, 16))
     with pytest.raises(KernelFault, match=said):
         compiled(program, interpreter(), fast_math=True).run(inputs)

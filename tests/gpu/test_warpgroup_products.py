@@ -190,7 +190,7 @@ def test_infinities_and_nan_stay_in_their_rows(forced: None, on: Engine) -> None
     ("line", "replaced", "said"),
     [
         ("mbarrier_wait(offset(full, slot), phase)", "pass", "no box has come"),
-        ("mbarrier_wait(offset(empty, slot), 1 - phase)", "pass", "another one is on the way"),
+        ("mbarrier_wait(offset(empty, slot), 1 - phase)", "pass", "another box is on the way"),
         ("sums = wgmma_wait(sums, 0)", "pass", "reads sums that products may still be adding to"),
         ("sums = wgmma_wait(sums, 1)", "pass", "may still be reading"),
         ("mbarrier_expect(arrived, 16384)", "mbarrier_expect(arrived, 8192)", "0 are still expected"),

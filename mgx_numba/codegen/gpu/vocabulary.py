@@ -19,6 +19,8 @@ Threads
                                          constants
     shuffle_xor(x, MASK)                 x of the thread of the same warp whose index differs in the bits of MASK (1 to
                                          31); all 32 threads of the warp call it
+    shuffle_halves(x)                    x, float32 or int32, of the thread of the same wave of 64 whose index differs
+                                         by 32; all 64 threads of the wave call it
 
 Memory of a block
     shared_<dtype>(COUNT)                pointer to COUNT (an integer literal) uninitialised elements that all threads

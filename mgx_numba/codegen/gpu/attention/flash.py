@@ -12,9 +12,12 @@ from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
+from ..architecture import ARCHITECTURES
 from ..contraction.tensor import split_words
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
+from ..products import PRODUCTS
+from .matrix import MatrixAttentionText, attention_tile
 from .parts import join_parts
 from .text import AttentionText
 from .warpgroup_parts import WarpgroupPartsText, fits_parts
@@ -42,8 +45,10 @@ KEYS = 64
 """Keys of a tile; fewer with more features than `WIDE_BYTES`. No figures kept."""
 WIDE_BYTES = 256
 """Bytes of features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
-APART_FEATURES = 128
+APART_FEATURES = 96
 """Features of values of which a thread has sums twice, see `_FlashText.apart`."""
+LEAST_SHARED = ARCHITECTURES["sm_75"].shared_bytes
+"""Bytes of a block's memory where nothing copies beside other work."""
 SPLIT_BLOCKS = 264
 """Blocks that keys are divided for: two for each multiprocessor of a large device."""
 MOST_SPLITS = 32
@@ -60,11 +65,14 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
     """
     if problem.dtype not in TYPES:
         return f"tensor cores have no attention of {problem.dtype}"
-    if problem.dtype == "float32" and precision == "highest":
-        return "tensor cores multiply float32 in TF32"
     arch = known_architecture()
-    if arch is not None and not arch.copies:
-        return f"{arch.name} has no tensor cores of this kind"
+    if arch is not None and not arch.nvidia:
+        if attention_tile(problem, precision, arch) is None:
+            return f"{arch.name} has no matrix cores for this"
+    elif problem.dtype == "float32" and precision == "highest":
+        return "tensor cores multiply float32 in TF32"
+    elif arch is not None and PRODUCTS[problem.dtype, problem.dtype].capability > arch.capability:
+        return f"{arch.name} has no products of {problem.dtype}"
     vector = VECTOR_BYTES // ITEMSIZE[problem.dtype]
     if problem.depth % vector or problem.width % SUMS:
         return f"{problem.depth} and {problem.width} features are no whole vectors"
@@ -90,8 +98,11 @@ def attention_solution(
     ``pairs``: the result begins at a multiple of two elements. ``tile``: that of warpgroups, chosen if it is not given.
     """
     problem = problem.with_grouped_rows()
-    text: _FlashText | WarpgroupAttentionText | WarpgroupPartsText
-    if fits_warpgroups(problem):
+    text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupPartsText
+    arch = known_architecture()
+    if arch is not None and not arch.nvidia:
+        text, how = MatrixAttentionText(problem, precision, pairs), "_matrix"
+    elif fits_warpgroups(problem):
         text, how = WarpgroupAttentionText(problem, pairs, tile), "_warpgroup"
     elif fits_parts(problem, precision):
         text, how = WarpgroupPartsText(problem, pairs, tile), "_warpgroup_parts"
@@ -111,12 +122,19 @@ def attention_solution(
     return join_parts(text.problem, launch, text.splits) if text.splits > 1 else Solution((launch,))
 
 
+def _fits(features: int, keys: int) -> bool:
+    """Whether two tiles of keys and values of so many bytes fit a block's memory where nothing copies beside other
+    work, which is on devices that have the least."""
+    return 4 * keys * (features + STEP_BYTES + PAD_BYTES) <= LEAST_SHARED
+
+
 class _FlashText(AttentionText):
     """The text of one problem.
 
     Attributes:
         warps: of a block.
         split: whether float32 is multiplied in parts.
+        copied: whether keys and values are copied beside other work, else they pass through registers.
         apart: whether tensor cores add up the values of one tile, and ordinary multiply-adds what was before; they cut
             off what does not fit a sum, always towards zero.
     """
@@ -127,10 +145,13 @@ class _FlashText(AttentionText):
         self.split = problem.dtype == "float32" and precision == "high"
         self.apart = self.split and problem.width <= APART_FEATURES
         self.vector, self.step = VECTOR_BYTES // size, STEP_BYTES // size
-        self.warps = min(MOST_WARPS, -(-problem.queries // ROWS))
+        arch = known_architecture()
+        self.copied = arch is None or arch.copies
+        self.warps = min(MOST_WARPS, -(-problem.queries // ROWS)) if self.copied else MOST_WARPS  # that hold a tile
         self.threads = 32 * self.warps
+        features = max(problem.depth, problem.width) * size
         self.keys = KEYS
-        while max(problem.depth, problem.width) * size * self.keys > WIDE_BYTES * KEYS:
+        while features * self.keys > WIDE_BYTES * KEYS or not (self.copied or _fits(features, self.keys)):
             self.keys //= 2
         down = -(-problem.queries // (ROWS * self.warps))
         blocks = down * problem.heads * problem.batch
@@ -174,10 +195,13 @@ class _FlashText(AttentionText):
         self._begin_sums(buffer)
         buffer.line("slot = 0")
         self._fetch(buffer, "begin", "0")
+        if not self.copied:
+            self._put(buffer, "0")
         buffer.line("start = begin")
         with buffer.block("while start < end:"):
             self._fetch(buffer, f"start + {self.keys}", "(1 - slot)")
-            buffer.line("copy_wait(1)")
+            if self.copied:
+                buffer.line("copy_wait(1)")
             buffer.line("barrier()")
             self._scores(buffer)
             self._weights(buffer)
@@ -187,10 +211,13 @@ class _FlashText(AttentionText):
             self._mix(buffer)
             for j in range(self.width // 8 if self.apart else 0):
                 buffer.line(f"acc{j} = fma(acc{j}, factors, mixed{j})")
+            if not self.copied:
+                self._put(buffer, "(1 - slot)")
             buffer.line("barrier()")
             buffer.line(f"start = start + {self.keys}")
             buffer.line("slot = 1 - slot")
-        buffer.line("copy_wait(0)")
+        if self.copied:
+            buffer.line("copy_wait(0)")
         self._finish(buffer)
         return buffer.lines
 
@@ -216,30 +243,58 @@ class _FlashText(AttentionText):
             buffer.line(f"own{step} = join4({', '.join(words)})")
 
     def _fetch(self, buffer: CodeBuffer, start: str, slot: str) -> None:
-        """Emit the copies of the keys and values from ``start`` on; those behind the end are zeros."""
-        threads = self.threads
-        for name, pitch, features, length in (
-            ("k", self.key_pitch, self.depth, "depth"),
-            ("v", self.value_pitch, self.width, "width"),
+        """Emit the copies of the keys and values from ``start`` on, or the loads of what `_put` stores; those behind
+        the end are zeros."""
+        for name, vectors, length in (
+            ("k", self.depth // self.vector, "depth"),
+            ("v", self.width // self.vector, "width"),
         ):
-            vectors = features // self.vector
-            slots = self.key_slot if name == "k" else self.value_slot
-            with buffer.block(f"for turn in range({-(-self.keys * vectors // threads)}):"):
-                buffer.line(f"item = turn * {threads} + thread")
-                buffer.line(f"line = idiv(item, {vectors})")
-                buffer.line(f"along = (item - line * {vectors}) * {self.vector}")
-                buffer.line(f"key = {start} + line")
-                inside = f"(key < end) & (along < {length})"
-                copy = (
-                    f"copy_async(tile_{name}, {slot} * {slots} + line * {pitch} + along, {name}, "
-                    f"imin(key, keys - 1) * {name}_s + imin(along, {length} - {self.vector}), {inside})"
-                )
-                if self.keys * vectors % threads:
+            turns, even = -(-self.keys * vectors // self.threads), self.keys * vectors % self.threads == 0
+            if not self.copied:
+                for turn in range(turns):
+                    self._place(buffer, vectors, str(turn))
+                    source, inside = self._source(name, length, start)
+                    given = f"load_aligned({name}, {source}, {self.vector})"
+                    zero = f"const_{self.problem.dtype}(0, {self.vector})"
+                    buffer.line(f"{name}_next{turn} = where({inside}, {given}, {zero})")
+                continue
+            with buffer.block(f"for turn in range({turns}):"):
+                self._place(buffer, vectors, "turn")
+                source, inside = self._source(name, length, start)
+                copy = f"copy_async(tile_{name}, {self._to(name, slot)}, {name}, {source}, {inside})"
+                if even:
+                    buffer.line(copy)
+                else:
                     with buffer.block(f"if line < {self.keys}:"):
                         buffer.line(copy)
-                else:
-                    buffer.line(copy)
-        buffer.line("copy_commit()")
+        if self.copied:
+            buffer.line("copy_commit()")
+
+    def _put(self, buffer: CodeBuffer, slot: str) -> None:
+        """Emit the stores of what was loaded."""
+        for name, features in (("k", self.depth), ("v", self.width)):
+            vectors = features // self.vector
+            for turn in range(-(-self.keys * vectors // self.threads)):
+                self._place(buffer, vectors, str(turn))
+                with buffer.block(f"if line < {self.keys}:"):
+                    buffer.line(f"store_aligned(tile_{name}, {self._to(name, slot)}, {name}_next{turn})")
+
+    def _place(self, buffer: CodeBuffer, vectors: int, turn: str) -> None:
+        """Emit which vector of a tile is the thread's in a turn."""
+        buffer.line(f"item = {turn} * {self.threads} + thread")
+        buffer.line(f"line = idiv(item, {vectors})")
+        buffer.line(f"along = (item - line * {vectors}) * {self.vector}")
+
+    def _source(self, name: str, length: str, start: str) -> tuple[str, str]:
+        """Where that vector comes from, and whether it is there."""
+        key = f"({start} + line)"
+        source = f"imin({key}, keys - 1) * {name}_s + imin(along, {length} - {self.vector})"
+        return source, f"({key} < end) & (along < {length})"
+
+    def _to(self, name: str, slot: str) -> str:
+        """Where it goes to."""
+        pitch, slots = (self.key_pitch, self.key_slot) if name == "k" else (self.value_pitch, self.value_slot)
+        return f"{slot} * {slots} + line * {pitch} + along"
 
     def _scores(self, buffer: CodeBuffer) -> None:
         """Emit the products of the queries with a tile of keys, eight keys each."""

@@ -11,10 +11,10 @@ import math
 from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
 from ...printer import CodeBuffer, VectorValue
-from ...problems.attention import AttentionProblem
+from ...problems.attention import AttentionProblem, MaskLayout
 from ..printer import ThreadPrinter
 
-__all__ = ["LOG2_E", "AttentionText", "declare_result", "finished"]
+__all__ = ["LOG2_E", "AttentionText", "declare_result", "finished", "masked"]
 
 LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
@@ -42,6 +42,19 @@ def finished(problem: AttentionProblem, buffer: CodeBuffer, value: str, lanes: i
     extras = [printer.loaded(f"load_splat(p_e{k}, 0, {lanes})", o.dtype) for k, o in enumerate(epilogue.operands)]
     made = VectorValue(buffer.emit(value), from_numpy(numpy_dtype(problem.dtype)))
     return printer.stored(epilogue.body.evaluate(printer, [made, *extras]))
+
+
+def masked(mask: MaskLayout, buffer: CodeBuffer, score: str, found: str) -> str:
+    """Four scores in units of log2(e) with what the mask has for them: where it does not keep them they are -infinity,
+    others are added."""
+    if mask.dtype == "bool":
+        return f"where({found}, {score}, const_float32(-INF, 4))"
+    added = f"cast_float32({found})"
+    if mask.dtype != "float16":
+        least, none = (f"const_float32({number}, 4)" for number in (LEAST_ADDED, "-INF"))
+        buffer.line(f"added = {added}")
+        added = f"where(lt({none}, added), max(added, {least}), added)"
+    return f"fma({added}, const_float32({LOG2_E!r}, 4), {score})"
 
 
 class AttentionText:
@@ -175,15 +188,7 @@ class AttentionText:
                     key = buffer.emit(f"imin(start + {8 * j} + word * 2 + {k}, keys - 1)")
                     found[r, k] = buffer.emit(f"splat(load_scalar(mask{r}, {key} * mask_t), 1)")
             lanes = ", ".join(found[r if r in rows else 0, k] for r in (0, 1) for k in (0, 1))
-            if mask.dtype == "bool":
-                buffer.line(f"score{j} = where(join4({lanes}), score{j}, const_float32(-INF, 4))")
-            else:
-                added = f"cast_float32(join4({lanes}))"
-                if mask.dtype != "float16":
-                    least, none = (f"const_float32({number}, 4)" for number in (LEAST_ADDED, "-INF"))
-                    buffer.line(f"added = {added}")
-                    added = f"where(lt({none}, added), max(added, {least}), added)"
-                buffer.line(f"score{j} = fma({added}, const_float32({LOG2_E!r}, 4), score{j})")
+            buffer.line(f"score{j} = {masked(mask, buffer, f'score{j}', f'join4({lanes})')}")
 
     def _hide(self, buffer: CodeBuffer, causal: bool) -> None:
         """Emit what hides keys that are behind the end or, for ``causal``, behind what a query sees."""

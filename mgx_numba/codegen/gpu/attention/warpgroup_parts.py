@@ -1,4 +1,4 @@
-"""Attention of float32 by warpgroups, as three products of parts each (sm_90a): within 1e-5 of float32.
+"""Attention of float32 by warpgroups, in products of parts (sm_90a): within 1e-5 of float32.
 
 A number is a high part, what an operand of tensor cores keeps of it, and a low one, what that leaves. Scores, whose
 errors are those of exponents, are high times high in TF32; what that leaves, low times all and all times low, is two
@@ -6,6 +6,7 @@ thousand times smaller, and products in bfloat16 suffice, of which tensor cores 
 values are halved in bfloat16: low times high, high times low and high times high are added. Threads read keys and
 values as they are, while tensor cores multiply, and store the parts to a ring of tiles in the block's memory; each
 thread does so for a part of a tile, for all warpgroups. Weights are halved where they are, in registers.
+
 Tensor cores cut off what does not fit a sum, always towards zero: they add up the values of one tile, and ordinary
 multiply-adds what was before.
 
@@ -25,9 +26,9 @@ from ..contraction.tensor import MASK
 from ..contraction.wgmma_tiles import multiprocessors
 from ..driver.device import known_architecture
 from .text import AttentionText
-from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile
+from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile, rows_of_warpgroups
 
-__all__ = ["WarpgroupPartsText", "chosen_parts_tile", "fits_parts"]
+__all__ = ["KEYS", "WarpgroupPartsText", "chosen_parts_tile", "fits_parts"]
 
 KEYS = SLICE
 """Keys of a tile: positions of values that one call multiplies."""
@@ -41,7 +42,7 @@ LEAST_WARPGROUPS = 2
 """Those of which one makes weights while another multiplies."""
 STAGES = 2
 """Tiles of a ring: one that is multiplied, one that is complete or being stored. With three, 2 x 8 heads of 4096
-queries and keys of 40 features took 422 us on an H200, 392 with two."""
+queries and keys of 40 features took 422 us on an H200, 392 with two, when scores were three products in TF32."""
 GROUP = 8
 """Features whose parts a thread makes at once: of bfloat16 16 bytes, of float32 what an instruction multiplies."""
 VECTOR = 4
@@ -86,7 +87,7 @@ def chosen_parts_tile(problem: AttentionProblem) -> AttentionTile:
 
     Of those that fit it is that whose multiprocessors have the fewest queries one after the other; of these, that of
     the most warpgroups: 2 x 8 heads of 4096 queries and keys of 40 features took 392 us on an H200 with four, 497 with
-    three and 609 with two; 8 x 12 of 384 of 64 features 66, 51 and 64.
+    three and 609 with two; 8 x 12 of 384 of 64 features 66, 51 and 64, when scores were three products in TF32.
     """
     found = []
     for warpgroups in range(LEAST_WARPGROUPS, MOST_WARPGROUPS + 1):
@@ -165,13 +166,8 @@ class WarpgroupPartsText(AttentionText):
         """All statements of the kernel."""
         buffer, stages = CodeBuffer(), self.tile.stages
         self._begin(buffer)
-        first = "(last_block - block_index(0))" if self.problem.causal else "block_index(0)"  # the longest first
         for line in (
-            "group = idiv(warp, 4)",
-            f"block_row = {first} * {self.rows}",
-            f"first_row = block_row + group * {ROWS}",
-            "row0 = block_row + warp * 16 + row_in",
-            "row1 = row0 + 8",
+            *rows_of_warpgroups(self.rows, self.problem.causal),
             "high_q = dynamic_float32(0)",
             "short_q = dynamic_bfloat16(0)",
             f"high_k = dynamic_float32({self.query_bytes})",
@@ -180,7 +176,6 @@ class WarpgroupPartsText(AttentionText):
             f"low_v = dynamic_bfloat16({self.query_bytes + self.key_bytes + self.value_bytes})",
             f"come = shared_int64({stages})",
             f"read = shared_int64({stages})",
-            "leads = imod(thread, 128) == 0",
             "q = offset(p_q, batch * q_b + head * q_h)",
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",

@@ -17,10 +17,8 @@ from ...problems.element_types import ITEMSIZE
 from ..driver.device import known_architecture
 from .text import AttentionText
 
-__all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups"]
+__all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups", "rows_of_warpgroups"]
 
-TARGET = "sm_90a"
-"""The only architecture with these instructions."""
 TYPES = ("float16", "bfloat16")
 """Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 SLICE = 64
@@ -35,6 +33,8 @@ LEAST_BLOCKS = 132
 """Blocks of four warpgroups from which on each multiprocessor of a large device has one."""
 MOST_FEATURES = 256
 """Columns of one instruction, and features of which a thread's sums fit its registers."""
+SMALL_KEYS, LARGE_KEYS = 128, 192
+"""Keys of a tile for two warpgroups and up to 128 features, see `_keys_of_two`."""
 LARGER_GAIN = 0.93
 """Time of a key in tiles of 192 to that in tiles of 128, see `_keys_of_two`."""
 BOX_BYTES = SLICE * SLICE * 2
@@ -61,7 +61,7 @@ class AttentionTile:
 def fits_warpgroups(problem: AttentionProblem) -> bool:
     """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
     arch = known_architecture()
-    if arch is None or arch.name != TARGET or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
+    if arch is None or not arch.warpgroups or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
         return False
     along = (problem.queries, problem.q_strides), (problem.keys, problem.k_strides), (problem.keys, problem.v_strides)
     return all(n == 1 or own[2] for n, own in along) and max(problem.depth, problem.width) <= MOST_FEATURES
@@ -88,18 +88,32 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
 
 
 def _keys_of_two(problem: AttentionProblem) -> int:
-    """Keys of a tile for two warpgroups and up to 128 features.
+    """`SMALL_KEYS` or `LARGE_KEYS`.
 
     4 x 16 heads of 2048 queries and keys of 128 features take 302 us on an H200 with 192, of which the last tile is
     empty in part, and 314 with 128. Of what ``causal`` hides the larger tile has more, which was not measured.
     """
-    filled = {keys: -(-problem.keys // keys) * keys for keys in (128, 192)}
-    return 192 if filled[192] * LARGER_GAIN < filled[128] and not problem.causal else 128
+    small, large = (-(-problem.keys // keys) * keys for keys in (SMALL_KEYS, LARGE_KEYS))
+    return LARGE_KEYS if large * LARGER_GAIN < small and not problem.causal else SMALL_KEYS
 
 
 def _pieces(features: int) -> list[int]:
     """Features of each box: as few as there are, since rows that reach beyond a tensor come slowly."""
     return [min(SLICE, features - first) for first in range(0, features, SLICE)]
+
+
+def rows_of_warpgroups(rows: int, causal: bool) -> list[str]:
+    """Statements for which queries a thread has, of a block of so many, and whether it leads its warpgroup; where
+    ``causal`` hides keys, the blocks that see most come first."""
+    first = "(last_block - block_index(0))" if causal else "block_index(0)"
+    return [
+        "group = idiv(warp, 4)",
+        f"block_row = {first} * {rows}",
+        f"first_row = block_row + group * {ROWS}",
+        "row0 = block_row + warp * 16 + row_in",
+        "row1 = row0 + 8",
+        "leads = imod(thread, 128) == 0",
+    ]
 
 
 class WarpgroupAttentionText(AttentionText):
@@ -145,19 +159,13 @@ class WarpgroupAttentionText(AttentionText):
         """All statements of the kernel."""
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
-        first = "(last_block - block_index(0))" if self.problem.causal else "block_index(0)"  # the longest first
         for line in (
-            "group = idiv(warp, 4)",
-            f"block_row = {first} * {self.rows}",
-            f"first_row = block_row + group * {ROWS}",
-            "row0 = block_row + warp * 16 + row_in",
-            "row1 = row0 + 8",
+            *rows_of_warpgroups(self.rows, self.problem.causal),
             f"tile_q = dynamic_{dtype}(0)",
             f"tile_k = dynamic_{dtype}({self.query_bytes})",
             f"tile_v = dynamic_{dtype}({self.query_bytes + tile.stages * self.key_bytes})",
             *(f"{name} = shared_int64({n})" for name, n in self._barriers().items()),
             f"own_q = offset(tile_q, group * {ROWS * SLICE})",
-            "leads = imod(thread, 128) == 0",
             "asks = thread == 0",
         ):
             buffer.line(line)

@@ -14,7 +14,7 @@ from .cores import CoresText
 from .placed import PlacedRequest
 from .ring import RingTile, ring_refusal
 
-__all__ = ["MatrixText", "Wave32Text", "Wave64Text", "declared_tiles", "matrix_refusal"]
+__all__ = ["MatrixText", "Wave32Text", "Wave64Text", "declared_tiles", "joined", "matrix_refusal"]
 
 
 def declared_tiles(placed: PlacedRequest) -> tuple[MatrixTile, ...]:
@@ -71,7 +71,7 @@ class MatrixText(CoresText):
         if self.along:
             return f"load_aligned(ring_b, slice_b + {column * self.pitch + start}, {self.core.held})"
         rows = range(start, start + self.core.held)
-        return _joined([f"load(ring_b, slice_b + {row * self.turned_pitch + column}, 1)" for row in rows])
+        return joined([f"load(ring_b, slice_b + {row * self.turned_pitch + column}, 1)" for row in rows])
 
     def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
         core = self.core
@@ -100,7 +100,7 @@ class Wave64Text(MatrixText):
     split_tile = tiles[2]
 
 
-def _joined(parts: list[str]) -> str:
+def joined(parts: list[str]) -> str:
     """Vectors of one lane side by side; of these there is a power of two."""
     while len(parts) > 1:
         count = 4 if len(parts) % 4 == 0 else 2

@@ -41,5 +41,5 @@ MATRIX_NAMES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     tile.name: functools.partial(_multiplied, tile) for tile in TILES
 }
 """What all lanes of a wave call together: each lane's result, from the operands of all."""
-WAVES = {tile.name: tile.lanes for tile in TILES}
-"""Lanes of the wave, by name."""
+WAVES = {"shuffle_halves": 64, **{tile.name: tile.lanes for tile in TILES}}
+"""Lanes of the wave that call a name together, where they are not those of a warp."""

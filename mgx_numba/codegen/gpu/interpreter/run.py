@@ -77,6 +77,7 @@ def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "shuffle_xor": _shuffle_xor,
+    "shuffle_halves": lambda lanes: [lanes[k ^ WARP][0] for k in range(2 * WARP)],
     "ldmatrix4": functools.partial(_ldmatrix, False),
     "ldmatrix4_turned": functools.partial(_ldmatrix, True),
     "sums_row": sums_row,

@@ -16,7 +16,9 @@ from ...lang.builder import VectorBuilder
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 from ..architecture import WARP, Architecture, chosen
 
-__all__ = ["barrier", "block_index", "grid_wait", "idiv32", "shuffle_xor", "thread_index", "warp_index"]
+__all__ = [
+    "barrier", "block_index", "grid_wait", "idiv32", "shuffle_halves", "shuffle_xor", "thread_index", "warp_index",
+]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _AXES = "xyz"
@@ -158,10 +160,27 @@ def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
     return kind(kind, mask), lower
 
 
+def _define_halves(x: types.Type) -> Any:
+    dtype, lanes = describe("shuffle_halves", x)
+    if lanes or dtype not in ("float32", "int32"):
+        raise TypingError(f"shuffle_halves: expected a float32 or an int32, got {x}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        if target().nvidia or target().wave != 2 * WARP:
+            raise TypingError(f"shuffle_halves: {target().name} has no waves of {2 * WARP}")
+        low = call(builder, "llvm.amdgcn.mbcnt.lo", _I32, [_I32(-1), _I32(0)])
+        lane = call(builder, "llvm.amdgcn.mbcnt.hi", _I32, [_I32(-1), low])
+        place = builder.shl(builder.xor(lane, _I32(WARP)), _I32(2))  # in bytes
+        return _words(builder, values[0], lambda w: call(builder, "llvm.amdgcn.ds.bpermute", _I32, [place, w]))
+
+    return x(x), lower
+
+
 block_index = _index("block_index", "llvm.nvvm.read.ptx.sreg.ctaid.", "llvm.amdgcn.workgroup.id.")
 thread_index = _index("thread_index", "llvm.nvvm.read.ptx.sreg.tid.", "llvm.amdgcn.workitem.id.")
 barrier = _barrier()
 warp_index = _warp_index()
 grid_wait = _grid_wait()
 idiv32 = make_intrinsic("idiv32", _define_idiv32, 2)
+shuffle_halves = make_intrinsic("shuffle_halves", _define_halves, 1)
 shuffle_xor = make_intrinsic("shuffle_xor", _define_shuffle, 2, literal=True)

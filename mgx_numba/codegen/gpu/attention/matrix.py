@@ -1,0 +1,355 @@
+"""Attention as one kernel on AMD's matrix cores, see `codegen.gpu.matrix_tiles`.
+
+A wave has as many queries as an instruction has columns. Scores are products of keys with queries: a lane has scores of
+one query, of the keys that are the rows of its sums. So its weights, as they are, are a right operand of the products
+with values, which lie turned in the block's memory: a lane's sums are features of the same query, and what rows of
+queries need in common stays in a lane, but for those that lanes of one query give each other. Where each half of a wave
+holds all of an operand, halves exchange weights, and values lie in the order that this makes.
+
+Float32 is multiplied as it is, or in TF32 where that is allowed.
+"""
+
+from __future__ import annotations
+
+from ...printer import CodeBuffer
+from ...problems.attention import AttentionProblem
+from ...problems.element_types import ITEMSIZE, element_types
+from ..architecture import WARP, Architecture
+from ..contraction.matrix import joined
+from ..driver.device import known_architecture
+from ..matrix_tiles import MatrixTile, matrix_tiles
+from .text import AttentionText, finished, masked
+
+__all__ = ["MatrixAttentionText", "attention_tile"]
+
+KEYS = 64
+"""Keys of a tile; fewer where a block's memory has no room, and half where registers of a wave of 32 hold queries and
+sums of more than 64 features. Nothing was measured."""
+THREADS = 256
+"""Threads of a block at most: one wave of 64 for each SIMD of a compute unit."""
+MOST_FEATURES = {32: 128, 64: 256}
+"""Features of which registers hold queries and sums, by the lanes of a wave; those of 64 have twice as many."""
+PAD_BYTES = 16
+"""Bytes between rows of a tile besides their own, so that rows begin in different banks."""
+VECTOR_BYTES = 16
+"""Bytes of the widest load."""
+LARGER = 8
+"""Weights of float16 are 2 to this power times as large: fewer are so small that gfx90a takes them for 0."""
+PIECE = 4
+"""Scores that are made weights at a time: of fewer keys no lane has sums."""
+
+
+def attention_tile(problem: AttentionProblem, precision: str, arch: Architecture) -> tuple[MatrixTile, int] | None:
+    """The instruction for a problem, and the keys of a tile: the larger one where there are queries for it, and the
+    block's memory has room; None if there is none, or registers do not hold as many features."""
+    types = element_types(problem.dtype)
+    if max(problem.depth, problem.width) > MOST_FEATURES[arch.wave]:
+        return None
+    for tile in matrix_tiles(arch, types, precision):
+        keys = KEYS if arch.wave > WARP or max(problem.depth, problem.width) <= KEYS else KEYS // 2
+        while _shared_bytes(problem, tile, keys) > arch.shared_bytes and keys > tile.side:
+            keys //= 2
+        fits = _shared_bytes(problem, tile, keys) <= arch.shared_bytes
+        if fits and (problem.queries > tile.side // 2 or tile.side == KEYS // 4):
+            return tile, keys
+    return None
+
+
+def _lengths(problem: AttentionProblem, tile: MatrixTile) -> tuple[int, int]:
+    """Features of keys that are multiplied, and of values."""
+    step = max(tile.depth, VECTOR_BYTES // ITEMSIZE[problem.dtype])
+    return -(-problem.depth // step) * step, -(-problem.width // tile.side) * tile.side
+
+
+def _shared_bytes(problem: AttentionProblem, tile: MatrixTile, keys: int) -> int:
+    size, (depth, width) = ITEMSIZE[problem.dtype], _lengths(problem, tile)
+    return keys * (depth * size + PAD_BYTES) + width * (keys * size + PAD_BYTES)
+
+
+class MatrixAttentionText(AttentionText):
+    """The text of one problem.
+
+    Attributes:
+        tile: the instruction.
+        depth, width: features that are multiplied.
+    """
+
+    def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
+        super().__init__(problem, pairs)
+        arch = known_architecture()
+        assert arch is not None
+        found = attention_tile(problem, precision, arch)
+        assert found is not None
+        self.tile, self.keys = tile, _ = found
+        self.waves = min(THREADS // tile.lanes, -(-problem.queries // tile.side))
+        self.threads = tile.lanes * self.waves
+        self.rows = tile.side * self.waves
+        self.depth, self.width = _lengths(problem, tile)
+        self.size = ITEMSIZE[problem.dtype]
+        self.vector, pad = VECTOR_BYTES // self.size, PAD_BYTES // self.size
+        self.key_pitch, self.value_pitch = self.depth + pad, self.keys + pad
+        self.shared_bytes = 0  # it is declared in the text
+        self.blocks = (-(-problem.queries // self.rows), problem.heads, problem.batch)
+        for name in ("q", "k", "v"):
+            self.arguments.pointer(f"p_{name}", name, problem.dtype)
+            for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):
+                self.arguments.integer(f"{name}_{axis}", stride)
+        self._declare(problem.keys)
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
+        self._begin(buffer)
+        for line in (
+            f"wave = idiv(thread, {tile.lanes})",
+            f"own = thread - wave * {tile.lanes}",
+            f"own_block = idiv(own, {tile.side})",
+            f"own_line = own - own_block * {tile.side}",
+            f"own_first = imod(own_block * {tile.held}, {tile.depth})",
+            f"block_row = block_index(0) * {self.rows}",
+            f"row = block_row + wave * {tile.side} + own_line",
+            f"tile_k = shared_{dtype}({self.keys * self.key_pitch})",
+            f"tile_v = shared_{dtype}({self.width * self.value_pitch})",
+            "q = offset(p_q, batch * q_b + head * q_h + imin(row, queries - 1) * q_s)",
+            "k = offset(p_k, batch * k_b + shared_head * k_h)",
+            "v = offset(p_v, batch * v_b + shared_head * v_h)",
+            f"key_place = own_line * {self.key_pitch} + own_first",
+            f"value_place = own_line * {self.value_pitch}",
+        ):
+            buffer.line(line)
+        if self.problem.causal:
+            buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
+        for step in range(self.depth // tile.depth):
+            buffer.line(f"query{step} = {self._query(buffer, step)}")
+        for j in range(self.width // tile.side):
+            buffer.line(f"acc{j} = const_float32(0, {tile.sums})")
+        buffer.line("top = const_float32(-INF, 0)")
+        buffer.line("sum = const_float32(0, 0)")
+        self._mask_rows(buffer)
+        self._load(buffer, "begin")
+        buffer.line("start = begin")
+        with buffer.block("while start < end:"):
+            buffer.line("barrier()")
+            self._put(buffer)
+            buffer.line("barrier()")
+            self._load(buffer, f"start + {self.keys}")
+            self._scores(buffer)
+            self._weights(buffer)
+            for j in range(self.width // tile.side):
+                buffer.line(f"acc{j} = mul(acc{j}, splat(kept, {tile.sums}))")
+            self._mix(buffer)
+            buffer.line(f"start = start + {self.keys}")
+        self._finish(buffer)
+        return buffer.lines
+
+    def _query(self, buffer: CodeBuffer, step: int) -> str:
+        """Emit the load of what a lane holds of its query for one step along the features."""
+        held, first = self.tile.held, step * self.tile.depth
+        parts = []
+        for at in range(0, held, min(held, self.vector)):
+            count = min(held, self.vector)
+            place = buffer.emit(f"own_first + {first + at}")
+            if first + self.tile.depth <= self.problem.depth:
+                parts.append(buffer.emit(f"load({'q'}, {place}, {count})"))
+            else:
+                value = buffer.emit(f"load(q, imin({place}, depth - {count}), {count})")
+                zero = f"const_{self.problem.dtype}(0, {count})"
+                parts.append(buffer.emit(f"where({place} < depth, {value}, {zero})"))
+        return parts[0] if len(parts) == 1 else f"join2({', '.join(parts)})"
+
+    def _sides(self) -> tuple[tuple[str, int, str, int], ...]:
+        """Of keys and of values: their name, vectors of a position, and the length that is theirs, as the text and a
+        number have it."""
+        return (
+            ("k", self.depth // self.vector, "depth", self.problem.depth),
+            ("v", self.width // self.vector, "width", self.problem.width),
+        )
+
+    def _places(self, buffer: CodeBuffer, name: str, vectors: int, turn: int) -> tuple[str, str]:
+        """Emit the position and the vector of it that a thread brings: neighbours bring a key's features, and values of
+        neighbouring positions, which lie side by side when they are turned."""
+        item = buffer.emit(f"{turn * self.threads} + thread")
+        if name == "k":
+            line = buffer.emit(f"idiv({item}, {vectors})")
+            return line, buffer.emit(f"{item} - {line} * {vectors}")
+        vector = buffer.emit(f"idiv({item}, {self.keys})")
+        return buffer.emit(f"{item} - {vector} * {self.keys}"), vector
+
+    def _load(self, buffer: CodeBuffer, start: str) -> None:
+        """Emit the loads of a thread's part of the tile from ``start`` on; what lies outside is 0."""
+        for name, vectors, length, features in self._sides():
+            for turn in range(-(-self.keys * vectors // self.threads)):
+                line, vector = self._places(buffer, name, vectors, turn)
+                key, along = buffer.emit(f"{start} + {line}"), buffer.emit(f"{vector} * {self.vector}")
+                inside = f"{key} < end"
+                if vectors * self.vector > features:
+                    inside = f"({inside}) & ({along} < {length})"
+                    along = buffer.emit(f"imin({along}, {length} - {self.vector})")
+                given = buffer.emit(f"load_aligned({name}, imin({key}, keys - 1) * {name}_s + {along}, {self.vector})")
+                zero = f"const_{self.problem.dtype}(0, {self.vector})"
+                buffer.line(f"{name}_next{turn} = where({inside}, {given}, {zero})")
+
+    def _put(self, buffer: CodeBuffer) -> None:
+        """Emit the stores of what was loaded to the block's memory, values turned."""
+        for name, vectors, _, _ in self._sides():
+            count = self.keys * vectors
+            for turn in range(-(-count // self.threads)):
+                line, vector = self._places(buffer, name, vectors, turn)
+                given = f"{name}_next{turn}"
+                if (turn + 1) * self.threads > count:
+                    with buffer.block(f"if {turn * self.threads} + thread < {count}:"):
+                        self._put_vector(buffer, name, line, vector, given)
+                else:
+                    self._put_vector(buffer, name, line, vector, given)
+
+    def _put_vector(self, buffer: CodeBuffer, name: str, line: str, vector: str, given: str) -> None:
+        if name == "k":
+            buffer.line(f"store_aligned(tile_k, {line} * {self.key_pitch} + {vector} * {self.vector}, {given})")
+            return
+        if self._exchanged:  # even positions before odd ones
+            side = self.tile.side
+            line = buffer.emit(f"{line} - imod({line}, {side}) + idiv(imod({line}, {side}), 2) + imod({line}, 2) * 8")
+        for lane in range(self.vector):
+            place = f"({vector} * {self.vector} + {lane}) * {self.value_pitch} + {line}"
+            buffer.line(f"store_scalar(tile_v, {place}, extract({given}, {lane}))")
+
+    @property
+    def _exchanged(self) -> bool:
+        """Whether each half of a wave holds all of an operand."""
+        return self.tile.held == self.tile.depth
+
+    def _scores(self, buffer: CodeBuffer) -> None:
+        """Emit the products of a tile of keys with the queries."""
+        tile = self.tile
+        for j in range(self.keys // tile.side):
+            buffer.line(f"sums{j} = const_float32(0, {tile.sums})")
+            for step in range(self.depth // tile.depth):
+                place = f"key_place + {j * tile.side * self.key_pitch + step * tile.depth}"
+                keys = f"load_aligned(tile_k, {place}, {tile.held})"
+                buffer.line(f"sums{j} = {tile.name}(sums{j}, {keys}, query{step})")
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        """Number and first lane of each `PIECE` of a lane's scores."""
+        return [(j, e) for j in range(self.keys // self.tile.side) for e in range(0, self.tile.sums, PIECE)]
+
+    def _key(self, j: int, number: int) -> str:
+        """The key of a score, from the tile's first on."""
+        blocks = self.tile.lanes // self.tile.side
+        block, inside = divmod(number, self.tile.group)
+        return f"{j * self.tile.side + inside + self.tile.group * blocks * block} + own_block * {self.tile.group}"
+
+    def _mask_rows(self, buffer: CodeBuffer) -> None:
+        if self.problem.mask is not None:
+            base = "imod(batch, period) * mask_b + head * mask_h"
+            buffer.line(f"mask = offset(p_mask, {base} + imin(row, queries - 1) * mask_s)")
+
+    def _weights(self, buffer: CodeBuffer) -> None:
+        """Emit what makes weights of scores, in units of log2(e), and in ``kept`` what earlier sums are multiplied
+        with."""
+        problem = self.problem
+        scaled = problem.mask is None and problem.scale > 0  # of what is largest, which is the same then
+        for n, (j, e) in enumerate(self._pieces()):
+            four = ", ".join(f"splat(extract(sums{j}, {e + i}), 1)" for i in range(PIECE))
+            buffer.line(f"score{n} = join4({four})")
+            if not scaled:
+                buffer.line(f"score{n} = mul(score{n}, scale)")
+            if problem.mask is not None:
+                keys = [buffer.emit(f"imin(start + {self._key(j, e + i)}, keys - 1)") for i in range(PIECE)]
+                found = ", ".join(f"splat(load_scalar(mask, {key} * mask_t), 1)" for key in keys)
+                buffer.line(f"score{n} = {masked(problem.mask, buffer, f'score{n}', f'join4({found})')}")
+        last = "imin(end, row + first_seen + 1)" if problem.causal else "end"
+        limit = f"start + {self.keys} > " + ("imin(end, block_row + first_seen + 1)" if problem.causal else "end")
+        with buffer.block(f"if {limit}:"):
+            buffer.line(f"seen = {last} - start")
+            for n, (j, e) in enumerate(self._pieces()):
+                inside = ", ".join(f"splat(cast_int32({self._key(j, e + i)}), 1)" for i in range(PIECE))
+                hidden = "const_float32(-INF, 4)"
+                buffer.line(f"score{n} = where(lt(join4({inside}), splat(cast_int32(seen), 4)), score{n}, {hidden})")
+        self._weigh(buffer, scaled)
+
+    def _weigh(self, buffer: CodeBuffer, scaled: bool) -> None:
+        count, half = len(self._pieces()), self.problem.dtype == "float16"
+        buffer.line("peak = score0")
+        for n in range(1, count):
+            buffer.line(f"peak = max(peak, score{n})")
+        buffer.line("high = reduce_max(peak)")
+        self._join(buffer, "high", "max")
+        for line in (
+            f"high = max({'mul(high, scale)' if scaled else 'high'}, top)",
+            "base = where(high == -INF, const_float32(0, 0), high)",
+            "kept = exp2_quick(sub(top, base))",
+            "top = high",
+            f"bases = splat({f'sub(base, const_float32({LARGER}, 0))' if half else 'base'}, 4)",
+            "scales = splat(scale, 4)",
+            "total = const_float32(0, 4)",
+        ):
+            buffer.line(line)
+        for n in range(count):
+            relative = f"fma(score{n}, scales, neg(bases))" if scaled else f"sub(score{n}, bases)"
+            buffer.line(f"score{n} = exp2_quick({relative})")
+            buffer.line(f"total = add(total, score{n})")
+        buffer.line("sum = fma(sum, kept, reduce_add(total))")
+
+    def _join(self, buffer: CodeBuffer, name: str, how: str) -> None:
+        """Emit what joins a number of all lanes that have the same query."""
+        for mask in (16, 32):
+            if self.tile.side <= mask < self.tile.lanes:
+                other = f"shuffle_xor({name}, {mask})" if mask < 32 else f"shuffle_halves({name})"
+                buffer.line(f"{name} = {how}({name}, {other})")
+
+    def _mix(self, buffer: CodeBuffer) -> None:
+        """Emit the products of a tile of values with the weights."""
+        tile, dtype = self.tile, self.problem.dtype
+        of_tile = tile.sums // PIECE
+        for j in range(self.keys // tile.side):
+            names = [f"score{of_tile * j + n}" for n in range(of_tile)]
+            if self._exchanged:
+                self._mix_step(buffer, self._both(buffer, names), j * tile.side)
+                continue
+            for first in range(0, tile.sums, tile.held):
+                if tile.held < PIECE:
+                    own, at = names[first // PIECE], first % PIECE
+                    weights = joined([f"splat(extract({own}, {at + k}), 1)" for k in range(tile.held)])
+                else:
+                    parts = names[first // PIECE : (first + tile.held) // PIECE]
+                    weights = parts[0] if len(parts) == 1 else f"join2({', '.join(parts)})"
+                if dtype != "float32":
+                    weights = f"cast_{dtype}({weights})"
+                self._mix_step(buffer, buffer.emit(weights), self._key(j, first))
+
+    def _both(self, buffer: CodeBuffer, names: list[str]) -> str:
+        """Emit what both halves of a wave hold: weights of even positions, which the first half has, before those of
+        odd ones."""
+        own = buffer.emit(f"join2({', '.join(names)})")
+        other = buffer.emit(f"shuffle_xor({own}, 16)")
+        first = buffer.emit(f"where(own_block == 0, {own}, {other})")
+        second = buffer.emit(f"where(own_block == 0, {other}, {own})")
+        return buffer.emit(f"cast_{self.problem.dtype}(join2({first}, {second}))")
+
+    def _mix_step(self, buffer: CodeBuffer, weights: str, key: int | str) -> None:
+        """Emit the products of one instruction along the keys, for all features."""
+        tile = self.tile
+        for j in range(self.width // tile.side):
+            place = f"value_place + {j * tile.side * self.value_pitch} + {key}"
+            buffer.line(f"acc{j} = {tile.name}(acc{j}, load_aligned(tile_v, {place}, {tile.held}), {weights})")
+
+    def _finish(self, buffer: CodeBuffer) -> None:
+        """Emit the division by the weights' sum, and the stores."""
+        tile, problem = self.tile, self.problem
+        self._join(buffer, "sum", "add")
+        blocks = tile.lanes // tile.side
+        with buffer.block("if row < queries:"):
+            empty = "" if problem.nan_rows else "where(sum == 0, const_float32(0, 0), "
+            buffer.line(f"inverse = {empty}div(const_float32(1, 0), sum){')' * bool(empty)}")
+            buffer.line("to = offset(p_out, batch * out_b + head * out_h + row * out_s)")
+            for j in range(self.width // tile.side):
+                for first in range(0, tile.sums, tile.group):
+                    feature = buffer.emit(
+                        f"{j * tile.side + tile.group * blocks * (first // tile.group)} + own_block * {tile.group}"
+                    )
+                    lanes = [f"splat(extract(acc{j}, {first + i}), 1)" for i in range(tile.group)]
+                    with buffer.block(f"if {feature} < width:"):
+                        value = finished(
+                            problem, buffer, f"mul({joined(lanes)}, splat(inverse, {tile.group}))", tile.group
+                        )
+                        buffer.line(f"store(to, {feature}, {value})")
