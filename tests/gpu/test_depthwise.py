@@ -10,7 +10,7 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import depthwise
-from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
@@ -163,3 +163,12 @@ def test_what_leads_to_tensor_cores_of_warpgroups_has_a_kernel_of_its_own(
     assert any("mul" in label for label in labels) == (architecture == "sm_90a"), labels
     inputs = inputs_of(program)
     assert_agrees(made.run(inputs), reference(program, inputs))
+
+
+@pytest.mark.parametrize("side", [3, 5])
+def test_kernels_compile_for_devices_of_both_vendors(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    program = convolution(F16, (1, 16, 7, 7), (side, side), **{**PLAIN, "padding": (side // 2,) * 2})
+    (kernel,) = (k for k in compiled(program, interpreter()).kernels() if "depthwise" in k.name)
+    for architecture in ("sm_75", "sm_90a", "gfx942", "gfx1201"):
+        assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[architecture])

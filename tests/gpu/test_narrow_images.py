@@ -74,7 +74,7 @@ def convolved(
         (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "tensor"),
         (F16, (1, 3, 9, 10), (3, 3), {"padding": (1, 1)}, "tensor"),
         (F32, (1, 3, 9, 10), (3, 3), {"padding": (1, 1), "dilation": (2, 2)}, "tensor"),
-        (F16, (1, 2, 40), (5,), {"stride": (2,), "padding": (2,), "dilation": (1,)}, "tensor"),
+        (F16, (1, 2, 40), (5,), {"stride": (2,), "padding": (2,), "dilation": (1,)}, "warpgroup"),
     ],
 )
 def test_values(
@@ -154,8 +154,8 @@ def test_what_is_made_of_a_problem() -> None:
     [
         ((2, 3, 18, 21), (7, 7), {"stride": (2, 2), "padding": (3, 3)}, "warpgroup"),
         ((1, 3, 17, 18), (6, 5), {"stride": (2, 2), "padding": (2, 1, 0, 2)}, "warpgroup"),
-        ((1, 2, 9, 11), (3, 3), {"stride": (1, 2), "padding": (1, 1)}, "tensor"),
-        ((1, 1, 12, 13), (4, 9), {"stride": (4, 4)}, "tensor"),
+        ((1, 2, 9, 11), (3, 3), {"stride": (1, 2), "padding": (1, 1)}, "warpgroup"),
+        ((1, 1, 12, 13), (4, 9), {"stride": (4, 4)}, "warpgroup"),
         ((1, 3, 20, 12), (3, 3), {"dilation": (2, 1)}, "tensor"),
     ],
 )

@@ -164,6 +164,14 @@ def test_every_tiling_is_planned_and_found_again_by_its_record(hopper: None, req
             assert candidate_of(request_, record) == candidate
 
 
+def test_memory_for_weights_has_room_for_whole_slices(hopper: None) -> None:
+    """Halves of float32 are kept for 32 positions of the sum at a time."""
+    with interpreted():
+        for constant, size in ((True, 8 * 64), (False, 8 * 40)):
+            bench = DeviceBench(engine(), placed(40, 8, 40, "float32", precision="high", constant=constant))
+            assert [p.lens for p in bench._parameters if p.name == "w0"] == [(size,)]
+
+
 def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -> None:
     form = BlockFormat(4, 32, False)
     problem = GemmProblem(1, 64, 128, types=types("float16"), blocks=form)

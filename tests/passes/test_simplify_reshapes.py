@@ -214,6 +214,24 @@ def test_rows_regrouped_around_a_dense_layer_stay_as_they_were() -> None:
     assert "reshape" not in names(after)
 
 
+def test_rows_of_one_image_around_a_dense_layer_stay_as_they_were() -> None:
+    g = Graph()
+    x = g.param("x", [1, 5, 8])
+    y = g.op("add", g.op("dot", reshape(g, x, 5, 8), g.random(8, 6)), g.spread(g.random(6), 5, 6))
+    y = g.op("gelu_erf", reshape(g, y, 1, 5, 6))
+    y = g.op("add", g.op("dot", reshape(g, y, 5, 6), g.random(6, 8)), g.spread(g.random(8), 5, 8))
+    after = check(g.ret(g.op("add", reshape(g, y, 1, 5, 8), x)), OptimizeModule())
+    assert names(after, views=False) == ["dot", "add", "gelu_erf", "dot", "add", "add"]
+    assert not {"reshape", "squeeze", "unsqueeze"} & set(names(after))
+
+
+def test_rows_do_not_become_matrices() -> None:
+    g = Graph()
+    y = g.op("dot", g.param("x", [10, 8]), g.random(8, 6))
+    after = check(g.ret(g.op("unsqueeze", y, axes=(1,))), OptimizeModule())
+    assert find(after, "dot").shape.lens == (10, 6)
+
+
 def test_a_dot_with_another_user_keeps_its_reshape() -> None:
     g = Graph()
     y = g.op("dot", g.param("x", [10, 8]), g.random(8, 6))

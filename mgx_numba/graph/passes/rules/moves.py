@@ -69,14 +69,16 @@ def _is_row_reshape(ins: Instruction) -> bool:
     return bool(old) and bool(new) and old[-1] == new[-1]
 
 
-@rule("reshape_dot", op("reshape", some("x")))
+@rule("reshape_dot", op("reshape unsqueeze", some("x")))
 def reshape_before_dot(m: Match, b: RewriteBuilder) -> object:
-    """``reshape(f(dot(x, w)), c) -> f(dot(reshape(x), spread(w)), c)`` where rows are only regrouped.
+    """``reshape(f(dot(x, w)), c) -> f(dot(reshape(x), spread(w)), c)`` where rows are only regrouped, or stay together.
 
     Bias, activation and what follows then see one tensor shape, and pairs of reshapes around a dot vanish.
     """
     if not _is_row_reshape(m.ins) or m.ins.shape.ndim <= m.x.shape.ndim:
         return None
+    if m.ins.name == "unsqueeze" and m.ins.shape.lens[-2:] != m.x.shape.lens:
+        return "rows would become matrices"
     chain: list[Instruction] = []
     value = m.x
     while value.op.pointwise and not value.module_args and len(value.users) == 1:
