@@ -42,8 +42,8 @@ _NORMAL_16 = 0.80025, 0.0347
 """The normal distribution's mass below x is (1 + tanh(x (a + b x^2))) / 2: fitted until the largest error of x times
 that was the least, 2.9e-4."""
 _FAR_16 = -60000.0
-"""A number of float16 that is in the place of smaller ones: -infinity times 0 were no number. With factors beyond 24,000
-it is in the place of halves of -5 times these, too, of which some mass is left."""
+"""A number of float16 that is in the place of smaller ones: -infinity times 0 were no number. With factors beyond
+24,000 it is in the place of halves of -5 times these, too, of which some mass is left."""
 
 
 def _expect_vectors(name: str, least: int, given: tuple[types.Type, ...]) -> int:
