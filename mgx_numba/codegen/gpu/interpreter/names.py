@@ -124,7 +124,7 @@ def _saturated(dtype: np.dtype, x: Any) -> Any:
 
 
 def _of_gelu(then: Callable[..., Any], x: np.ndarray, *others: np.ndarray) -> Any:
-    return then(_elementwise("gelu_erf")(np.where(x == -np.inf, np.float32(-20), x)), *others)
+    return then(np.where(np.isneginf(x), np.float32(0), _elementwise("gelu_erf")(x)), *others)
 
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
