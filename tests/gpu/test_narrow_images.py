@@ -186,3 +186,18 @@ def test_a_stem_of_integers_has_two_rows_of_whole_slices() -> None:
     assert filled is not None
     assert (filled.problem.in_channels, filled.problem.kernel, filled.problem.dilation) == (128, (2, 1), (2, 1))
     assert filled.lens == (32, 32, 114, 115) and filled.problem.out_lens == stem.out_lens
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_images_of_other_lengths_have_the_same_kernel(rank: int) -> None:
+    texts = set()
+    for length in (21, 40, 300):
+        program = Program()
+        m = program.main
+        x = m.add_parameter("x", Shape(F16, (2, 3, *(length + 2 * d for d in range(rank)))))
+        w = m.add_literal(np.ones((16, 3, *(5,) * rank), np.float16))
+        window = {"stride": (2,) * rank, "padding": (2,) * rank, "dilation": (1,) * rank}
+        m.add_return([m.add_instruction("convolution", [x, w], **window)])
+        made = compiled(program, interpreter(), fast_math=True)
+        texts |= {kernel.text for kernel in made.kernels() if kernel.name == "filled_channels_kernel"}
+    assert len(texts) == 1

@@ -15,7 +15,7 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.kernel import NAME
 from mgx_numba.codegen.gpu.lang import rounding
 from mgx_numba.codegen.gpu.lang.bytes import max_bytes
-from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.lang.arith import eq, where
 from mgx_numba.codegen.lang.target import with_features
@@ -178,6 +178,24 @@ def test_gelu_in_float16_is_as_exact_as_that(type: Type, on: Engine) -> None:
         inside = (lower.astype(np.float64) <= numbers[:-1]) & (numbers[:-1] <= upper.astype(np.float64))
         assert inside.all(), (step, x[:-1][~inside], got[:-1][~inside])
         assert np.isnan(numbers[-1]) if floats else numbers[-1] in (0, point)
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_89", "sm_90a", "gfx942", "gfx1201"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])
+def test_gelu_of_pairs_compiles(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    zero = "" if dtype.startswith("float") else ", const_float32(3, 4)"
+    text = f"""THREADS = 32
+SLOTS = 2
+
+
+def kernel(args):
+    x = load(pointer_float32(args, 0), thread_index(0) * 4, 4)
+    store(pointer_{dtype}(args, 1), thread_index(0) * 4, gelu_erf_product_{dtype}(x, const_float32(9.5, 4){zero}))
+"""
+    made = compile_object(KernelSource(NAME, "gelu", text), ARCHITECTURES[name])
+    whole = dtype in ("int8", "uint8")
+    assert (b"tanh.approx.f16x2" in made) == (name in ("sm_89", "sm_90a") or (name == "sm_80" and whole))
 
 
 FLOATS8 = (Type.fp8e4m3fn_type, Type.fp8e5m2_type, Type.fp8e4m3fnuz_type)

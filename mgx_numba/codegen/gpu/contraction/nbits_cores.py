@@ -40,7 +40,9 @@ AHEAD = 2
 """Chunks of a warp's turn, whose scales are asked for a turn before."""
 TURNS = 4
 """Turns whose codes are on their way: of 16 warps up to 128 KiB of a multiprocessor, some times its share of the
-bandwidth times the latency of memory."""
+bandwidth times the latency of memory. On an H200 weights of 11008 by 4096 in blocks of 32 and 128 came at 95 and 85%
+of a copy's rate, and 92 and 84 with one turn in registers; with copies behind the last tile, which are none any more,
+those of 4096 by 4096 at 84 and 76, and 86 and 76."""
 CHUNK_WORDS = COLUMNS * CHUNK * 4 // 32
 """Words of int32 of a chunk's codes."""
 

@@ -50,6 +50,8 @@ NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
 ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
 _ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
+LINE_BYTES = 128
+"""Bytes of a line of the caches: CUDA C++ programming guide, "Device memory accesses"."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -481,8 +483,18 @@ class WarpgroupText(ContractionText):
         ahead = self._parts_ahead()
         for part in parts[:ahead]:
             self._load_part(buffer, part)
+        self._ask_for_vectors(buffer)
         self._consume(buffer)
         self._finish_tile(buffer, parts, ahead, wide)
+
+    def _ask_for_vectors(self, buffer: CodeBuffer) -> None:
+        """Emit what brings the tile's part of vectors that have one element for each column near while sums are made:
+        after other launches they lie in memory, and a thread has registers for few of them."""
+        for k, operand in enumerate(self.request.epilogue.operands if self.splits == 1 else ()):
+            if operand.access == "per_n":
+                own = LINE_BYTES // ITEMSIZE[operand.dtype]
+                with buffer.block(f"if thread <= {self.tile.columns // own}:"):  # a first line that is half another's
+                    buffer.line(f"prefetch(r_e{k}, imin(first_column + thread * {own}, columns - 1))")
 
     def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
         """Emit the way out of sums, with what is read for so many parts ahead."""

@@ -150,13 +150,13 @@ TILES = (
     WarpgroupTile(64, 192, 7, 1, pingpong=2),
 )
 """Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. With
-three warpgroups a long epilogue waits less for itself: int8 3072 by 3072 by 768 with GELU and quantisation takes 18.4
-us, and with two of 192 columns 20.6; float16 without these takes as long. Pairs of blocks below one another pay with
-the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes 198 us, and without 215; pairs beside
-one another where convolutions gather rows of few tiles: 3 x 3 ones of 14 x 14 pixels of 256 channels, 32 images, take
-13.8 us, and without 15.1. Sets that take turns pay where much follows the sums: float16 3072 by 3072 by 768 with GELU
-takes 25.2 us, and without 26.1; with 128 or 256 columns, pairs of blocks, or two warpgroups in a set 27 to 32, and for
-768 or 2304 columns they all take longer."""
+three warpgroups a long epilogue waits less for itself: int8 3072 by 3072 by 768 with GELU and quantisation took 18.4
+us, and with two of 192 columns 20.6, when it was computed in float32; float16 without these takes as long. Pairs of
+blocks below one another pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes
+198 us, and without 215; pairs beside one another where convolutions gather rows of few tiles: 3 x 3 ones of 14 x 14
+pixels of 256 channels, 32 images, take 13.8 us, and without 15.1. Sets that take turns pay where much follows the
+sums: float16 3072 by 3072 by 768 with GELU takes 25.2 us, and without 26.1; with 128 or 256 columns, pairs of blocks,
+or two warpgroups in a set 27 to 32, and for 768 or 2304 columns they all take longer."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2

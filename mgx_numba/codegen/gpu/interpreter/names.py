@@ -119,7 +119,7 @@ def _saturated(dtype: np.dtype, x: Any) -> Any:
 
 
 def _of_gelu(then: Callable[..., Any], x: np.ndarray, *others: np.ndarray) -> Any:
-    return then(_elementwise("gelu_erf")(np.where(x == -np.inf, np.float32(-20), x)), *others)
+    return then(np.where(np.isneginf(x), np.float32(0), _elementwise("gelu_erf")(x)), *others)
 
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
@@ -244,6 +244,7 @@ def memory_names() -> dict[str, Any]:
         "load_scalar": lambda p, i: p.read(i, 1)[0],
         "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
         "grid_wait": lambda: None,  # one launch comes after the other
+        "prefetch": lambda p, i: None,
         "note_fault": _note_fault,
         "words_of": lambda p: Place(p.allocation, p.start, np.dtype(np.int32), p.who),
         "floats_of": lambda p: Place(p.allocation, p.start, np.dtype(np.float32), p.who),
