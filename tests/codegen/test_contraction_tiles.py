@@ -157,6 +157,8 @@ CONVOLUTIONS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((2, 5, 7, (9, 11), (3, 3)), {"pads_begin": (1, 0), "pads_end": (0, 2), "stride": (2, 2)}),
     ((1, 3, 40, (23, 23), (7, 7)), {"pads_begin": (3, 3), "pads_end": (3, 3), "stride": (2, 2)}),
     ((2, 32, 33, (8, 9), (1, 1)), {"stride": (2, 2)}),
+    ((2, 12, 33, (7, 9), (1, 3)), {"stride": (3, 2)}),
+    ((1, 64, 20, (9, 7), (1, 1)), {"stride": (2, 3), "pads_begin": (1, 0), "pads_end": (0, 1)}),
     ((1, 20, 24, (10, 6), (3, 2)), {"pads_begin": (2, 0), "pads_end": (1, 1), "dilation": (2, 1)}),
     ((1, 16, 24, (30,), (5,)), {"stride": (3,)}),
     ((2, 64, 96, (6, 5), (3, 3)), {"pads_begin": (1, 1), "pads_end": (1, 1), "groups": 2, "stride": (1, 2)}),
@@ -192,7 +194,7 @@ def convolution(
 @pytest.mark.parametrize("types", ALL, ids=str)
 def test_convolutions(types: ElementTypes) -> None:
     rng = np.random.default_rng(1)
-    for lens, options in CONVOLUTIONS[: None if types in (PARTS, UNSIGNED) else 4]:
+    for lens, options in CONVOLUTIONS[: None if types in (PARTS, UNSIGNED) else 5]:
         problem = ConvProblem(*lens, types=types, fast_math=True, **options)
         x = values(rng, types, (problem.batch, *problem.in_lens, problem.in_channels))
         convolution(types, problem, x, values(rng, types, problem.weight_lens, True))
