@@ -34,6 +34,7 @@ from .contracting import (
     needs_page_protection,
     run_plan,
 )
+from .launching import run_launch
 from .test_contraction_prologue import scale_add
 
 PARTS, BFLOAT16 = element_types("float32"), element_types("float32 bfloat16 float32 float32")
@@ -106,6 +107,24 @@ def test_products_of_any_size(types: ElementTypes) -> None:
         product(types, *size)
     product(types, 20, 30, 40, (3,))
     product(types, 70, 70, 260, blocking=Blocking(40, 2, 1, 32))
+
+
+def test_calls_that_have_no_rows_or_nothing_to_finish() -> None:
+    """Four blocks of rows, of which the last is empty, each in a call of its own, over one step of the sum and two."""
+    rng = np.random.default_rng(4)
+    a, b = values(rng, NARROW, (70, 60)), values(rng, NARROW, (60, 40), True)
+    problem = GemmProblem(70, 40, 60, types=NARROW, fast_math=True)
+    operands = full_epilogue_arrays(rng, (70,), 40, "float32")
+    wanted = apply_full_epilogue(seen(NARROW, a) @ b.astype(np.float64), operands)
+    for depth in (32, 16):
+        out = np.full((70, 40), 77, np.float32)
+        plan = GEMM.plan(problem, full_epilogue("float32"), threads=2, blocking=Blocking(32, 2, 1, depth, 2))
+        arrays = {"x": a, "w": GEMM.pack_weights(problem, b), "out": out, **operands}
+        if plan.scratch:
+            arrays["scratch"] = np.zeros(plan.scratch, np.uint8)
+        for launch in plan.launches:
+            run_launch(launch, arrays, None)
+        agree(out, wanted, NARROW)
 
 
 @pytest.mark.parametrize("types", [PARTS, UNSIGNED], ids=str)
