@@ -30,6 +30,7 @@ Records (`records`), each told of where it is declared
     block, plain    argument block of a register tile (`TILE_BLOCK`, `STRASSEN_BLOCK`), or of a line (`LINE_BLOCK`)
     <product>_block the same of one product of attention: ``score_block``, ``value_block``
     call, places    what a kernel is called with by another kernel; a tile of a Winograd input is a ``place``
+    panel           what is waiting to be finished while a tile multiplies (`panel_block`)
     queue, entry    sums that Strassen's tiles make on the side; the first word of one of them
     fault           the call's fault record
 """

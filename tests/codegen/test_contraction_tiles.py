@@ -34,6 +34,7 @@ from .contracting import (
     needs_page_protection,
     run_plan,
 )
+from .launching import run_launch
 from .test_contraction_prologue import scale_add
 
 PARTS, BFLOAT16 = element_types("float32"), element_types("float32 bfloat16 float32 float32")
@@ -108,6 +109,24 @@ def test_products_of_any_size(types: ElementTypes) -> None:
     product(types, 70, 70, 260, blocking=Blocking(40, 2, 1, 32))
 
 
+def test_calls_that_have_no_rows_or_nothing_to_finish() -> None:
+    """Four blocks of rows, of which the last is empty, each in a call of its own, over one step of the sum and two."""
+    rng = np.random.default_rng(4)
+    a, b = values(rng, NARROW, (70, 60)), values(rng, NARROW, (60, 40), True)
+    problem = GemmProblem(70, 40, 60, types=NARROW, fast_math=True)
+    operands = full_epilogue_arrays(rng, (70,), 40, "float32")
+    wanted = apply_full_epilogue(seen(NARROW, a) @ b.astype(np.float64), operands)
+    for depth in (32, 16):
+        out = np.full((70, 40), 77, np.float32)
+        plan = GEMM.plan(problem, full_epilogue("float32"), threads=2, blocking=Blocking(32, 2, 1, depth, 2))
+        arrays = {"x": a, "w": GEMM.pack_weights(problem, b), "out": out, **operands}
+        if plan.scratch:
+            arrays["scratch"] = np.zeros(plan.scratch, np.uint8)
+        for launch in plan.launches:
+            run_launch(launch, arrays, None)
+        agree(out, wanted, NARROW)
+
+
 @pytest.mark.parametrize("types", [PARTS, UNSIGNED], ids=str)
 def test_strided_and_repeated_rows(types: ElementTypes) -> None:
     rng = np.random.default_rng(3)
@@ -157,6 +176,8 @@ CONVOLUTIONS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((2, 5, 7, (9, 11), (3, 3)), {"pads_begin": (1, 0), "pads_end": (0, 2), "stride": (2, 2)}),
     ((1, 3, 40, (23, 23), (7, 7)), {"pads_begin": (3, 3), "pads_end": (3, 3), "stride": (2, 2)}),
     ((2, 32, 33, (8, 9), (1, 1)), {"stride": (2, 2)}),
+    ((2, 12, 33, (7, 9), (1, 3)), {"stride": (3, 2)}),
+    ((1, 64, 20, (9, 7), (1, 1)), {"stride": (2, 3), "pads_begin": (1, 0), "pads_end": (0, 1)}),
     ((1, 20, 24, (10, 6), (3, 2)), {"pads_begin": (2, 0), "pads_end": (1, 1), "dilation": (2, 1)}),
     ((1, 16, 24, (30,), (5,)), {"stride": (3,)}),
     ((2, 64, 96, (6, 5), (3, 3)), {"pads_begin": (1, 1), "pads_end": (1, 1), "groups": 2, "stride": (1, 2)}),
@@ -192,7 +213,7 @@ def convolution(
 @pytest.mark.parametrize("types", ALL, ids=str)
 def test_convolutions(types: ElementTypes) -> None:
     rng = np.random.default_rng(1)
-    for lens, options in CONVOLUTIONS[: None if types in (PARTS, UNSIGNED) else 4]:
+    for lens, options in CONVOLUTIONS[: None if types in (PARTS, UNSIGNED) else 5]:
         problem = ConvProblem(*lens, types=types, fast_math=True, **options)
         x = values(rng, types, (problem.batch, *problem.in_lens, problem.in_channels))
         convolution(types, problem, x, values(rng, types, problem.weight_lens, True))

@@ -75,6 +75,21 @@ def test_parts_of_a_concatenation_are_rounded_where_they_are_made() -> None:
     assert find(after, "concat").shape.type is NARROW
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_products_that_are_added_one_is_rounded(turned: bool) -> None:
+    """The one that is stored before the kernel of the other reads it."""
+    g = Graph()
+    x = g.op("relu", g.param("x", [1, 4, 6, 6]))
+    both = [convolution(g, x, 8), convolution(g, g.op("tanh", x), 8)]
+    total = g.op("add", *(reversed(both) if turned else both))
+    program = g.ret(g.op("relu", g.op("add", total, g.op("sigmoid", total))))
+    after = check(program, StoreBfloat16(), options=taking(), **LOOSE)
+    assert rounded(after) == ["convolution", "relu", "tanh"]
+    fused = check(after, FuseContraction(), options=taking(), **LOOSE)
+    stored, last = (i for i in fused.main if i.name == "fused_contraction")
+    assert stored.shape.type is NARROW and stored in last.inputs and last.shape.type is WIDE
+
+
 @pytest.mark.parametrize("why", ["given", "part is given", "read otherwise", "result", "no kernel", "exact"])
 def test_what_stays_in_float32(why: str) -> None:
     g = Graph()

@@ -30,7 +30,8 @@ ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
 
 
 class StoreBfloat16(Pass):
-    """``f(x)`` -> ``f(convert[float](convert[bf16](x)))`` for an ``x`` that a product with weights in bfloat16 reads.
+    """``f(x)`` -> ``f(convert[float](convert[bf16](x)))`` for an ``x`` that a product with weights in bfloat16 reads,
+    or that is one and is added to another.
 
     Only with ``fast_math``, since ``f`` sees fewer bits, and only where all that reads ``x`` can take it so and what
     makes it can store it. Maxima and concatenations on the way are made of the rounded values.
@@ -44,7 +45,7 @@ class StoreBfloat16(Pass):
             return
         order = order_of(module)
         products = {ins for ins in order if ins.module is module and self._multiplies(ins, order, can)}
-        wanted = {ins.inputs[0] for ins in products}
+        wanted = {ins.inputs[0] for ins in products} | _added(products, order)
         chosen = self._rounded(wanted, products, module)
         for value in sorted(chosen, key=order.__getitem__):
             _round(module, value, order)
@@ -81,6 +82,18 @@ class StoreBfloat16(Pass):
                 if reason and value in wanted:
                     self.log.refuse(self.name, value, reason)
             found.difference_update(refused)
+
+
+def _added(products: Collection[Instruction], order: Mapping[Instruction, int]) -> set[Instruction]:
+    """Of two products that nothing but one sum reads the later one: the kernel of the other adds it (`FuseContraction`
+    goes by their order)."""
+    found = set()
+    for ins in products:
+        if [user.name for user in ins.users] == ["add"]:
+            first = min((i for user in ins.users for i in user.inputs), key=lambda i: order.get(i, -1))
+            if first is not ins and first in products and len(first.users) == 1:
+                found.add(ins)
+    return found
 
 
 def _refused(

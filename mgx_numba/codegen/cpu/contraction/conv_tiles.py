@@ -82,7 +82,7 @@ class ConvTiles(Solver[ConvProblem]):
         groups, panels, _, columns = lens = _panel_lens(grid)
         rows = problem.batch * -(-grid.rows // tile.step) * tile.step
         k = grid.taps * tile.depth(grid.terms) * tile.packing.k_interleave
-        moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
+        moved = problem.batch * grid.volume.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
         formed = 0.0
         if not grid.in_place:

@@ -52,7 +52,7 @@ def fill_grid(grid: PixelGrid) -> Launch:
         "image = idiv(outer, phases)",
         "y = (task - outer * lines) * phases + outer - image * phases - pad_h",
         "has_pixels = y >= 0 and y < in_h",
-        *_zeros(grid, kind != "pixels"),
+        *_zeros(grid, kind != "pixels" or grid.pixel_elements == p.in_channels),
         *(split_row(whole(split_vector), whole(halve_vector)) if split else whole(_converted(grid))),
     ]
     name = f"{'split' if split else f'{given}_as_{grid.form}'}_{kind}_kernel"

@@ -115,8 +115,11 @@ class MacroKernel:
     def _printed(self) -> KernelSource:
         lines = [*self.arguments.bind(), *self._locals(), *self.setup]
         if self.tile.step > 1:
-            last = self.arguments.call("finisher", self.panel.name, self.block.get("done"), self.block.get("waiting"))
-            lines += self.tile.in_state([*self._finishing(), *for_tasks(self._task()), last])
+            done, waiting = (self.block.get(name) for name in ("done", "waiting"))
+            last = self.arguments.call("finisher", self.panel.name, done, waiting)
+            lines += self.tile.in_state(
+                [*self._finishing(), *for_tasks(self._task()), f"if {done} < {waiting}:", *indent([last])]
+            )
         else:
             lines += [*self.rows.invariant(), *self.tile.in_state(for_tasks(self._task()))]
         return cpu_kernel(kernel_name(self.solver, self.epilogue), kernel_text(lines))
@@ -215,19 +218,18 @@ class MacroKernel:
 
         Blocks of rows of a tile that reads whole matrices ask for as many of its lines each.
         """
-        taps = "taps_now * " if self.several_taps else ""
+        terms = self._terms()
         far = [
             "if finish:",
             "    far = w0 + (p0 if more else p0 + p_block) * w_panel",
             "else:",
-            f"    far = w0 + p0 * w_panel + ({start} + {taps}depth_now) * w_step",
+            f"    far = w0 + p0 * w_panel + ({start} + {terms}) * w_step",
         ]
         if self.tile.step > 1:
             rows, lines = self.tile.rows, self.tile.step_bytes // CACHE_LINE
-            taps = taps and f" * {taps[:-3]}"
             return [
                 *far,
-                self.block.put("pace", f"idiv({rows * self.tile.step}, depth_now{taps}) + 1"),
+                self.block.put("pace", f"idiv({rows * self.tile.step}, {terms}) + 1"),
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
                 f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
@@ -243,6 +245,10 @@ class MacroKernel:
             *far,
             self.block.put("far", "offset(w, far)"),
         ]
+
+    def _terms(self) -> str:
+        """Expression: words of a row in this step."""
+        return "depth_now * taps_now" if self.several_taps else "depth_now"
 
     def _tile_rows(self) -> list[str]:
         if self.tile.step > 1:
@@ -307,7 +313,7 @@ class MacroKernel:
             *run_tile(self.tile, self.arguments, block),
             *(again if self.instead else []),
             "far_left -= far_lines",
-            f"far += far_lines * {'depth_now * taps_now' if self.several_taps else 'depth_now'}",
+            f"far += far_lines * {self._terms()}",
             "row += left",
         ]  # fmt: skip
 

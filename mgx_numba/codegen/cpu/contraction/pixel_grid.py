@@ -12,7 +12,7 @@ An input that is not padded may lie so by itself; nothing is then computed behin
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -32,6 +32,17 @@ def grid_refusal(problem: ConvProblem) -> str | None:
     return "the input is cropped" if min(*p.pads_begin, *p.pads_end) < 0 else None
 
 
+def _sampled(p: ConvProblem) -> ConvProblem:
+    """The same problem without strides along dimensions in which there is one tap and no padding."""
+    steps = [s if (k, *pads) == (1, 0, 0) else 1 for s, k, *pads in zip(p.stride, p.kernel, p.pads_begin, p.pads_end)]
+    return replace(
+        p,
+        in_lens=tuple(o if step > 1 else n for n, o, step in zip(p.in_lens, p.out_lens, steps)),
+        stride=tuple(s // step for s, step in zip(p.stride, steps)),
+        x_strides=(p.x_strides[0], *(s * step for s, step in zip(p.x_strides[1:], steps))),
+    )
+
+
 @dataclass(frozen=True)
 class PixelGrid:
     """The grid of a problem for a tile; lengths and strides are in words of the tile unless said otherwise.
@@ -44,8 +55,8 @@ class PixelGrid:
 
     @functools.cached_property
     def volume(self) -> ConvProblem:
-        """The problem in three dimensions."""
-        return self.problem.volume()
+        """The problem in three dimensions, over the pixels that are read alone where they lie evenly."""
+        return _sampled(self.problem.volume())
 
     @property
     def form(self) -> str:
