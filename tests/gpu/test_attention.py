@@ -124,6 +124,26 @@ def test_float32_as_one_product_in_tf32(queries: int, on: Engine) -> None:
     attention(F32, (1, 2, 2, queries, 130, 16, 24), on, precision="medium")
 
 
+@pytest.mark.parametrize("key", [5, 100])
+@pytest.mark.parametrize("type", [F32, BF16])
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a", "gfx942"])
+def test_scores_far_from_zero(name: str, type: Type, key: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose products with the scale are rounded by more than exponents have room for."""
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program, rng = Program(), np.random.default_rng(key)
+    inputs = {x: rng.standard_normal((1, 2, 130, 16)).astype(type.numpy) for x in "qkv"}
+    inputs["k"][0, 0, key, 1] = -1e37
+    inputs["k"][0, 1, [3, key], 2] = [1e36, 3e36]
+    operands = [program.main.add_parameter(x, Shape(type, value.shape)) for x, value in inputs.items()]
+    program.main.add_return([program.main.add_instruction("attention", operands, scale=0.3)])
+    (got,) = compiled(program, interpreter(), fast_math=True).run(inputs)
+    q, k, v = (inputs[x].astype(np.float64) for x in "qkv")
+    scores = 0.3 * np.einsum("bhid,bhjd->bhij", q, k)
+    weights = np.exp(scores - scores.max(axis=3, keepdims=True))
+    wanted = np.einsum("bhij,bhjd->bhid", weights / weights.sum(axis=3, keepdims=True), v)
+    assert np.abs(got.astype(np.float64) - wanted).max() <= ALLOWED[type] * np.abs(wanted).max()
+
+
 def test_keys_of_many_features_are_fewer_at_once(on: Engine) -> None:
     made = attention(F32, (1, 1, 1, 3, 20, 132, 256), on)
     assert made.executable is not None

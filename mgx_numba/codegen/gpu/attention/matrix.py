@@ -18,7 +18,7 @@ from ..architecture import WARP, Architecture
 from ..contraction.matrix import joined
 from ..driver.device import known_architecture
 from ..matrix_tiles import MatrixTile, matrix_tiles
-from .text import AttentionText, finished, masked
+from .text import AttentionText, exact_bases, finished, masked
 
 __all__ = ["MatrixAttentionText", "attention_tile"]
 
@@ -247,7 +247,7 @@ class MatrixAttentionText(AttentionText):
         """Emit what makes weights of scores, in units of log2(e), and in ``kept`` what earlier sums are multiplied
         with."""
         problem = self.problem
-        scaled = problem.mask is None and problem.scale > 0  # of what is largest, which is the same then
+        scaled = self.scaled
         for n, (j, e) in enumerate(self._pieces()):
             four = ", ".join(f"splat(extract(sums{j}, {e + i}), 1)" for i in range(PIECE))
             buffer.line(f"score{n} = join4({four})")
@@ -275,7 +275,10 @@ class MatrixAttentionText(AttentionText):
         buffer.line("high = reduce_max(peak)")
         self._join(buffer, "high", "max")
         for line in (
-            f"high = max({'mul(high, scale)' if scaled else 'high'}, top)",
+            *(["unscaled = splat(high, 4)"] if self.exact else []),
+            *(["high = mul(high, scale)"] if scaled else []),
+            *(["largest = splat(high, 4)"] if self.exact else []),
+            "high = max(high, top)",
             "base = where(high == -INF, const_float32(0, 0), high)",
             "kept = exp2_quick(sub(top, base))",
             "top = high",
@@ -284,6 +287,8 @@ class MatrixAttentionText(AttentionText):
             "total = const_float32(0, 4)",
         ):
             buffer.line(line)
+        if self.exact:
+            exact_bases(buffer)
         for n in range(count):
             relative = f"fma(score{n}, scales, neg(bases))" if scaled else f"sub(score{n}, bases)"
             buffer.line(f"score{n} = exp2_quick({relative})")

@@ -14,12 +14,17 @@ from ...printer import CodeBuffer, VectorValue
 from ...problems.attention import AttentionProblem, MaskLayout
 from ..printer import ThreadPrinter
 
-__all__ = ["LOG2_E", "AttentionText", "declare_result", "finished", "masked"]
+__all__ = ["LOG2_E", "AttentionText", "declare_result", "exact_bases", "finished", "masked"]
 
 LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
 """Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
 then have a maximum."""
+FAR = 2.0**30
+"""Units of log2(e) beyond which scores have no fractions left: any two are 64 apart, if not equal. From 2^32 on the
+rounding of a product alone is beyond any exponent."""
+EXPONENT = 0x7F800000
+"""The bits of a float32 that are the power of two below it."""
 
 
 def declare_result(problem: AttentionProblem, arguments: Arguments) -> None:
@@ -57,6 +62,24 @@ def masked(mask: MaskLayout, buffer: CodeBuffer, score: str, found: str) -> str:
     return f"fma({added}, const_float32({LOG2_E!r}, 4), {score})"
 
 
+def exact_bases(buffer: CodeBuffer) -> None:
+    """Emit other ``bases`` and ``scales`` for rows whose largest score is `FAR` from zero.
+
+    A score times ``scale`` less its base is rounded once, a base is a rounded product: what the rounding took would be
+    an exponent there. With a power of two as the scale both products are exact, and what is not the largest score still
+    has no weight. ``unscaled`` are the largest scores of a tile, ``largest`` these times ``scale``: where another
+    tile's is larger, this tile's have no weight either.
+    """
+    for line in (
+        f"far = gt(abs(bases), const_float32({FAR}, 4))",
+        f"short = bits_float32(bitwise_and(bits_int32(scales), const_int32({EXPONENT}, 4)))",
+        "near = where(eq(largest, bases), mul(unscaled, short), const_float32(INF, 4))",
+        "bases = where(far, near, bases)",
+        "scales = where(far, short, scales)",
+    ):
+        buffer.line(line)
+
+
 class AttentionText:
     """The text of one problem.
 
@@ -83,6 +106,16 @@ class AttentionText:
         self.problem = problem
         self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
         self.arguments = Arguments()
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the largest score is the same before it is scaled: then a score is scaled as its base is taken."""
+        return self.problem.mask is None and self.problem.scale > 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether that needs `exact_bases`: numbers of float16 have products beyond `FAR` only from 5,000 on."""
+        return self.scaled and self.problem.dtype != "float16"
 
     def _declare(self, part: int) -> None:
         """Declare what all kernels are launched with besides queries, keys and values."""
@@ -139,7 +172,7 @@ class AttentionText:
     def _weights(self, buffer: CodeBuffer) -> None:
         """Emit what makes weights of scores, in units of log2(e), and in ``kept0`` and ``kept1`` what earlier sums are
         multiplied with."""
-        scaled = self.problem.mask is None and self.problem.scale > 0  # of what is largest, which is the same then
+        scaled = self.scaled
         if not scaled:
             for j in range(self.keys // 8):
                 buffer.line(f"score{j} = mul(score{j}, scale)")
@@ -159,7 +192,13 @@ class AttentionText:
             buffer.line(f"high = max(extract(peak, {2 * r}), extract(peak, {2 * r + 1}))")
             for mask in (1, 2):
                 buffer.line(f"high = max(high, shuffle_xor(high, {mask}))")
-            buffer.line(f"high = max({'mul(high, scale)' if scaled else 'high'}, top{r})")
+            if self.exact:
+                buffer.line(f"unscaled{r} = high")
+            if scaled:
+                buffer.line("high = mul(high, scale)")
+            if self.exact:
+                buffer.line(f"largest{r} = high")
+            buffer.line(f"high = max(high, top{r})")
             buffer.line(f"base{r} = where(high == -INF, const_float32(0, 0), high)")
             buffer.line(f"kept{r} = exp2_quick(sub(top{r}, base{r}))")
             buffer.line(f"top{r} = high")
@@ -167,6 +206,13 @@ class AttentionText:
         buffer.line("total = const_float32(0, 4)")
         if scaled:
             buffer.line("scales = splat(scale, 4)")
+        if self.exact:
+            with buffer.block(f"if max(abs(base0), abs(base1)) > {FAR}:"):
+                for name in ("unscaled", "largest"):
+                    rows = ", ".join(f"splat({name}{r}, 1)" for r in (0, 0, 1, 1))
+                    buffer.line(f"{name} = join4({rows})")
+                exact_bases(buffer)
+        if scaled:
             buffer.line("bases = neg(bases)")
         for j in range(self.keys // 8):
             relative = f"fma(score{j}, scales, bases)" if scaled else f"sub(score{j}, bases)"

@@ -61,7 +61,12 @@ _multiplied, _added = evaluator("mul"), evaluator("add")
 
 
 def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    return _added(_multiplied(a, b), c)
+    """Rounded once, but for float64."""
+    dtype = np.asarray(a).dtype
+    if dtype != np.float32:
+        return _added(_multiplied(a, b), c)
+    with np.errstate(all="ignore"):
+        return (a.astype(np.float64) * b + c).astype(dtype)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
