@@ -61,7 +61,7 @@ Matrix cores (AMD's; `codegen.gpu.matrix_tiles` says which lane holds what, and 
 Copies beside other work (sm_80 and above; `lang.pipelines`)
     copy_async(p, i, q, j, inside)       16 bytes from q[j] to p[i] of the block's memory, zeros if not ``inside``
     copy_commit() copy_wait(PENDING)     what was copied since is a group; wait for all but the last PENDING groups
-    prefetch(p, i)                       asks for the line of memory that has p[i], which comes to the second-level
+    prefetch_l2(p, i)                    asks for the line of memory that has p[i], which comes to the second-level
                                          cache; on every architecture, of NVIDIA's alone it does something
 
 The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)

@@ -494,7 +494,7 @@ class WarpgroupText(ContractionText):
             if operand.access == "per_n":
                 own = LINE_BYTES // ITEMSIZE[operand.dtype]
                 with buffer.block(f"if thread <= {self.tile.columns // own}:"):  # a first line that is half another's
-                    buffer.line(f"prefetch(r_e{k}, imin(first_column + thread * {own}, columns - 1))")
+                    buffer.line(f"prefetch_l2(r_e{k}, imin(first_column + thread * {own}, columns - 1))")
 
     def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
         """Emit the way out of sums, with what is read for so many parts ahead."""

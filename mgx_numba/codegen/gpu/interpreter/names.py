@@ -249,7 +249,7 @@ def memory_names() -> dict[str, Any]:
         "load_scalar": lambda p, i: p.read(i, 1)[0],
         "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
         "grid_wait": lambda: None,  # one launch comes after the other
-        "prefetch": lambda p, i: None,
+        "prefetch_l2": lambda p, i: None,
         "note_fault": _note_fault,
         "words_of": lambda p: Place(p.allocation, p.start, np.dtype(np.int32), p.who),
         "floats_of": lambda p: Place(p.allocation, p.start, np.dtype(np.float32), p.who),

@@ -18,7 +18,7 @@ from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype
 from .mbarriers import shared_address
 from .threads import inline, target
 
-__all__ = ["copy_async", "copy_commit", "copy_wait", "high2", "ldmatrix4", "ldmatrix4_turned", "low2", "prefetch"]
+__all__ = ["copy_async", "copy_commit", "copy_wait", "high2", "ldmatrix4", "ldmatrix4_turned", "low2", "prefetch_l2"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = Vec("int32", 4)
@@ -71,7 +71,7 @@ def _copy_wait(pending: types.Type) -> Any:
 
 
 def _prefetch(p: types.Type, i: types.Type) -> Any:
-    pointer_dtype("prefetch", p)
+    pointer_dtype("prefetch_l2", p)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
         if target().nvidia:
@@ -123,6 +123,6 @@ def _half(name: str, first: int) -> Any:
 copy_async = make_intrinsic("copy_async", _copy_async, 5)
 copy_commit = make_intrinsic("copy_commit", _copy_commit, 0)
 copy_wait = make_intrinsic("copy_wait", _copy_wait, 1, literal=True)
-prefetch = make_intrinsic("prefetch", _prefetch, 2)
+prefetch_l2 = make_intrinsic("prefetch_l2", _prefetch, 2)
 ldmatrix4, ldmatrix4_turned = _ldmatrix("ldmatrix4", False), _ldmatrix("ldmatrix4_turned", True)
 low2, high2 = _half("low2", 0), _half("high2", 2)
