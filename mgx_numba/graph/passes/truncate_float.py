@@ -69,7 +69,7 @@ class TruncateFloat(Pass):
         """
         if float_type not in STORAGE:
             raise OptionError(f"float_type is {float_type.name}, expected one of {', '.join(t.name for t in STORAGE)}")
-        self.selection = Selection(ins_names)
+        self.selection = Selection(ins_names, whole_layers=True)
         self.float_type = float_type
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
