@@ -193,6 +193,8 @@ def convolution(
     w: np.ndarray,
     solver: Any = CONV,
     pages: GuardedPages | None = None,
+    threads: int = 2,
+    blocking: Blocking | None = None,
 ) -> None:
     assert solver.refusal(problem) is None
     rows = (problem.batch, *problem.out_lens)
@@ -203,7 +205,8 @@ def convolution(
     if pages:
         x, packed, out = (pages.place(array) for array in (x, packed, out))
     floating = types.out == "float32"
-    plan = solver.plan(problem, *([full_epilogue("float32")] if floating else []), threads=2)
+    epilogue = [full_epilogue("float32")] if floating else []
+    plan = solver.plan(problem, *epilogue, threads=threads, blocking=blocking)
     run_plan(plan, {"x": x, "w": packed, "out": out, **e}, pages)
     with np.errstate(invalid="ignore"):
         sums = convolve(problem, seen(types, x), w)
@@ -228,6 +231,16 @@ def test_pixels_that_bfloat16_cannot_hold() -> None:
         w = values(rng, PARTS, problem.weight_lens, True)
         w[:, 0] *= np.float32(0.01)  # so that no sum overflows
         convolution(PARTS, problem, x, w)
+
+
+@pytest.mark.parametrize("blocking", [Blocking(256, 1, 2, 16), Blocking(256, 2, 2, 16)])
+def test_rows_wait_while_none_of_a_block_exist(blocking: Blocking) -> None:
+    """Of the 80 places of a line 64 are dropped, two blocks of rows; those of the first line are not multiplied."""
+    rng = np.random.default_rng(6)
+    problem = ConvProblem(1, 32, 40, (3, 80), (1, 2), dilation=(1, 64), types=PARTS, fast_math=True)
+    x, w = values(rng, PARTS, (1, 3, 80, 32)), values(rng, PARTS, problem.weight_lens, True)
+    x[0, 0, 5, 1] = np.inf
+    convolution(PARTS, problem, x, w, threads=1, blocking=blocking)
 
 
 def test_pixels_in_a_slice_of_channels() -> None:

@@ -230,3 +230,11 @@ def test_sixteen_bits_after_eight(kind: Any) -> None:
     kind(p)
     for target in ("ref", "cpu"):
         assert apart(p, exact, target, batches[0]) <= 4e-2
+
+
+def test_a_dot_is_no_layer_where_all_of_it_would_change() -> None:
+    whole, _ = network("lstm", 64)
+    left, taken = (mgx_numba.quantize_fp16(whole.clone(), [name]) for name in ("dot", "lstm"))
+    for p, type_ in ((left, "float_type"), (taken, "half_type")):
+        (layer,) = [line for line in str(p).splitlines() if "= lstm[" in line]
+        assert f"-> {type_}" in layer

@@ -93,3 +93,21 @@ def test_what_is_no_number_of_8_bits_stays() -> None:
     assert lifted(131) and lifted(0) and lifted(-128, Type.int8_type)
     assert not lifted(256) and not lifted(-1) and not lifted(2.5) and not lifted(131, Type.int8_type)
     assert not lifted(3, Type.int32_type) and not lifted(3, Type.fp8e4m3fn_type)
+
+
+def test_types_that_share_a_sum_have_an_operand_each() -> None:
+    program = Program()
+    m, body = program.main, program.create_module("main:pointwise0")
+    near = body.add_instruction("nearbyint", [body.add_parameter("x0", Shape(F32))])
+    total = body.add_instruction("add", [near, body.add_literal(np.float32(5))])
+    kinds = (Type.int8_type, Type.uint8_type)
+    body.add_return([body.add_instruction("convert", [total], target_type=kind) for kind in kinds])
+    pair = m.add_instruction("pointwise", [m.add_parameter("x", Shape(F32, (4, 3)))], [body])
+    m.add_return([m.add_instruction("get_tuple_elem", [pair], index=k) for k in range(2)])
+    x = np.random.default_rng(0).uniform(-300, 300, (4, 3)).astype(np.float32)
+    wanted = reference(program, {"x": x}).results
+    LiftZeroPoints().run(program, Options())
+    validate(program)
+    assert [p.shape.type for p in body.parameters()] == [F32, *kinds]
+    for got, one in zip(reference(program, {"x": x}).results, wanted, strict=True):
+        np.testing.assert_array_equal(got, one)

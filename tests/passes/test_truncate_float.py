@@ -167,6 +167,14 @@ def test_gates_are_rounded_to_float16_but_not_to_bfloat16(type: Type) -> None:
     assert worst(program, after) < (4e-3 if type is HALF else 2e-2)
 
 
+def test_what_is_spread_to_the_lengths_of_another_value() -> None:
+    g = Graph()
+    x, row = g.param("x", [4, 8]), g.op("tanh", g.param("r", [1, 8]))
+    program = g.ret(g.op("dot", g.op("mul", x, g.op("multibroadcast", row, x)), g.random(8, 3)))
+    after = truncated(program, type=BF16)
+    assert types(after)["tanh"] == {Type.float_type} and worst(program, after) < 2e-2
+
+
 def test_what_is_spread_for_more_than_pointwise_operations_is_rounded() -> None:
     g = Graph()
     x, row = g.param("x", [4, 8]), g.op("tanh", g.param("r", [1, 8]))

@@ -62,7 +62,7 @@ def _lift(module: Module, ins: Instruction, lifted: Sequence[Instruction]) -> No
         wide = body.insert_instruction(total, "convert", [parameter], target_type=point.shape.type)
         again = body.insert_instruction(total, total.op, [total.inputs[0], wide])
         again.debug_symbols = total.debug_symbols
-        body.replace_instruction(total, again)
+        body.set_inputs(end, {0: again})  # another end may have the same sum, in another type
         remove_dead(body, [total])
         seen = ins.inputs[0].shape if ins.name == "pointwise" else shape
         added.append(b.scalar(value, seen.with_type(type)))

@@ -17,19 +17,20 @@ ALL = "all"
 EXCEPT = "~"
 _WILD = frozenset("*?[")
 _PRODUCTS = frozenset({"rnn", "gru", "lstm", "recurrent", "recurrent_steps"})
-"""Operators whose products ``dot`` names, too; ``recurrent_steps`` has the name of its cell as well."""
+"""Operators whose products ``dot`` may name, too; ``recurrent_steps`` has the name of its cell as well."""
 
 
 class Selection:
     """Instructions chosen by names.
 
-    A name is ``all``, that of an operator (``dot`` stands for the products in recurrent layers, too), that of a source
-    node (a debug symbol), or a pattern of either in the shell's wildcards. One that begins with ``~`` leaves out what
-    the rest of it names; if all names do, the others are chosen.
+    A name is ``all``, that of an operator, that of a source node (a debug symbol), or a pattern of either in the
+    shell's wildcards. One that begins with ``~`` leaves out what the rest of it names; if all names do, the others are
+    chosen. ``dot`` stands for recurrent layers, too, unless all of a layer would change and not its products alone.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        """Raises `OptionError` if ``names`` is a string, is empty, or has something else than strings."""
+    def __init__(self, names: Iterable[str], whole_layers: bool = False) -> None:
+        """``whole_layers``: what is chosen changes as a whole. Raises `OptionError` if ``names`` is a string, is empty,
+        or has something else than strings."""
         if isinstance(names, str):
             raise OptionError(f"ins_names must be a sequence of names, got the string {names!r}")
         given = list(names)
@@ -37,6 +38,7 @@ class Selection:
             raise OptionError(f"ins_names must be operator or node names, got {given!r}")
         self._without = [name.removeprefix(EXCEPT) for name in given if name.startswith(EXCEPT)]
         self._with = [name for name in given if not name.startswith(EXCEPT)] or [ALL]
+        self._whole_layers = whole_layers
 
     @property
     def everything(self) -> bool:
@@ -50,11 +52,11 @@ class Selection:
     def __contains__(self, ins: Instruction) -> bool:
         return self._chosen(ins, self._with) and not self._chosen(ins, self._without)
 
-    @staticmethod
-    def _chosen(ins: Instruction, names: Iterable[str]) -> bool:
+    def _chosen(self, ins: Instruction, names: Iterable[str]) -> bool:
         known = [ins.name, *ins.debug_symbols]
         if ins.name in _PRODUCTS:
-            known += ["dot", *([ins.op.attributes()["cell"]] if ins.name.startswith("recurrent") else [])]
+            known += [] if self._whole_layers else ["dot"]
+            known += [ins.op.attributes()["cell"]] if ins.name.startswith("recurrent") else []
         return any(name == ALL or any(_fits(one, name) for one in known) for name in names)
 
     def check(self, program: Program) -> None:

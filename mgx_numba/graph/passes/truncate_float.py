@@ -69,7 +69,7 @@ class TruncateFloat(Pass):
         """
         if float_type not in STORAGE:
             raise OptionError(f"float_type is {float_type.name}, expected one of {', '.join(t.name for t in STORAGE)}")
-        self.selection = Selection(ins_names)
+        self.selection = Selection(ins_names, whole_layers=True)
         self.float_type = float_type
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
@@ -210,8 +210,9 @@ def _spreads(ins: Instruction) -> bool:
     """Whether the instruction repeats computed values, and pointwise operations alone take them so."""
     if ins.name not in ("broadcast", "multibroadcast") or ins.shape.type not in WIDE or ins.shape.is_dynamic:
         return False
-    (source,) = _through_views(ins.inputs)
-    if is_constant(source) or ins.shape.elements <= ins.inputs[0].shape.elements:
+    given = ins.inputs[0]  # another one gives lengths alone
+    (source,) = _through_views([given])
+    if is_constant(source) or given.shape.is_dynamic or ins.shape.elements <= given.shape.elements:
         return False
     return all(u.op.pointwise and u.name not in UNTOUCHED for u in ins.users)
 

@@ -1,7 +1,8 @@
 """What finishes the sums of tiles that read whole matrices: a kernel of its own, called with a few rows of a panel.
 
 The tile (`amx`) calls it between its products of the next panel, so that the vector units work on sums while the matrix
-unit makes others. Sums are therefore in memory twice the size of a register tile, never that of a row of panels.
+unit makes others. Sums are therefore in memory twice the size of a register tile, never that of a row of panels. Tiles
+are configured meanwhile: the kernel has vectors alone.
 """
 
 from __future__ import annotations

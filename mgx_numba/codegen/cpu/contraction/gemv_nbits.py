@@ -258,7 +258,8 @@ def _launch(
     body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" if form.zero_points else ""
-    name = f"gemv_{form.bits}bits{points}{'_int8' if left.each == 1 else ''}{'_ahead' if ahead else ''}"
+    octets = "_int8" if left.integers and left.each == 1 else ""
+    name = f"gemv_{form.bits}bits{points}{octets}{'_ahead' if ahead else ''}"
     kernel = cpu_kernel(kernel_name(name, epilogue), text)
     grain = max(1, min(TASK_BYTES * groups // size, groups // threads))
     moved = size + batched.m * (4 * left.padded + ITEMSIZE[problem.dtype] * problem.n)

@@ -160,7 +160,7 @@ def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
         return "no batch axis repeats in both operands"
     left = b.broadcast(m.x, (*small, *m.a.shape.lens[-2:]))
     right = b.broadcast(m.y, (*small, *m.b.shape.lens[-2:]))
-    return b.broadcast(b.op("dot", left, right), m.ins.shape.lens)
+    return b.broadcast(b.op(m.ins.op, left, right), m.ins.shape.lens)
 
 
 CONTRACTION_RULES = (

@@ -93,7 +93,7 @@ def reshape_before_dot(m: Match, b: RewriteBuilder) -> object:
     lens = m.ins.shape.lens
     spread: Callable[[Instruction], Instruction] = lambda i: _spread_rows(b, i, lens)  # noqa: E731
     weights = b.broadcast(w, (*lens[:-2], *w.shape.lens))
-    result = b.op("dot", b.reshape(a, (*lens[:-1], a.shape.lens[-1])), weights)
+    result = b.op(value.op, b.reshape(a, (*lens[:-1], a.shape.lens[-1])), weights)
     for step in reversed(chain):
         result = b.op(step.op, *(spread(i) if is_constant(i) else result for i in step.inputs))
     return result
