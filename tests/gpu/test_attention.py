@@ -144,6 +144,25 @@ def test_scores_far_from_zero(name: str, type: Type, key: int, monkeypatch: pyte
     assert np.abs(got.astype(np.float64) - wanted).max() <= ALLOWED[type] * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
+def test_a_row_of_no_numbers_beside_one_far_from_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread has both rows: what one of them is says nothing of the other one."""
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program, rng = Program(), np.random.default_rng(1)
+    inputs = {x: rng.standard_normal((1, 1, 16, 16)).astype(np.float32) for x in "qkv"}
+    inputs["k"][0, 0, 3, 1] = -1e37
+    m: Module = program.main
+    operands = [m.add_parameter(x, Shape(F32, value.shape)) for x, value in inputs.items()]
+    m.add_return([m.add_instruction("attention", operands, scale=0.3)])
+    made = compiled(program, interpreter(), fast_math=True)
+    (wanted,) = made.run(inputs)
+    inputs["q"][0, 0, [1, 10]] = np.nan
+    (got,) = made.run(inputs)
+    numbers = ~np.isin(np.arange(16), [1, 10])
+    assert np.isnan(got[0, 0, ~numbers]).all()
+    np.testing.assert_array_equal(got[0, 0, numbers], wanted[0, 0, numbers])
+
+
 def test_keys_of_many_features_are_fewer_at_once(on: Engine) -> None:
     made = attention(F32, (1, 1, 1, 3, 20, 132, 256), on)
     assert made.executable is not None

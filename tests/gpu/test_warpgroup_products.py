@@ -52,8 +52,9 @@ def on(request: pytest.FixtureRequest) -> Engine:
         (WarpgroupTile(64, 64, 2, 1, 1, 2), 2),
         (WarpgroupTile(64, 128, 2, 1, 2, 2), 4),
         (WarpgroupTile(64, 64, 3, 1, pingpong=2), 2),
+        (WarpgroupTile(64, 64, 3, 1, pingpong=3), 1),
     ],
-    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "three turns"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several

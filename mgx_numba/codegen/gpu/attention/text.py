@@ -207,7 +207,7 @@ class AttentionText:
         if scaled:
             buffer.line("scales = splat(scale, 4)")
         if self.exact:
-            with buffer.block(f"if max(abs(base0), abs(base1)) > {FAR}:"):
+            with buffer.block(f"if (abs(base0) > {FAR}) | (abs(base1) > {FAR}):"):  # one may be NaN
                 for name in ("unscaled", "largest"):
                     rows = ", ".join(f"splat({name}{r}, 1)" for r in (0, 0, 1, 1))
                     buffer.line(f"{name} = join4({rows})")

@@ -16,7 +16,7 @@ __all__ = ["matrices_of"]
 
 
 def matrices_of(problem: GemmProblem | ConvProblem, added: Sequence[int] = ()) -> Matrices:
-    """The matrices of a product, or of a convolution whose filter is one pixel and whose weights are as
+    """The matrices of a product, or of a convolution whose filter is one pixel and whose weights lie
     in the order `weights.COLUMNS`; ``added`` are the strides of what is added to it, as of the result.
 
     Raises:

@@ -44,7 +44,7 @@ class PingPong:
             f"turn = idiv(warp, {4 * self.tile.warpgroups})",
             f"warp = warp - turn * {4 * self.tile.warpgroups}",
             "tile = tile + turn * stride",
-            "order_phase = imod(turn + 1, 2)",  # what the first set waits for at first is over
+            "order_phase = 1 - imin(turn, 1)",  # what the first set waits for at first is over
         ):
             buffer.line(line)
         self._leave_out(buffer, "turn")
