@@ -122,7 +122,11 @@ def spoilt(case: str, inputs: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("case", ["keys", "queries and keys", "values", "nan", "zero times infinity", "large"])
-def test_infinities_and_nan_are_those_of_float32(case: str, on: Engine) -> None:
+@pytest.mark.parametrize("name", ["sm_90a", "sm_80"])
+def test_infinities_and_nan_are_those_of_float32(
+    name: str, case: str, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
     program, inputs = qkv((1, 2, 70, 16))
     spoilt(case, inputs)
     (got,) = compiled(program, on, fast_math=True).run(inputs)

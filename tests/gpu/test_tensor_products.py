@@ -46,6 +46,34 @@ def agree(program: Program, inputs: dict[str, np.ndarray], wanted: np.ndarray, t
     assert error <= ALLOWED[type], error
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_infinities_and_nan_are_those_of_float32(turned: bool, on: Engine) -> None:
+    """In three products in TF32, on either side; elsewhere nothing changes."""
+    rng, largest = np.random.default_rng(turned), np.finfo(np.float32).max
+    a, b = (rng.standard_normal(lens).astype(np.float32) for lens in ((20, 40), (40, 24)))
+    a[12], a[:, 9], b[7] = 0, 0.125, 0.5
+    a[3, 5], a[4, 0], a[12, 7], a[19, 1] = np.inf, np.nan, largest, -np.inf
+    b[5, 3], b[5, 4:7], b[7, :9] = 0, (3e3, -3e3, 1 + 2**-20), (0, 1, -1, 2**-20, 2, -4, 8, -0.5, -0.0)
+    b[2, 11], b[9, 12], b[1, 13] = np.inf, largest, np.nan
+    program, inputs = Program(), {"a": a, "b": np.ascontiguousarray(b.T) if turned else b}
+    m: Module = program.main
+    left, right = (m.add_parameter(n, Shape(F32, v.shape)) for n, v in inputs.items())
+    if turned:
+        right = m.add_instruction("transpose", [right], permutation=(1, 0))
+    m.add_return([m.add_instruction("dot", [left, right])])
+    made = compiled(program, on, fast_math=True)
+    assert made.executable is not None
+    assert any("tensor" in step.label for step in made.executable.plan.steps)
+    (got,) = made.run(inputs)
+    with np.errstate(all="ignore"):
+        exact = a.astype(np.float64) @ b
+        wanted, scale = exact.astype(np.float32), np.abs(a.astype(np.float64)) @ np.abs(b)
+        for found in (np.isnan, np.isposinf, np.isneginf):
+            assert np.array_equal(found(got), found(wanted))
+        finite = np.isfinite(wanted)
+        assert (np.abs(got - exact)[finite] <= 2e-6 * scale[finite]).all()
+
+
 @pytest.mark.parametrize("type", [F32, F16, BF16])
 @pytest.mark.parametrize(
     ("batch", "rows", "columns", "depth", "turned"),

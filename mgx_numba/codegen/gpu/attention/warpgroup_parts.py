@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ..architecture import ARCHITECTURES
-from ..contraction.tensor import MASK
+from ..contraction.tensor import MASK, ONE, SIGN
 from ..contraction.wgmma_tiles import multiprocessors
 from ..driver.device import known_architecture
 from .text import AttentionText
@@ -58,8 +58,8 @@ STEP_BYTES = 32
 """Bytes of a row that one instruction multiplies."""
 STEPS = 4
 """Of a row of 128 bytes."""
-SIGN, ONE, SHORT = -(1 << 31), 0x3F800000, -(1 << 16)
-"""Bits of a float32 number: its sign, those of 1, and those that bfloat16 has."""
+SHORT = -(1 << 16)
+"""Bits of a float32 number that bfloat16 has."""
 LARGEST = 255 * 2.0**120
 """The largest bfloat16."""
 PRODUCTS = (("low", "high"), ("high", "low"), ("high", "high"))

@@ -13,6 +13,8 @@ __all__ = ["TensorText", "split_words", "tensor_refusal"]
 
 MASK = -(1 << 13)
 """Bits of a float32 number that TF32 keeps, as an int32."""
+SIGN, ONE = -(1 << 31), 0x3F800000
+"""Bits of a float32 number: its sign, and those of 1."""
 
 
 def tensor_refusal(placed: PlacedRequest) -> str:
@@ -95,10 +97,14 @@ class TensorText(CoresText):
 
 def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:
     """Emit words of an operand; with ``split``, of float32, what TF32 keeps of each, and in ``<name>l`` what it
-    leaves."""
+    leaves. Of an infinity or a NaN it keeps 1 with its sign: what is left meets the high part of the other operand
+    alone, whose sign no lower part can turn."""
     if not split:
         buffer.line(f"{name} = {words}")
         return
     buffer.line(f"{name}w = {words}")
-    buffer.line(f"{name} = bitwise_and({name}w, const_int32({MASK}, {lanes}))")
+    mask, sign, one = (f"const_int32({bits}, {lanes})" for bits in (MASK, SIGN, ONE))
+    finite = f"lt(abs(bits_float32({name}w)), const_float32(INF, {lanes}))"
+    signed = f"bitwise_or(bitwise_and({name}w, {sign}), {one})"
+    buffer.line(f"{name} = where({finite}, bitwise_and({name}w, {mask}), {signed})")
     buffer.line(f"{name}l = bits_int32(sub(bits_float32({name}w), bits_float32({name})))")
