@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mgx_numba.runtime.plan import HostStep, Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
 __all__ = ["PEAKS", "SHOWN", "step_times", "table"]
@@ -31,10 +30,10 @@ def step_times(compiled: GpuProgram, inputs: Mapping[str, Any]) -> list[dict[str
         {
             "label": step.label,
             "seconds": seconds,
-            "flops": step.flops if isinstance(step, Step) else 0,
-            "bytes": step.bytes if isinstance(step, Step) else 0,
+            "flops": step.flops,
+            "bytes": step.bytes,
             "what": step.instruction,
-            "reason": step.reason if isinstance(step, HostStep) else "",
+            "reason": step.reason,
         }
         for step, seconds in zip(plan.steps, compiled.step_seconds(inputs), strict=True)
     ]

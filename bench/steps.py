@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mgx_numba.runtime.plan import Step
-
 __all__ = ["KINDS", "StepTime", "kind_of", "step_times"]
 
 KINDS: dict[str, str] = {
@@ -62,8 +60,8 @@ def step_times(model: str, program: Any, feeds: Mapping[str, np.ndarray], iterat
             kind=kind_of(step.label),
             instruction=step.instruction,
             seconds=float(seconds),
-            flops=step.flops if isinstance(step, Step) else 0,
-            bytes=step.bytes if isinstance(step, Step) else 0,
+            flops=step.flops,
+            bytes=step.bytes,
         )
         for step, seconds in zip(executable.plan.steps, medians, strict=True)
     ]

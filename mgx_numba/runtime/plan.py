@@ -105,6 +105,7 @@ class Step:
     bytes: int = 0
     outputs: tuple[TensorView, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
+    reason: ClassVar[str] = ""
 
     @property
     def unit(self) -> str:
@@ -133,6 +134,8 @@ class HostStep:
     instruction: str = ""
     plans: tuple[Plan, ...] = ()
     reason: str = ""
+    flops: ClassVar[int] = 0
+    bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""
 
 
@@ -205,6 +208,8 @@ class ControlStep:
     label: str = ""
     instruction: str = ""
     plans: tuple[Plan, ...] = ()
+    flops: ClassVar[int] = 0
+    bytes: ClassVar[int] = 0
     reason: ClassVar[str] = ""
     unit: ClassVar[str] = ""
 

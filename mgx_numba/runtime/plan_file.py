@@ -7,6 +7,7 @@ compute on which addresses, so a file is only to be read from where kernels are 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -76,7 +77,7 @@ def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
 
 
 def _step(step: Step, kernels: Mapping[KernelSource, int]) -> dict[str, Any]:
-    fields = {name: getattr(step, name) for name in Step.__dataclass_fields__}
+    fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(Step)}
     fields["kernel"] = kernels[step.kernel]
     fields["args"] = [_argument(arg, kernels) for arg in step.args]
     fields["geometry"] = _geometry(step.geometry)

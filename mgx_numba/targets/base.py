@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
-    from ..runtime.plan import Plan
+    from ..runtime.plan import Plan, PlannedStep, TensorView
 
 __all__ = [
     "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Repeatable",
-    "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "units_of",
+    "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -219,6 +219,19 @@ class Planned(Protocol):
 def stages_of(compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
     """`Planned.stages`; of a program that runs without a plan, the one that it is."""
     return compiled.stages(inputs) if isinstance(compiled, Planned) else [Stage(compiled.resolve(inputs), None)]
+
+
+def step_observer(observer: Observer) -> Callable[[int, PlannedStep, float, Callable[[TensorView], np.ndarray]], None]:
+    """What tells the observer of a step of a plan: takes its number, the step, its seconds, and what gives the array of
+    a tensor."""
+
+    def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+        def outputs() -> list[np.ndarray]:
+            return [view(v) for v in step.outputs]
+
+        observer(Observation(step.instruction, step.label, seconds, outputs, step.flops, step.bytes, step.reason))
+
+    return note
 
 
 def grouped(trees: list[Tree] | None, arrays: list[Any]) -> list[Any]:

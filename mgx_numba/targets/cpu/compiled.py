@@ -14,8 +14,8 @@ from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import Direct, KeptPlan, Stage, Tree, grouped
+from ...runtime.plan import HostStep, Plan, PlannedStep, TensorView
+from ..base import Direct, KeptPlan, Stage, Tree, grouped, step_observer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,22 +105,12 @@ class LoweredProgram:
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """As ``run``, one step at a time, telling the observer of each."""
-        from ..base import Observation
-
         target = self._for(inputs)
         if target is not self:
             return target.observe(inputs, observer)
         assert target.executable is not None
 
-        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
-
-            def outputs() -> list[np.ndarray]:
-                return [view(v) for v in step.outputs]
-
-            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
-
-        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
+        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(observer)))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """See `Planned.stages`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,18 +17,51 @@ from ...core.shape import Shape
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
-from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped
+from ...runtime.plan import HostStep, Plan
+from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 
 if TYPE_CHECKING:
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
 
-__all__ = ["DeviceProgram"]
+__all__ = ["DeviceCalls", "DeviceProgram"]
 
 
-class DeviceProgram:
+class DeviceCalls(ABC):
+    """How programs of a device are called, of one plan or of several: see `OnDevice`."""
+
+    _engine: Engine
+    _options: TargetOptions
+
+    @property
+    def device(self) -> int:
+        """See `OnDevice.device`."""
+        return self._engine.number
+
+    @property
+    def offload_copy(self) -> bool:
+        """See `OnDevice.offload_copy`."""
+        return self._options.offload_copy
+
+    def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
+        return self.run_staying(inputs, stream, not self.offload_copy)
+
+    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """See `OnDevice.run_there`."""
+        return self.run_staying(inputs, None, True)
+
+    @abstractmethod
+    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+        """As ``run``, but for whether results stay on the device."""
+
+    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+        """See `OnDevice.run_in`."""
+        return self.run(inputs, stream)
+
+
+class DeviceProgram(DeviceCalls):
     """See `Compiled`: a plan, how its results are grouped into tuples (None: they are not), and the engine that runs
     it."""
 
@@ -71,16 +105,6 @@ class DeviceProgram:
         """The program for these inputs' lengths."""
         return self
 
-    @property
-    def device(self) -> int:
-        """See `OnDevice.device`."""
-        return self._engine.number
-
-    @property
-    def offload_copy(self) -> bool:
-        """See `OnDevice.offload_copy`."""
-        return self._options.offload_copy
-
     def output_parameters(self) -> dict[str, Shape]:
         """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
         if self.offload_copy or self.executable is None or self._trees is not None:
@@ -98,16 +122,8 @@ class DeviceProgram:
         given = (inputs[p.name] for p in self.executable.plan.parameters)
         return [v if isinstance(v, DeviceArray) else np.ascontiguousarray(v) for v in given]
 
-    def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
-        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
-        return self.run_staying(inputs, stream, not self.offload_copy)
-
-    def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """See `OnDevice.run_there`."""
-        return self.run_staying(inputs, None, True)
-
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
-        """As ``run``, but for whether results stay on the device."""
+        """See `DeviceCalls.run_staying`."""
         target = self._for(inputs)
         executable = target.executable
         assert executable is not None
@@ -115,10 +131,6 @@ class DeviceProgram:
         if stays:
             outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
         return grouped(target._trees, executable.run(target._arrays(inputs), outputs, stream))
-
-    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
-        """See `OnDevice.run_in`."""
-        return self.run(inputs, stream)
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
@@ -133,15 +145,7 @@ class DeviceProgram:
         target = self._for(inputs)
         assert target.executable is not None
 
-        def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
-
-            def outputs() -> list[np.ndarray]:
-                return [view(v) for v in step.outputs]
-
-            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
-
-        return grouped(target._trees, target.executable.run_traced(target._arrays(inputs), note))
+        return grouped(target._trees, target.executable.run_traced(target._arrays(inputs), step_observer(observer)))
 
     def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
         """See `Repeatable.step_seconds`."""

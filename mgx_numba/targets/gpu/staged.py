@@ -18,6 +18,7 @@ from ..base import Tree, grouped
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..stages import ProgramStages, TwoStages, split
+from .compiled import DeviceCalls
 from .program import GpuProgram, Progress
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def compile_program(
     return GpuProgram(program, options, progress)
 
 
-class StagedGpuProgram(TwoStages):
+class StagedGpuProgram(DeviceCalls, TwoStages):
     """See `Compiled`, `OnDevice` and `Planned`. What the first stage hands to the second stays on the device."""
 
     def __init__(
@@ -60,19 +61,9 @@ class StagedGpuProgram(TwoStages):
         """``trees`` groups the results of ``whole``, which is shown."""
         self._engine = engine(options.device_id)
         head, tail = (GpuProgram(p, options, progress, self._engine) for p in (stages.head, stages.tail))
-        super().__init__(head, tail, stages.seam)
+        TwoStages.__init__(self, head, tail, stages.seam)
         self._trees, self._options = trees, options
         self.program = whole
-
-    @property
-    def device(self) -> int:
-        """See `OnDevice.device`."""
-        return self._engine.number
-
-    @property
-    def offload_copy(self) -> bool:
-        """See `OnDevice.offload_copy`."""
-        return self._options.offload_copy
 
     def output_parameters(self) -> dict[str, Shape]:
         """See `OnDevice.output_parameters`: lengths of results may depend on data."""
@@ -82,21 +73,10 @@ class StagedGpuProgram(TwoStages):
         """See `OnDevice.entry`: lengths have to be known before the second stage."""
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
-        """None, as `GpuProgram.direct`."""
+        """None, as `DeviceProgram.direct`."""
 
-    def run(self, inputs: Inputs, stream: int | None = None) -> list[Any]:
-        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
-        return self._run(inputs, stream, not self.offload_copy)
-
-    def run_there(self, inputs: Inputs) -> list[Any]:
-        """See `OnDevice.run_there`."""
-        return self._run(inputs, None, True)
-
-    def run_in(self, inputs: Inputs, stream: int) -> list[Any]:
-        """See `OnDevice.run_in`."""
-        return self.run(inputs, stream)
-
-    def _run(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+        """See `DeviceCalls.run_staying`."""
         results = self._seam.run(
             inputs,
             lambda given: self._head.run_staying(given, stream, True),

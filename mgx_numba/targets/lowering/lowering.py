@@ -39,6 +39,7 @@ from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
+from .host_values import flatten, leaves, rebuild
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .released_constants import ReleasedConstants
@@ -434,17 +435,17 @@ class Lowering:
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
-        layout = [_flatten(self.values[i], flat) for i in sources]
+        layout = [flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
         def function(arrays: list) -> list:
-            values = [_rebuild(tree, arrays) for tree in layout]
+            values = [rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
             with np.errstate(all="ignore"):
                 if bodies is None:
-                    return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
+                    return leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
                 runs = {module: body.within(outer) for module, body in bodies.items()}
-                return _leaves(
+                return leaves(
                     compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
                 )
 
@@ -585,19 +586,3 @@ def _returned(shape: Shape) -> Callable[[list], list]:
     if shape.is_dynamic or not shape.type.hosted:
         return list
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
-
-
-def _flatten(value: Any, into: list[View]) -> Any:
-    """Append the views of a value tree to a list; returns the tree of their positions."""
-    if isinstance(value, View):
-        into.append(value)
-        return len(into) - 1
-    return [_flatten(v, into) for v in value]
-
-
-def _rebuild(tree: Any, arrays: list) -> Any:
-    return arrays[tree] if isinstance(tree, int) else tuple(_rebuild(t, arrays) for t in tree)
-
-
-def _leaves(value: Any) -> list:
-    return [leaf for v in value for leaf in _leaves(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]

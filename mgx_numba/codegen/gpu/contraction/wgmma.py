@@ -11,7 +11,7 @@ parts of each sum, and a second launch adds these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
 from ...printer import CodeBuffer, VectorValue
@@ -31,6 +31,7 @@ from .text import ContractionText
 from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, wants_order, windows_of
 from .wgmma_pingpong import PingPong
 from .wgmma_sharing import Sharing
+from .wgmma_sums import Part, SumVector
 from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
@@ -44,7 +45,7 @@ from .wgmma_tiles import (
     weighed_tiles,
 )
 
-__all__ = ["Part", "WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_solution", "wgmma_tiles"]
+__all__ = ["WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_solution", "wgmma_tiles"]
 
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
@@ -532,7 +533,7 @@ class WarpgroupText(ContractionText):
             for half in (0, 1):
                 place, extras = self._place_of(buffer, near[half], inside, early)
                 stored = f"({rows[half]} < rows) & ({column} < columns)"
-                part.places.append(_Vector(half, k, near[half], inside, stored, place, extras))
+                part.places.append(SumVector(half, k, near[half], inside, stored, place, extras))
 
     def _load_late(self, buffer: CodeBuffer, part: Part) -> None:
         """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
@@ -571,40 +572,3 @@ class WarpgroupText(ContractionText):
             place, extras = self._extras(buffer, row, column, self.width, True, accesses)
             return buffer.emit(place), extras
         return buffer.emit(f"(first_part + {row}) * columns + {column}"), {}
-
-
-@dataclass(frozen=True)
-class _Vector:
-    """Sums that a thread finishes and stores together.
-
-    Attributes:
-        half: which of the thread's two rows they are of.
-        lane: of its neighbouring sums there, if a vector is one sum.
-        row, column: of the first one in the result; the last ones there are beyond those.
-        stored: whether they are part of the result.
-        place: where they go.
-        extras: what the epilogue reads there, by number of the operand.
-    """
-
-    half: int
-    lane: int
-    row: str
-    column: str
-    stored: str
-    place: str
-    extras: dict[int, VectorValue]
-
-
-@dataclass
-class Part:
-    """Sums that each thread finishes together, of both of its rows.
-
-    Attributes:
-        piece: their number among the pieces of a row, see `sums_row`.
-        first: the piece's first column in the tile.
-        places: their vectors, once what the epilogue reads there is emitted.
-    """
-
-    piece: int
-    first: int
-    places: list[_Vector] = field(default_factory=list)

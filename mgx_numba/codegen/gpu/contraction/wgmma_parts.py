@@ -23,7 +23,8 @@ from ...problems.gemm import GemmProblem
 from ..architecture import WARP
 from .placed import PlacedRequest
 from .right_columns import POSITIONS, OrderedColumns, ordered_columns, place_in_slice
-from .wgmma import Part, WarpgroupText, tile_question, warpgroup_launches
+from .wgmma import WarpgroupText, tile_question, warpgroup_launches
+from .wgmma_sums import Part
 from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
 
 __all__ = ["parts_solution", "parts_tiles"]

@@ -188,7 +188,7 @@ def _with_blocks(
 
 def _images_of(low: Lowering, problem: ConvProblem) -> FilledImages | None:
     """The images that a convolution should be computed from instead of its own; None if there are none for which
-    kernels take vectors, or if it is a few rows of a product."""
+    kernels take vectors, or if it is a few rows of a product already as its input lies."""
 
     def placed(problem: ConvProblem, first_channel: int = 0) -> PlacedRequest:
         request = Request(problem, Epilogue(), (), 1, False)
