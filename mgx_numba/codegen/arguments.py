@@ -7,8 +7,8 @@ one launch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ..dataclass import dataclass
 from ..errors import CompileError
 from .kernel import KernelSource
 from .launch import Callee, Mark, Operand, TensorLayout, TensorMap

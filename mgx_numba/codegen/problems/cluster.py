@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...graph.module import Module
 
 __all__ = ["CopyProblem", "PointwiseProblem", "ReductionProblem", "Tensor"]

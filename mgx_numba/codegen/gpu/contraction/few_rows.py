@@ -9,8 +9,8 @@ rows, and the lanes' sums are joined by shuffles, always in one order.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem

@@ -9,13 +9,14 @@ the product makes it, in every run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import ml_dtypes
 import numpy as np
 
 from ....core.pages import aligned_bytes
+from ....dataclass import dataclass
 from ....parallel import in_parts
 from ...arguments import Arguments
 from ...launch import Grid, Launch, Operand
