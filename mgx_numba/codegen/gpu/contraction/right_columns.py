@@ -9,6 +9,7 @@ the product makes it, in every run.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -44,9 +45,8 @@ PIECES = 8
 PIECE_POSITIONS = 1 << 17
 """Numbers that are made halves of at once: 512 KiB of float32, so that what lies between stays in a CPU's cache. Fewer
 take one thread as long, and 16 threads wait for the interpreter's lock between them."""
-PIECES_IN_ROOM = 4
-"""Pieces that one call makes in the same memory, which is new to it: 2 MiB of results, a millisecond. More of them
-leave threads without work at the end; no figures kept."""
+_rooms = threading.local()
+"""``numbers``: memory of a thread for what lies between, a megabyte: new memory for each piece takes as long again."""
 LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
 """The largest bfloat16."""
 LARGEST_REST = float(np.uint32(0x7B7F0000).view(np.float32))
@@ -85,33 +85,23 @@ def halves_in_pieces(
     pieces: list[Callable[[], None]] = []
     if halves.size:
         rows, made = columns.reshape(-1, depth), halves.reshape(-1, slices, 2, POSITIONS)
-        together = max(1, PIECE_POSITIONS // depth)
-        for start in range(0, len(rows), together * PIECES_IN_ROOM):
-            taken = slice(start, start + together * PIECES_IN_ROOM)
-            chosen = rows[taken] if order is None else order[taken]
-            pieces.append(partial(_write_halves, rows, chosen, made[taken], together))
+        together = max(1, PIECE_POSITIONS // (slices * POSITIONS))
+        for start in range(0, len(rows), together):
+            taken = slice(start, start + together)
+            pieces.append(partial(_write_halves, rows, taken if order is None else order[taken], made[taken]))
     return halves.view(ml_dtypes.bfloat16).reshape(*lens, slices * 2 * POSITIONS), pieces
 
 
 @np.errstate(all="ignore")  # of the thread that calls
-def _write_halves(rows: np.ndarray, chosen: np.ndarray, halves: np.ndarray, together: int) -> None:
-    """Write halves as bits of bfloat16 ``[n, slices, 2, positions]``, of so many columns together: of those that are
-    chosen, or of the rows ``[n, k]`` with these numbers."""
-    count, slices = halves.shape[:2]
-    lens = min(together, count), slices, POSITIONS
-    whole, bits = np.empty(lens, np.float32), np.empty(lens, np.uint32)
-    for start in range(0, count, together):
-        made = halves[start : start + together]
-        given = chosen[start : start + together]
-        _write_piece(given if given.ndim == 2 else rows[given], made, whole[: len(made)], bits[: len(made)])
-
-
-def _write_piece(rows: np.ndarray, halves: np.ndarray, whole: np.ndarray, bits: np.ndarray) -> None:
-    """Write the halves of ``[n, k]``; ``whole`` and ``bits`` ``[n, slices, positions]`` are room for what is between.
+def _write_halves(rows: np.ndarray, taken: slice | np.ndarray, halves: np.ndarray) -> None:
+    """Write halves of some of the rows ``[n, k]``, by their numbers, as bits of bfloat16 ``[_, slices, 2, positions]``.
 
     What ml_dtypes converts one by one, and no other thread meanwhile, takes some ten times as long.
     """
+    rows = rows[taken]
     count, slices = halves.shape[:2]
+    whole, bits = _room(count * slices * POSITIONS).reshape(2, count, slices, POSITIONS)
+    bits = bits.view(np.uint32)
     behind = slices * POSITIONS - rows.shape[1]
     pairs = np.ascontiguousarray(np.pad(rows, ((0, 0), (0, behind))) if behind else rows, np.float32).view(np.uint64)
     np.copyto(  # thread, step, half: see `place_in_slice`
@@ -132,6 +122,15 @@ def _write_piece(rows: np.ndarray, halves: np.ndarray, whole: np.ndarray, bits: 
     np.right_shift(bits, 16, out=halves[:, :, 1], casting="unsafe")
     if beyond is not None:
         halves[:, :, 0][beyond.others] = beyond.rest
+
+
+def _room(size: int) -> np.ndarray:
+    """Memory of the calling thread for float32 ``[2, size]``."""
+    if size > PIECE_POSITIONS:  # of one column
+        return np.empty((2, size), np.float32)
+    if not hasattr(_rooms, "numbers"):
+        _rooms.numbers = np.empty(2 * PIECE_POSITIONS, np.float32)
+    return _rooms.numbers[: 2 * size].reshape(2, size)
 
 
 class _Beyond:
