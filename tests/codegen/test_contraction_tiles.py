@@ -138,6 +138,12 @@ def test_strided_and_repeated_rows(types: ElementTypes) -> None:
     agree(multiply(types, a, many), seen(types, a) @ many.astype(np.float64), types)
 
 
+def test_many_rows_of_few_terms_keep_their_tile() -> None:
+    """Weights in 16 bits that are packed for it are not brought to the vectors of float32, which have none of theirs."""
+    product(BFLOAT16, 784, 130, 24)
+    product(BFLOAT16, 3136, 144, 24, (1,))
+
+
 @needs_page_protection
 @pytest.mark.parametrize("types", ALL, ids=str)
 def test_nothing_past_the_end_is_touched(types: ElementTypes) -> None:
