@@ -17,7 +17,17 @@ from mgx_numba.runtime.plan import HostStep, Plan
 from mgx_numba.targets.cpu.rules import bodies
 
 from ..values import normal
-from .control_models import GO, branches, loop, model_of, nested_loops, scan, swapping_loop
+from .control_models import (
+    GO,
+    branches,
+    decoding_feeds,
+    decoding_loop,
+    loop,
+    model_of,
+    nested_loops,
+    scan,
+    swapping_loop,
+)
 
 
 def compiled(model: bytes, target: str) -> migraphx.program:
@@ -96,6 +106,13 @@ def test_a_carried_value_may_change_its_lengths() -> None:
     model = model_of([node], feeds, ["y"], n=np.array(3))
     program = compiled(model, "cpu")
     np.testing.assert_array_equal(program.run(feeds)[0], np.tile(feeds["x"], (8, 1)))
+
+
+@pytest.mark.parametrize("trips", [0, 1, 4])
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_cache_that_grew_had_the_length_of_the_first_iteration(trips: int, seen: bool) -> None:
+    agrees(decoding_loop(trips, seen=seen), decoding_feeds(2))
+    agrees(decoding_loop(None, seen=seen), decoding_feeds(2) | {"n": np.array(trips)})
 
 
 @pytest.mark.parametrize("other", [3, 4])
