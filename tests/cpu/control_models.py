@@ -142,10 +142,10 @@ def nested_loops(feeds: dict[str, np.ndarray]) -> bytes:
     return model_of([loop(nodes, [3], ["y", "ys"], 1)], feeds, ["y", "ys"], n=np.array(3), two=np.array(2))
 
 
-def decoding_loop(trips: int | None, width: int = 4, seen: bool = True) -> bytes:
+def decoding_loop(trips: int | None, width: int = 4, seen: bool = True, past: int | None = 2) -> bytes:
     """Attention over a cache that each iteration adds a row to, as decoders are exported; collected: the rows.
 
-    Inputs are ``x0`` [1, width], ``keys0`` and ``values0`` [any, width], and the number of iterations if it is not
+    Inputs are ``x0`` [1, width], ``keys0`` and ``values0`` [past, width], and the number of iterations if it is not
     given. With ``seen`` the result of an iteration also depends on how many rows there are, which the body asks for.
     """
     nodes = [
@@ -176,7 +176,16 @@ def decoding_loop(trips: int | None, width: int = 4, seen: bool = True) -> bytes
     rng = np.random.default_rng(width)
     feeds = decoding_feeds(2, width) | ({} if trips is not None else {"n": np.array(1)})
     constants = {"w": rng.standard_normal((width, width)).astype(np.float32), "outer": np.full(1, 2, np.float32)}
-    return model_of([node], feeds, results, **constants, **({} if trips is None else {"n": np.array(trips)}))
+    model = onnx.load_from_string(
+        model_of([node], feeds, results, **constants, **({} if trips is None else {"n": np.array(trips)}))
+    )
+    for given in model.graph.input[1:3]:
+        dim = given.type.tensor_type.shape.dim[0]
+        if past is None:
+            dim.dim_param = "first"
+        else:
+            dim.dim_value = past
+    return model.SerializeToString()
 
 
 def decoding_feeds(past: int, width: int = 4) -> dict[str, np.ndarray]:
