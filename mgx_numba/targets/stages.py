@@ -17,7 +17,7 @@ from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
 from .base import KeptPlan, Stage
 
-__all__ = ["ProgramStages", "Seam", "TwoStages", "split"]
+__all__ = ["ProgramStages", "Seam", "TwoStages", "has_late_lengths", "split"]
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -155,6 +155,15 @@ def _is_worthwhile(ins: Instruction) -> bool:
     if ins.name in WORTHWHILE:
         return True
     return any(i.name in WORTHWHILE for body in ins.module_args for m in (body, *body.submodules()) for i in m)
+
+
+def has_late_lengths(body: Module) -> bool:
+    """Whether lengths inside of a branch, or of what a loop repeats, are known only when it runs, and it is worth plans
+    of its own for these."""
+    values = [*body.parameters(), *(i for i in body.captured() if i.literal is None), *body.results()]
+    if any(v.shape.sub_shapes or v.shape.type.hosted or not v.shape.ranked for v in values):
+        return False
+    return any(v.shape.is_dynamic for v in values) and any(_is_worthwhile(ins) for ins in body)
 
 
 def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:

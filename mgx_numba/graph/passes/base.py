@@ -43,6 +43,9 @@ KERNEL_OPERATORS = frozenset(
 """Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
 
 
+CONTROL_FLOW = frozenset(("if", "loop"))
+"""Operators whose submodules are programs in themselves."""
+
 LOWERING_STEPS = frozenset({"memory_coloring"})
 """Named steps of a target's lowering, which are left out by name like passes."""
 
@@ -58,12 +61,15 @@ class Options:
         attention_refusal: why no kernel computes attention of an element type with so many features of keys and of
             values, empty if one does; without, kernels compute all.
         epilogue_types: element types of contractions after which a kernel does pointwise work.
+        later: whether a body of control flow is left alone, since it gets passes of its own when the lengths inside of
+            it are known.
     """
 
     fast_math: bool = False
     capabilities: Capabilities | None = None
     attention_refusal: Callable[[Type, int, int], str] | None = None
     epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
+    later: Callable[[Module], bool] | None = None
 
 
 class Pass:
@@ -85,9 +91,12 @@ class Pass:
         raise NotImplementedError(f"pass {self.name!r} has no apply")
 
     def run(self, program: Program, options: Options) -> None:
-        """Rewrite every module of a program, inner modules first; bodies of kernels are left alone."""
+        """Rewrite every module of a program, inner modules first; bodies of kernels are left alone, and those that
+        have their turn later."""
         modules = program.reachable_modules()
         bodies = kernel_modules(modules)
+        if options.later is not None:
+            bodies |= _later_modules(modules, options.later)
         for module in reversed(modules):
             if id(module) not in bodies:
                 self.apply(program, module, options)
@@ -128,6 +137,13 @@ def kernel_modules(modules: Sequence[Module]) -> set[int]:
                     found.add(id(body))
                     found.update(map(id, body.submodules()))
     return found
+
+
+def _later_modules(modules: Sequence[Module], later: Callable[[Module], bool]) -> set[int]:
+    """Identities of bodies of control flow that passes leave alone, with all that they contain."""
+    running = [ins for module in modules for ins in module.running() if ins.name in CONTROL_FLOW]
+    found = dict.fromkeys(body for ins in running for body in ins.module_args if later(body))
+    return {id(module) for body in found for module in (body, *body.submodules())}
 
 
 @np.errstate(all="ignore")

@@ -17,6 +17,7 @@ from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ..options import TargetOptions
+from ..stages import has_late_lengths
 from .rules.attention import features_refusal
 from .rules.contraction import FLOATS
 
@@ -40,6 +41,7 @@ def pass_options(options: TargetOptions) -> Options:
     """What passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
+        later=has_late_lengths,
         attention_refusal=partial(features_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(

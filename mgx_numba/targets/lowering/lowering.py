@@ -73,6 +73,7 @@ class Lowering:
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
+        later: compiles a body whose lengths are known when it runs; None where such bodies run by their NumPy meaning.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Lowering:
         self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
         self.ranging = False
+        self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
@@ -146,7 +148,7 @@ class Lowering:
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
-        inner.ranging = self.ranging
+        inner.ranging, inner.later = self.ranging, self.later
         inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
@@ -460,9 +462,10 @@ class Lowering:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
-        label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
+        kernels = tuple(kernel for body in bodies.values() for kernel in body.kernels) if bodies else ()
+        label = f"{self.backend.name}::{ins.name}" if plans or kernels else f"ref::{ins.name}"
         reason = f"{refused_by}: {reason}"
-        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason))
+        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason, kernels))
 
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""

@@ -43,6 +43,7 @@ class PendingStep:
     plans: tuple[Plan, ...] = ()
     reason: str = ""
     """Of a host step: the rule that refused a kernel, and why."""
+    kernels: tuple[KernelSource, ...] = ()
     control: Callable[[], PlannedBranch | Repetition] | None = None
     """Of a step that runs plans: what it does, once its buffers have addresses."""
 
@@ -73,6 +74,7 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
             instruction=text,
             plans=step.plans,
             reason=step.reason,
+            kernels=step.kernels,
         )
     launch = step.launch
     args: list[int | Pointer | MappedTensor | KernelSource] = []
