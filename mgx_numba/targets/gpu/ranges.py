@@ -66,7 +66,7 @@ class LengthRanges:
         self._texts: set[str] = set()
         arrays, self.trees = without_tuples(self.source)
         self._copy = settling(arrays, options, pass_options(options))
-        self._shared = Shared.of(self.source, partial(_rewrite, options))
+        self._shared = Shared.of(self.source, partial(_rewrite, options), traced=True)
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
         known = kernel_lists.find(self.source, options, BACKEND, WORKERS)

@@ -8,7 +8,6 @@ rows, and the lanes' sums are joined by shuffles, always in one order.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from ...launch import Launch, Solution
@@ -56,7 +55,6 @@ def few_rows_refusal(placed: PlacedRequest) -> str:
     return found if isinstance(found, str) else ""
 
 
-@functools.lru_cache(maxsize=1024)
 def _rows_of(problem: GemmProblem | ConvProblem) -> _Rows | str:
     """The rows and columns of a contraction, or why these kernels do not compute it."""
     if problem.types.uniform not in TYPES:

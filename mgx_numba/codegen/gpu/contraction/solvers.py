@@ -59,6 +59,9 @@ class GpuSolver(Protocol):
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """The tilings (dataclasses of integers) that it can have for a contraction that it does not refuse."""
 
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """Its own choice among these, None if `plan` makes it; it is asked before where it weighs times."""
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """Seconds that it should take, by default with its own choice."""
 
@@ -103,7 +106,15 @@ class SquareTiling:
     side: int
 
 
-class FewBits:
+class _Choosing:
+    """What solvers have in common whose `plan` chooses a tiling."""
+
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """See `GpuSolver.chosen`."""
+        return None
+
+
+class FewBits(_Choosing):
     """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
 
     name = "nbits"
@@ -148,7 +159,7 @@ class FewBitsOnCores(FewBits):
         return nbits_cores.cores_solution(placed)
 
 
-class FewRows:
+class FewRows(_Choosing):
     """A warp for each column of a few rows (`few_rows`)."""
 
     name = "few_rows"
@@ -172,7 +183,7 @@ class FewRows:
         return few_rows_solution(placed)
 
 
-class Depthwise:
+class Depthwise(_Choosing):
     """Vectors of channels of convolutions in which each channel is a group (`depthwise`)."""
 
     name = "depthwise"
@@ -209,6 +220,11 @@ class Warpgroups:
         """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
 
+    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+        """See `GpuSolver.chosen`."""
+        _, tile, splits = wgmma_tiles(placed)[0]
+        return _warpgroup_tiling(tile, splits)
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
@@ -233,6 +249,11 @@ class WarpgroupParts:
         """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
 
+    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+        """See `GpuSolver.chosen`."""
+        _, tile, splits = parts_tiles(placed)[0]
+        return _warpgroup_tiling(tile, splits)
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
@@ -255,7 +276,7 @@ def _ordering(columns: OrderedColumns) -> float:
     return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
-class _OfRing:
+class _OfRing(_Choosing):
     """What solvers whose operands come to a ring have in common."""
 
     name: str
@@ -347,7 +368,7 @@ class MultiplyAdds(_OfRing):
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
 
 
-class Tiles:
+class Tiles(_Choosing):
     """Ordinary arithmetic on single elements (`tiled`), which computes everything."""
 
     name = "tiled"

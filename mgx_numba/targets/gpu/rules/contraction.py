@@ -149,8 +149,9 @@ def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
 
 def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solution:
     """A solver's launches."""
-    return low.solutions.of(
-        (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
+    tiling = candidate.blocking or candidate.solver.chosen(placed)
+    return low.solutions.solved(
+        (candidate.solver.name, tiling), placed, lambda placed: candidate.solver.plan(placed, tiling)
     )
 
 
