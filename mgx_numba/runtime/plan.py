@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..codegen.launch import Geometry, TensorLayout
 __all__ = [
     "CarriedValue",
     "ControlStep",
+    "DeviceFunction",
     "HostStep",
     "MappedTensor",
     "ParameterSpec",
@@ -115,6 +116,7 @@ class Step:
 
 
 HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
+DeviceFunction = Callable[[Any, Any, list[Any]], Sequence[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,9 @@ class HostStep:
     The inputs are views of memory that is reused later: the function must not keep or write them. Results are
     copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
     declared lens. ``plans`` are those that the function runs, ``kernels`` what plans that it makes may need;
-    ``reason`` is why no kernel does it, behind the name of the lowering rule that refused.
+    ``reason`` is why no kernel does it, behind the name of the lowering rule that refused. ``on_device`` does it where
+    the plan's kernels run, for the engine, the queue and the inputs as tensors of the device or of the host; None from
+    it leaves it to the function.
     """
 
     function: HostFunction
@@ -135,6 +139,7 @@ class HostStep:
     plans: tuple[Plan, ...] = ()
     reason: str = ""
     kernels: tuple[KernelSource, ...] = ()
+    on_device: DeviceFunction | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""

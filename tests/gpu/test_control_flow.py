@@ -16,12 +16,24 @@ from mgx_numba.graph.program import Program
 from mgx_numba.ops import control as operators
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
+from mgx_numba.runtime.gpu.late import LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
-from ..cpu.control_models import GO, branches, loop, model_of, nested_loops, scan, swapping_loop
+from ..cpu.control_models import (
+    GO,
+    branches,
+    decoding_feeds,
+    decoding_loop,
+    info,
+    loop,
+    model_of,
+    nested_loops,
+    scan,
+    swapping_loop,
+)
 from ..values import normal
 from .programs import compiled, interpreter
 
@@ -65,6 +77,70 @@ def test_branches_of_other_lengths_run_on_the_host() -> None:
     feeds = {"c": np.array([True]), "x": normal(4, 5)}
     net = compiled(parsed(branches(4, feeds)), interpreter())
     assert any("lengths of its result are known at run time only" in why for why in net.host_reasons().values())
+
+
+@pytest.mark.parametrize(("past", "seen"), [(2, False), (2, True), (None, True)])
+def test_a_cache_that_grows_in_a_loop_has_a_plan_for_each_length(past: int | None, seen: bool, on: Engine) -> None:
+    model = decoding_loop(None, seen=seen, past=past)
+    net = compiled(parsed(model), on)
+    assert net.kernels()
+    for first, trips in ((2, 3), (2, 0), (2, 1)) if past else ((1, 3), (5, 2)):
+        feeds = decoding_feeds(first) | {"n": np.array(trips)}
+        assert_agrees(net.run(feeds), reference(parsed(model), feeds))
+    for step in plan_of(net).steps if past else ():
+        if isinstance(step, HostStep):
+            assert isinstance(step.on_device, LateLoop)
+            made = [executable.plan for executable in step.on_device._body._ready.values()]
+            assert len(made) == 3
+            assert {k.text for plan in made for k in plan.kernels()} <= {k.text for k in step.kernels}
+
+
+def test_of_a_loop_with_a_cache_conditions_are_all_that_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    original = InterpreterQueue.download
+
+    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
+        read.append(target.nbytes)
+        original(self, target, address)
+
+    model = onnx.load_from_string(decoding_loop(6))
+    body = model.graph.node[0].attribute[0].g
+    body.node[0].CopyFrom(helper.make_node("Less", ["i", "end"], ["go_out"]))
+    body.initializer.append(onnx.numpy_helper.from_array(np.array(1), "end"))
+    feeds = decoding_feeds(2)
+    engine = interpreter()
+    net = compiled(parsed(model.SerializeToString()), engine, offload_copy=False)
+    placed = {name: to_device(engine, array, name) for name, array in feeds.items()}
+    monkeypatch.setattr(InterpreterQueue, "download", download)
+    results = net.run(placed)
+    assert set(read) <= {0, 1} and read.count(1) == 2
+    wanted = reference(parsed(model.SerializeToString()), feeds)
+    assert_agrees([to_host(engine, r).reshape(r.shape.lens) for r in results], wanted)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_with_products_of_other_lengths_runs_on_the_device(condition: bool, on: Engine) -> None:
+    graphs = [
+        helper.make_graph(
+            [
+                helper.make_node("Slice", ["x", "zero", end], ["rows"]),
+                helper.make_node("MatMul", ["rows", "w"], [name]),
+            ],
+            name,
+            [],
+            [info(name, None)],
+        )
+        for name, end in (("then", "two"), ("otherwise", "three"))
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
+    feeds = {"c": np.array([condition]), "x": normal(4, 8)}
+    constants = {"zero": np.array([0]), "two": np.array([2]), "three": np.array([3]), "w": normal(8, 8, seed=1)}
+    model = model_of([node], feeds, ["y"], **constants)
+    net = compiled(parsed(model), on)
+    (step,) = [s for s in plan_of(net).steps if isinstance(s, HostStep) and s.on_device]
+    assert step.kernels
+    for _ in range(2):
+        assert_agrees(net.run(feeds), reference(parsed(model), feeds))
 
 
 @pytest.mark.parametrize("trips", [0, 1, 2, 5])

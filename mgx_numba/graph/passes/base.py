@@ -21,6 +21,7 @@ from ...core.types import Type
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
 from ...messages import DEBUG, tell
+from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from ..rewrite_log import RewriteLog
@@ -61,15 +62,15 @@ class Options:
         attention_refusal: why no kernel computes attention of an element type with so many features of keys and of
             values, empty if one does; without, kernels compute all.
         epilogue_types: element types of contractions after which a kernel does pointwise work.
-        later: whether a body of control flow is left alone, since it gets passes of its own when the lengths inside of
-            it are known.
+        later: whether bodies of control flow are left alone, since they get passes of their own when the lengths
+            inside of them are known.
     """
 
     fast_math: bool = False
     capabilities: Capabilities | None = None
     attention_refusal: Callable[[Type, int, int], str] | None = None
     epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
-    later: Callable[[Module], bool] | None = None
+    later: Callable[[Instruction], bool] | None = None
 
 
 class Pass:
@@ -139,10 +140,10 @@ def kernel_modules(modules: Sequence[Module]) -> set[int]:
     return found
 
 
-def _later_modules(modules: Sequence[Module], later: Callable[[Module], bool]) -> set[int]:
+def _later_modules(modules: Sequence[Module], later: Callable[[Instruction], bool]) -> set[int]:
     """Identities of bodies of control flow that passes leave alone, with all that they contain."""
     running = [ins for module in modules for ins in module.running() if ins.name in CONTROL_FLOW]
-    found = dict.fromkeys(body for ins in running for body in ins.module_args if later(body))
+    found = dict.fromkeys(body for ins in running if later(ins) for body in ins.module_args)
     return {id(module) for body in found for module in (body, *body.submodules())}
 
 

@@ -29,6 +29,7 @@ from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 from ...runtime.plan import (
+    DeviceFunction,
     ParameterSpec,
     Plan,
     Region,
@@ -141,6 +142,7 @@ class Lowering:
         self._return_results()
         self._recipes.clear()  # they hold this
         self._derived.clear()
+        self.later = None
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:
@@ -424,12 +426,22 @@ class Lowering:
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
-    def host(self, ins: Instruction, reason: str, bodies: Mapping[Module, Body] | None = None) -> None:
+    def host(
+        self,
+        ins: Instruction,
+        reason: str,
+        bodies: Mapping[Module, Body] | None = None,
+        on_device: DeviceFunction | None = None,
+        kernels: Sequence[KernelSource] = (),
+    ) -> None:
         """Append a host step that computes the instruction by its NumPy meaning.
 
         Args:
             reason: why no kernel does it; it goes into the program's log, too.
             bodies: what runs its submodules.
+            on_device: what does it on a device, of which kernels are asked for; its inputs are those of the
+                instruction, then what its submodules take from outside.
+            kernels: what plans may need that it makes.
         """
         rule = self.rules.get(ins.op.rule_name)
         refused_by = "lowering" if rule is None else rule.lower.__name__
@@ -462,10 +474,10 @@ class Lowering:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
-        kernels = tuple(kernel for body in bodies.values() for kernel in body.kernels) if bodies else ()
-        label = f"{self.backend.name}::{ins.name}" if plans or kernels else f"ref::{ins.name}"
+        needed = (*kernels, *(kernel for body in (bodies or {}).values() for kernel in body.kernels))
+        label = f"{self.backend.name}::{ins.name}" if plans or needed or on_device else f"ref::{ins.name}"
         reason = f"{refused_by}: {reason}"
-        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason, kernels))
+        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason, needed, on_device))
 
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""

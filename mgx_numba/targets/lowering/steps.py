@@ -12,6 +12,7 @@ from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...graph.instruction import Instruction
 from ...runtime.plan import (
     ControlStep,
+    DeviceFunction,
     HostStep,
     MappedTensor,
     Plan,
@@ -44,6 +45,7 @@ class PendingStep:
     reason: str = ""
     """Of a host step: the rule that refused a kernel, and why."""
     kernels: tuple[KernelSource, ...] = ()
+    on_device: DeviceFunction | None = None
     control: Callable[[], PlannedBranch | Repetition] | None = None
     """Of a step that runs plans: what it does, once its buffers have addresses."""
 
@@ -75,6 +77,7 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
             plans=step.plans,
             reason=step.reason,
             kernels=step.kernels,
+            on_device=step.on_device,
         )
     launch = step.launch
     args: list[int | Pointer | MappedTensor | KernelSource] = []
