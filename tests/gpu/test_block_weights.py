@@ -71,6 +71,8 @@ CASES = [
     (F16, (5,), 512, 7, 4, 256, True),
     (F16, (9,), 256, 24, 4, 64, True),
     (F16, (1,), 1088, 9, 4, 32, True),
+    (BF16, (9,), 384, 18, 4, 32, True),
+    (F16, (9,), 512, 7, 4, 256, True),
     (F32, (1,), 64, 5, 4, 64, False),
     (BF16, (3,), 160, 7, 4, 32, True),
     (F16, (2, 2), 96, 6, 4, 32, False),
@@ -179,9 +181,7 @@ def test_products_of_the_same_codes_keep_their_scales(on: Engine) -> None:
     x = m.add_parameter("x", Shape(F16, (1, 128)))
     codes = m.add_literal(rng.integers(0, 256, (16, 4, 16)).astype(np.uint8))
     scales = rng.uniform(0.001, 0.1, (2, 16, 4)).astype(np.float32)
-    made = [
-        m.add_instruction("matmul_nbits", [x, codes, m.add_literal(own)], bits=4, block_size=32) for own in scales
-    ]
+    made = [m.add_instruction("matmul_nbits", [x, codes, m.add_literal(own)], bits=4, block_size=32) for own in scales]
     m.add_return(made)
     inputs = {"x": rng.standard_normal((1, 128)).astype(np.float16)}
     for got, wanted in zip(compiled(program, on).run(inputs), reference(program, inputs).results):
