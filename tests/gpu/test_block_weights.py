@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ from numba import njit
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import nbits_cores
+from mgx_numba.codegen.gpu.contraction import nbits, nbits_cores
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
 from mgx_numba.codegen.gpu.contraction.nbits_cores import CODE_WORDS, EXPONENTS, chunk_words, pack_chunks
+from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.lang.codes import codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.lang.target import with_features
 from mgx_numba.codegen.lang.values import extract, splat
-from mgx_numba.codegen.problems.gemm import BlockFormat
+from mgx_numba.codegen.problems.element_types import ElementTypes
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem
+from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
@@ -121,6 +128,41 @@ def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkey
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
     assert error <= ALLOWED[F16], error
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"copy_wait({nbits_cores.TURNS - 1})", "which nobody has written"),
+        ("warp_barrier()", "without a barrier between|which nobody has written"),
+        ("barrier()", "without a barrier between|which nobody has written"),
+    ],
+)
+def test_chunks_are_waited_for(line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter tells who leaves out a wait."""
+    written = nbits.gpu_kernel
+
+    def wrong(name: str, lines: list[str], *rest: Any, **options: Any) -> KernelSource:
+        assert any(text.strip() == line for text in lines)
+        left = [text.replace(line, "pass") if text.strip() == line else text for text in lines]
+        return written(name, left, *rest, **options)
+
+    monkeypatch.setattr(nbits, "gpu_kernel", wrong)
+    program, inputs = product(F16, (2,), 2304, 33, 4, 64, True)
+    with pytest.raises(KernelFault, match=said):
+        compiled(program, interpreter()).run(inputs)
+
+
+@pytest.mark.parametrize(("rows", "depth", "size"), [(1, 4096, 32), (8, 11008, 32), (1, 128, 128), (8, 1024, 256)])
+@pytest.mark.parametrize("points", [False, True])
+def test_a_multiprocessor_has_room_for_so_many_blocks(rows: int, depth: int, size: int, points: bool) -> None:
+    types = ElementTypes(*["float16"] * 4)
+    problem = GemmProblem(rows, 640, depth, types=types, blocks=BlockFormat(4, size, points))
+    (launch,) = nbits_cores.cores_solution(PlacedRequest(Request(problem, Epilogue(), (), 1, True))).launches
+    (declared,) = re.findall(r"shared_float32\((\d+)\)", launch.kernel.text)
+    # of 228 KiB each block takes one for the driver and one for alignment
+    block = launch.geometry.shared_bytes + 4 * int(declared) + 2048
+    assert nbits_cores.BLOCKS * block <= 228 << 10 < (nbits_cores.BLOCKS + 1) * block
 
 
 @pytest.mark.parametrize("depth", [96, 128])
