@@ -15,7 +15,7 @@ from ...core.shape import Shape
 from ...graph.program import Program
 from ...runtime.memory import address_of, aligned_copy
 
-__all__ = ["SharedWeights"]
+__all__ = ["SharedWeights", "digest_of"]
 
 
 Made = tuple[np.ndarray, Shape, int]
@@ -82,7 +82,7 @@ class SharedWeights:
         place = address, weights.dtype, weights.shape, weights.strides
         found = known[1].get(place)
         if found is None:
-            found = known[1][place] = _digest(weights)
+            found = known[1][place] = digest_of(weights)
         return found
 
 
@@ -92,7 +92,8 @@ def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray])
         del known[key]
 
 
-def _digest(weights: np.ndarray) -> bytes:
+def digest_of(weights: np.ndarray) -> bytes:
+    """What tells an array's elements from others of its type and shape."""
     once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides)]
     data = np.ascontiguousarray(once.ravel(order="K")).view(np.uint8).data
     return hashlib.sha1(data, usedforsecurity=False).digest()

@@ -45,6 +45,7 @@ from ...lowering.contraction import (
     accepts_contraction,
 )
 from ...lowering.lowering import Lowering
+from ...lowering.shared_weights import digest_of
 from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
@@ -168,12 +169,15 @@ def _with_blocks(
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
     chunks = chunked(problem)
-    pack = pack_chunks if chunks else pack_codes
-    operands["w"] = low.packed_constant(blocks.codes, ("codes", chunks), lambda: pack(form, blocks.codes))
-    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-    points = blocks.zero_points
-    if points is not None:
-        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    scales, points = blocks.scales, blocks.zero_points
+    if chunks:
+        how = ("chunks", *(digest_of(values) for values in (scales, points) if values is not None))
+        operands["w"] = low.packed_constant(blocks.codes, how, lambda: pack_chunks(form, blocks.codes, scales, points))
+    else:
+        operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+        operands["scales"] = low.packed_constant(scales, "scales", lambda: scales)
+        if points is not None:
+            operands["points"] = low.packed_constant(points, "points", lambda: points)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     if not (cores_refusal if chunks else nbits_refusal)(PlacedRequest(request)):
