@@ -7,9 +7,9 @@ one launch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ..core.integers import plain_int
+from ..dataclass import dataclass
 from ..errors import CompileError
 from .kernel import KernelSource
 from .launch import Callee, Mark, Operand, TensorLayout, TensorMap

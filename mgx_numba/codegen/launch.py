@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
+from ..dataclass import dataclass
 from .kernel import KernelSource
 
 __all__ = [

@@ -15,11 +15,12 @@ element has stride 1. Operators compute both as arrays of shape (1,); arrays tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 
+from ..dataclass import dataclass
 from ..errors import ShapeError
 from .types import Type
 

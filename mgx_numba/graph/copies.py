@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 
 from ..core.argument import Argument
 from ..core.shape import Shape
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import ShapeError
 from ..ops.base import Operator
 from .instruction import Instruction, Results, Return

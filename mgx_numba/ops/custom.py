@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import MgxError, OperatorError, UnknownValueError
 from .base import Operator, Pointwise, RunModule, forget, is_known, known_operators, operator_class, register
 from .elements import ScalarElement

@@ -30,7 +30,7 @@ from mgx_numba.graph.module import Module
 from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.plan import Plan, Step
 from mgx_numba.targets.gpu.ranges import LengthRanges
-from mgx_numba.targets.lowering.guarded_int import Recording, UntraceableError
+from mgx_numba.targets.lowering.guarded_int import LengthTrace, UntraceableError
 from mgx_numba.targets.lowering.solutions import Solutions
 from mgx_numba.targets.lowering.trace_trees import TraceTrees
 from mgx_numba.targets.options import TargetOptions
@@ -120,13 +120,13 @@ def test_errors_are_raised_by_whoever_computes() -> None:
 
 
 def test_integers_of_two_recordings_do_not_meet() -> None:
-    (one,), (other,) = Recording([1]).symbols, Recording([2]).symbols
+    (one,), (other,) = LengthTrace([1]).symbols, LengthTrace([2]).symbols
     with pytest.raises(UntraceableError, match="another recording"):
         one + other
 
 
 def test_an_integer_is_no_key() -> None:
-    (one,) = Recording([1]).symbols
+    (one,) = LengthTrace([1]).symbols
     with pytest.raises(UntraceableError, match="no key"):
         hash((one, "x"))
 

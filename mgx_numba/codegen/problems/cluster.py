@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...graph.module import Module
 
 __all__ = [

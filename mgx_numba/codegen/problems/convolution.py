@@ -6,9 +6,10 @@ All strides are in elements. Activations are channels-last: the channel of an in
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ...core.integers import plain_int
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue

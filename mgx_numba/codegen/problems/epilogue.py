@@ -6,9 +6,9 @@ It is data: each back end prints the scalar operations where its kernels need th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...dataclass import dataclass
 from ...errors import ShapeError
 
 if TYPE_CHECKING:

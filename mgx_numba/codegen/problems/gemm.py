@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ...core.integers import plain_int
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue

@@ -12,12 +12,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
 from ...messages import DEBUG, tell

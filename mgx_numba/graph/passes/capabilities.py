@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...core.shape import Shape
+from ...dataclass import dataclass
 
 if TYPE_CHECKING:
     from ..instruction import Instruction

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from ...codegen.launch import Grid, TensorLayout
 from ...core.types import numpy_dtype
+from ...dataclass import dataclass
 from ...errors import CompileError, ParameterError
 from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
 from .blocks import DeviceBlock

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ..memory import address_of
 from .blocks import DeviceBlock
 from .call_form import Packed, owned

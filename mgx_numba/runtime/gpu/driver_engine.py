@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from ...codegen.backend import backend
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
+from ...dataclass import dataclass
 from ...errors import DeviceError
 from .engine import Progress
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Event", "GuardedInt", "Recording", "UntraceableError"]
+__all__ = ["Event", "GuardedInt", "LengthTrace", "UntraceableError"]
 
 Function = Callable[[int, int], Any]
 Event = tuple[Function | None, int, int]
@@ -23,7 +23,7 @@ class UntraceableError(TypeError):
     """Something was done with a guarded integer that cannot be noted."""
 
 
-class Recording:
+class LengthTrace:
     """What one computation does with its integers, in order.
 
     Attributes:
@@ -72,11 +72,11 @@ class Recording:
 
 
 class GuardedInt:
-    """An integer of a `Recording`, the value of a place."""
+    """An integer of a `LengthTrace`, the value of a place."""
 
     __slots__ = ("place", "recording")
 
-    def __init__(self, recording: Recording, place: int) -> None:
+    def __init__(self, recording: LengthTrace, place: int) -> None:
         self.recording = recording
         self.place = place
 

@@ -4,13 +4,13 @@ rule of the first of them tried, and the steps of the others follow."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...codegen.launch import Launch
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from ...graph.structure import structure
 from ...runtime.plan import Region

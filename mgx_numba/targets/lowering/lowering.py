@@ -27,6 +27,7 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
+from ...parallel import run_all
 from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 from ...runtime.plan import (
     DeviceFunction,
@@ -99,6 +100,7 @@ class Lowering:
         self.hosted = 0
         self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
+        self._unfilled: list[Callable[[], object]] = []
         self.packing_room = options.packing_growth
         self.ready: Callable[[KernelSource], bool] | None = None
         self.wanting: dict[KernelSource, None] = {}
@@ -143,6 +145,8 @@ class Lowering:
         self._recipes.clear()  # they hold this
         self._derived.clear()
         self.later = None
+        run_all(self._unfilled)
+        self._unfilled.clear()
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:
@@ -246,6 +250,14 @@ class Lowering:
             self._constant_owners.append(array)
             self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
         return self.constant_views[key]
+
+    def fill(self, pieces: Sequence[Callable[[], object]]) -> None:
+        """Have functions called that write constants which nothing reads before the plan is there: with those of all
+        others, on all CPUs, in the end; at once where other plans take these constants meanwhile."""
+        if self.shared is None:
+            self._unfilled += pieces
+        else:
+            run_all(pieces)
 
     def owner_of(self, view: View) -> np.ndarray:
         """The array that `constant` got for a view of it."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 
 if TYPE_CHECKING:

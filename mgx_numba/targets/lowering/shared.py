@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ...dataclass import dataclass
 from ...graph.program import Program
 from ...graph.replay import Replay
 from ...runtime.plan import HostStep, Plan

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from ...runtime.plan import (
     ControlStep,

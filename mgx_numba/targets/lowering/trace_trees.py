@@ -20,7 +20,7 @@ from ...codegen.problems.element_types import ElementTypes
 from ...codegen.problems.epilogue import Epilogue, Prologue
 from ...errors import MgxError
 from ...graph.module import Module
-from .guarded_int import Event, GuardedInt, Recording, UntraceableError
+from .guarded_int import Event, GuardedInt, LengthTrace, UntraceableError
 
 __all__ = ["TraceTrees"]
 
@@ -62,7 +62,7 @@ class TraceTrees:
         self, tree: _Tree, problem: Any, numbers: Sequence[int], function: Callable[[Any], Any]
     ) -> _Constant | None:
         """The result of a path that is new, None if there is none."""
-        recording = Recording(numbers)
+        recording = LengthTrace(numbers)
         try:
             made = _filling(function(_with(problem, iter(recording.symbols))))
         except MgxError:
@@ -119,7 +119,7 @@ class _Tree:
             pass
         return None
 
-    def add(self, recording: Recording, result: Filled | _Constant) -> None:
+    def add(self, recording: LengthTrace, result: Filled | _Constant) -> None:
         """Note a path, unless it is there, or asks something else than others whose answers were the same. Who walks
         the tree meanwhile sees all of it or nothing."""
         node = self._root
@@ -141,7 +141,7 @@ class _Tree:
             node = node.branches[answer]
 
 
-def _path(recording: Recording, begin: int, result: Filled | _Constant) -> _Node:
+def _path(recording: LengthTrace, begin: int, result: Filled | _Constant) -> _Node:
     """The rest of a path, from an event on."""
     first = node = _Node()
     for event, answer in recording.events[begin:]:

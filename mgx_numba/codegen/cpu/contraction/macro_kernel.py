@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE

@@ -8,8 +8,8 @@ tile finishes its sums in registers.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile

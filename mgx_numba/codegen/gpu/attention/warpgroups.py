@@ -8,8 +8,7 @@ for when all warpgroups of the block have multiplied what was there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor, own_lens

@@ -9,10 +9,10 @@ where there would not be enough threads otherwise.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem

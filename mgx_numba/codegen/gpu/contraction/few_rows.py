@@ -8,8 +8,7 @@ rows, and the lanes' sums are joined by shuffles, always in one order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem

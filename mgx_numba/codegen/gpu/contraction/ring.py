@@ -9,9 +9,9 @@ blocks add parts of each sum, and a second launch adds the parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from ....dataclass import dataclass
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol
 
+from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE

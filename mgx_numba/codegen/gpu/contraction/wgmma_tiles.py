@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device

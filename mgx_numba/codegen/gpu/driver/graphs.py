@@ -11,11 +11,11 @@ import contextlib
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ....dataclass import dataclass
 from ....errors import DeviceError
 from ...launch import Grid
 from .device import Device

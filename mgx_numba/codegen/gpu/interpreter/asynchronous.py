@@ -9,12 +9,13 @@ be written again by those who know that.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ....core.types import numpy_dtype
+from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number

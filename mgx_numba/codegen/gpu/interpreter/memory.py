@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....dataclass import dataclass
 from ....errors import MgxError
 from ...launch import TensorLayout, TensorMap
 from ..architecture import WARP

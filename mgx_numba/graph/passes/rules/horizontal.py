@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ....core.shape import Shape
+from ....dataclass import dataclass
 from ...constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder

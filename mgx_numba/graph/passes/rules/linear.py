@@ -10,7 +10,7 @@ from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, RewriteRule, constant, op, rule, some
 
-__all__ = ["LINEAR_RULES", "all_finite", "rounds_next"]
+__all__ = ["LINEAR_RULES", "all_finite", "has_finite", "rounds_next"]
 
 BROADCASTS = frozenset({"multibroadcast"})
 
@@ -20,13 +20,15 @@ def all_finite(ins: Instruction) -> bool:
     values = constant_array(ins)
     if values is None:
         return False
-    if not ins.shape.type.is_floating:
-        return True
-    small = compact(values)
-    if not small.size:
+    return not ins.shape.type.is_floating or has_finite(compact(values))
+
+
+def has_finite(values: np.ndarray) -> bool:
+    """Whether an array of floats has neither NaN nor infinity."""
+    if not values.size:
         return True
     with np.errstate(all="ignore"):  # of NaN, which is both the least and the largest
-        return all(np.isfinite(np.float64(end)) for end in (small.min(), small.max()))
+        return all(np.isfinite(np.float64(end)) for end in (values.min(), values.max()))
 
 
 def rounds_next(ins: Instruction, by: frozenset[str] = frozenset({"nearbyint"})) -> bool:

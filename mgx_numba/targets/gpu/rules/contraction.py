@@ -15,7 +15,7 @@ from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
-from ....codegen.gpu.contraction.right_columns import in_halves
+from ....codegen.gpu.contraction.right_columns import halves_in_pieces
 from ....codegen.gpu.contraction.solvers import LIBRARIES, in_vectors, own_candidates
 from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
@@ -235,7 +235,7 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
 
     def made() -> np.ndarray:
-        return _in_order(once.swapaxes(-1, -2), -2, solution)
+        return _in_order(low, once.swapaxes(-1, -2), -2, solution)
 
     kept = low.packed_constant(once, _order(solution), made)
     if solution.halves:
@@ -251,11 +251,18 @@ def _order(solution: Solution) -> Hashable:
     return "columns", solution.turns, solution.halves
 
 
-def _in_order(columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
-    """Columns of a right operand, each contiguous, as a solution wants them; they lie along an axis."""
+def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
+    """Columns of a right operand, each contiguous, as a solution wants them, at the latest when the plan is there; they
+    lie along an axis."""
+    if not solution.halves:
+        return _contiguous(in_turns(columns, axis, solution.turns) if solution.turns else columns)
+    order = None
     if solution.turns:
-        columns = in_turns(columns, axis, solution.turns)
-    return _contiguous(in_halves(columns) if solution.halves else columns)
+        numbers = np.arange(prod(columns.shape[:-1])).reshape(columns.shape[:-1])
+        order = in_turns(numbers, axis % columns.ndim, solution.turns).reshape(-1)
+    halves, pieces = halves_in_pieces(columns, order)
+    low.fill(pieces)
+    return halves
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
@@ -286,7 +293,7 @@ def _packed(
 
     def made() -> np.ndarray:
         packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
-        return _in_order(packed, 1, solution)
+        return _in_order(low, packed, 1, solution)
 
     return low.packed_constant(weights, _packing(problem, order, filled, solution), made)
 
