@@ -95,6 +95,9 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
                                          boxes of rows of 128 bytes do (`lang.operand_stores`)
     operand_fence()                      what this thread has stored so may be multiplied by those who wait for what it
                                          arrives at after this
+    give_registers(COUNT), take_registers(COUNT)
+                                         this warpgroup's threads have COUNT registers each from now on, fewer or more
+                                         than before; the second waits until others have given as many
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
     wgmma_<product>(sums, a, b, TURNED, STEPS)
