@@ -13,7 +13,7 @@ from ..printer import most_lanes
 from .steps import WARPS as STEP_WARPS
 from .steps import rows_of_steps
 
-__all__ = ["PersistentTile", "best_tile", "steps_seconds"]
+__all__ = ["Lanes", "PersistentTile", "best_tile", "fitting_tiles", "rows_of_turn"]
 
 WARPS = 8
 """Warps of a block, each of whose threads may have 255 registers: two warps for each of a multiprocessor's schedulers."""
@@ -92,17 +92,26 @@ def rows_of_turn(problem: RecurrenceProblem, tile: PersistentTile) -> int:
 
 
 def best_tile(problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int) -> PersistentTile | None:
-    """The tile whose steps are the quickest by estimate; None if launches for each step are, or there is none: weights
-    do not fit into registers, or blocks cannot wait for each other."""
-    if arch is not None and not arch.nvidia:
-        return None  # no launch of AMD's is asked for that is known to have all its blocks at the same time
-    tiles = _tiles(problem, multiprocessors, False)
-    if arch is not None and arch.clusters:
-        tiles += [t for t in _tiles(problem, multiprocessors, True) if _state_bytes(problem, t) <= arch.shared_bytes]
+    """The tile whose steps are the quickest by estimate; None if launches for each step are, or none fits."""
+    tiles = fitting_tiles(problem, arch, multiprocessors)
     found = min(tiles, key=lambda tile: tile_seconds(problem, tile), default=None)
     if found is None or steps_seconds(problem, multiprocessors) < tile_seconds(problem, found):
         return None
     return found
+
+
+def fitting_tiles(
+    problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int
+) -> list[PersistentTile]:
+    """Those with which weights fit into registers, states into a cluster's memory, and all blocks that wait for each
+    other onto the multiprocessors. None on AMD's devices: `runtime.gpu.hip` launches nothing that is known to have all
+    its blocks at the same time."""
+    if arch is not None and not arch.nvidia:
+        return []
+    tiles = _tiles(problem, multiprocessors, False)
+    if arch is not None and arch.clusters:
+        tiles += [t for t in _tiles(problem, multiprocessors, True) if _state_bytes(problem, t) <= arch.shared_bytes]
+    return tiles
 
 
 def _tiles(problem: RecurrenceProblem, multiprocessors: int, cluster: bool) -> list[PersistentTile]:
