@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.gpu_tiles import torch_seconds
 from mgx_numba.codegen.gpu.recurrent import plan
-from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile, fitting_tiles
+from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile, ranked_tiles
 from mgx_numba.codegen.problems.recurrence import RecurrenceProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -82,27 +82,24 @@ def program_of(weights: list[np.ndarray], hidden: int, batch: int, directions: i
 @contextlib.contextmanager
 def only(tile: PersistentTile | None) -> Iterator[None]:
     """While it runs, steps are computed with this tile, by launches of their own if it is None."""
-    with patch.object(plan, "best_tile", lambda *_: tile):
+    with patch.object(plan, "ranked_tiles", lambda *_: [tile]):
         yield
 
 
 def ways(weights: list[np.ndarray], case: tuple[int, int, int], every: bool) -> Iterator[tuple[str, GpuProgram]]:
     """What is chosen, and what is measured beside it."""
-    tiles: list[PersistentTile] = []
+    ranked: list[PersistentTile | None] = []
 
-    def noted(problem: RecurrenceProblem, *machine: Any) -> PersistentTile | None:
-        tiles.extend(fitting_tiles(problem, *machine))
-        return chosen(problem, *machine)
+    def noted(problem: RecurrenceProblem, *machine: Any) -> list[PersistentTile | None]:
+        ranked[:] = ranked_tiles(problem, *machine)
+        return ranked
 
-    chosen = plan.best_tile
-    with patch.object(plan, "best_tile", noted):
+    with patch.object(plan, "ranked_tiles", noted):
         yield "chosen", GpuProgram(program_of(weights, *case), TargetOptions())
-    for tile in tiles if every else ():
+    for tile in ranked[1:] if every else [None]:
+        label = f"{'cluster' if tile.cluster else 'grid'} u{tile.units} {tile.blocks}x{tile.slices}" if tile else ""
         with only(tile):
-            label = f"{'cluster' if tile.cluster else 'grid'} u{tile.units} {tile.blocks}x{tile.slices}"
-            yield label, GpuProgram(program_of(weights, *case), TargetOptions())
-    with only(None):
-        yield "launches", GpuProgram(program_of(weights, *case), TargetOptions())
+            yield label or "launches", GpuProgram(program_of(weights, *case), TargetOptions())
 
 
 def compare(torch: Any, case: tuple[int, int, int], every: bool) -> dict[str, Any]:

@@ -114,7 +114,10 @@ def test_a_barrier_of_a_grid_lets_blocks_read_what_others_wrote() -> None:
     ("lines", "said"),
     [
         (["grid_barrier(counter, 2)"], r"line 11 .*waits for \[2\] blocks; 3 have come"),
-        (["if b < 1:", "    grid_barrier(counter, blocks)"], r"never meet: 64 threads .* wait at grid_barrier in line 12"),
+        (
+            ["if b < 1:", "    grid_barrier(counter, blocks)"],
+            r"never meet: 64 threads .* wait at grid_barrier in line 12",
+        ),
         (["if thread_index(0) < 1:", "    grid_barrier(counter, blocks)"], r"never meet: 1 threads"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Recurrent layers of all cells, directions, lengths of sequences and floats: a launch for each step, or one for all."""
+"""Recurrent layers of all cells, directions, lengths of sequences and floats: launches for each step, or one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERYTHING = "bias hidden state peephole"
 def launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two warps a block: the interpreter takes time for each thread, also for those without a unit."""
     monkeypatch.setattr(steps, "WARPS", 2)
-    monkeypatch.setattr(plan, "best_tile", lambda *_: None)
+    monkeypatch.setattr(plan, "ranked_tiles", lambda *_: [None])
 
 
 def tile_of(problem: RecurrenceProblem, cluster: bool, units: int = 2, slices: int = 1) -> PersistentTile:
@@ -49,7 +49,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, launch
     cluster = request.param == "cluster"
 
     def use(**options: int) -> None:
-        monkeypatch.setattr(plan, "best_tile", lambda problem, *_: tile_of(problem, cluster, **options))
+        monkeypatch.setattr(plan, "ranked_tiles", lambda problem, *_: [tile_of(problem, cluster, **options)])
 
     use()
     return use
@@ -192,8 +192,10 @@ def test_tiles_fit_the_device_and_what_fits_none_has_launches() -> None:
                     assert blocks <= multiprocessors or tile.cluster
                     assert tile.blocks * tile.warps * tile.units >= hidden
                     assert not tile.cluster or tile.blocks <= 8
-    assert tiles.best_tile(problem_of("lstm", 256), hopper, multiprocessors).cluster
-    assert not tiles.best_tile(problem_of("lstm", 1024), hopper, multiprocessors).cluster
-    assert not tiles.best_tile(problem_of("lstm", 256), ARCHITECTURES["sm_80"], 108).cluster
-    assert tiles.best_tile(problem_of("lstm", 4096), hopper, multiprocessors) is None
-    assert tiles.best_tile(problem_of("lstm", 256), ARCHITECTURES["gfx942"], 304) is None
+    for hidden, arch, wanted in ((256, hopper, True), (1024, hopper, False), (256, ARCHITECTURES["sm_80"], False)):
+        best, *_ = tiles.ranked_tiles(problem_of("lstm", hidden), arch, 108)
+        assert best is None if hidden == 1024 else best is not None and best.cluster is wanted
+    best, *_ = tiles.ranked_tiles(problem_of("lstm", 1024), hopper, multiprocessors)
+    assert best is not None and not best.cluster
+    assert tiles.ranked_tiles(problem_of("lstm", 4096), hopper, multiprocessors) == [None]
+    assert tiles.ranked_tiles(problem_of("lstm", 256), ARCHITECTURES["gfx942"], 304) == [None]

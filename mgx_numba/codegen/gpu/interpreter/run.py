@@ -144,7 +144,7 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
             "blocks along one axis, without clusters"
         )
     states: list[_BlockState] = []
-    for first in range(0, together, count):
+    for _ in range(0, together, count):
         cluster: list[_BlockState] = []
         for rank in range(count):
             cluster.append(_BlockState(memory, geometry, rank, cluster))
@@ -383,7 +383,7 @@ class _RunningBlock:
         counted[0] += blocks
         wanted = {int(request[2][1]) for request in self._waiting.values()}
         if wanted != {int(counted[0])}:
-            raise KernelFault(f"waits for {sorted(wanted)} blocks; {counted[0]} have come, if the counter was 0 at first")
+            raise KernelFault(f"waits for {sorted(wanted)} blocks; {counted[0]} have come, by the counter")
 
     def expect_ended(self) -> None:
         """Raises `KernelFault` if threads wait for others."""

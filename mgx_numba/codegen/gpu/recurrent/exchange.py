@@ -25,8 +25,8 @@ _ALIGNMENT = 64
 class Exchange(Protocol):
     """What the text of a persistent kernel says of states.
 
-    It names ``direction``, the first row ``begin`` and the ``count`` of rows of the slice, and in a lane its ``own_row``
-    there and its ``unit``.
+    It names ``direction``, the first row ``begin`` and the ``count`` of rows of the slice, and in a lane its
+    ``own_row`` there and its ``unit``.
 
     Attributes:
         scratch: bytes of scratch memory, of which states are the first.

@@ -8,15 +8,15 @@ from math import gcd
 from ....core.types import from_numpy, numpy_dtype
 from ...problems.recurrence import RecurrenceProblem
 from ..architecture import WARP, Architecture
-from ..contraction.cost import ARRIVAL, BANDWIDTH, CLOCK
+from ..contraction.cost import BANDWIDTH, CLOCK
 from ..printer import most_lanes
 from .steps import WARPS as STEP_WARPS
 from .steps import rows_of_steps
 
-__all__ = ["Lanes", "PersistentTile", "best_tile", "fitting_tiles", "rows_of_turn"]
+__all__ = ["Lanes", "PersistentTile", "fitting_tiles", "ranked_tiles", "rows_of_turn"]
 
 WARPS = 8
-"""Warps of a block, each of whose threads may have 255 registers: two warps for each of a multiprocessor's schedulers."""
+"""Warps of a block, each of whose threads may have 255 registers: two for each of a multiprocessor's schedulers."""
 MOST_WORDS = 128
 """32-bit registers of a thread that hold weights: half of what it may have."""
 MOST_CLUSTER = 8
@@ -28,12 +28,15 @@ MOST_SUMS = 64
 _SPARE = 2 << 10
 """Bytes of a multiprocessor's shared memory that are not a launch's to give: what the text and the driver take, and
 what aligning may cost."""
-# Cycles of a multiprocessor; estimates until measured on an H200.
-GRID_STEP, CLUSTER_STEP, LAUNCH_STEP = 2300, 900, 4000
+# In cycles of a multiprocessor at `CLOCK`, fitted on an H200 to LSTM of 256, 2 x 512 and 1024 units over 64 steps of
+# one sequence: 1.0 us a step by a cluster, 1.7, 1.8 and 1.9 by a grid, 1.9, 3.1 and 4.3 by launches.
+GRID_STEP, CLUSTER_STEP, LAUNCH_STEP = 2650, 1050, 2200
 """Until what blocks have stored is read by the others: by a barrier of a grid, by what blocks of a cluster send, by the
 end of a launch."""
+ARRIVAL = 24
+"""Bytes of weights a cycle that come to a multiprocessor from the second-level cache, in a launch of a step."""
 CELLS = 150
-"""Instructions of a warp that computes cells."""
+"""Instructions of a warp that computes cells: about so many are in the text of LSTM's."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,17 @@ def rows_of_turn(problem: RecurrenceProblem, tile: PersistentTile) -> int:
     return min(1 << most.bit_length() - 1, 1 << (rows - 1).bit_length())
 
 
-def best_tile(problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int) -> PersistentTile | None:
-    """The tile whose steps are the quickest by estimate; None if launches for each step are, or none fits."""
-    tiles = fitting_tiles(problem, arch, multiprocessors)
-    found = min(tiles, key=lambda tile: tile_seconds(problem, tile), default=None)
-    if found is None or steps_seconds(problem, multiprocessors) < tile_seconds(problem, found):
-        return None
-    return found
-
-
-def fitting_tiles(
+def ranked_tiles(
     problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int
-) -> list[PersistentTile]:
+) -> list[PersistentTile | None]:
+    """All tiles that fit, the quickest by estimate first; None stands for launches for each step."""
+    seconds: dict[PersistentTile | None, float] = {None: steps_seconds(problem, multiprocessors)}
+    for tile in fitting_tiles(problem, arch, multiprocessors):
+        seconds[tile] = tile_seconds(problem, tile)
+    return sorted(seconds, key=lambda tile: seconds[tile])
+
+
+def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int) -> list[PersistentTile]:
     """Those with which weights fit into registers, states into a cluster's memory, and all blocks that wait for each
     other onto the multiprocessors. None on AMD's devices: `runtime.gpu.hip` launches nothing that is known to have all
     its blocks at the same time."""
