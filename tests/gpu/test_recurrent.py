@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
+from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.ref.interpreter import evaluate
 
@@ -125,6 +127,26 @@ def test_one_launch_keeps_what_is_not_finite_within_its_sequence(bad: float, for
     meant = reference(program, feed)
     assert_agrees(found, meant)
     assert np.isfinite(np.asarray(found[0])[:, :, 1]).all()
+
+
+@pytest.mark.gpu
+def test_programs_whose_blocks_wait_for_each_other_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "ranked_tiles", tiles.ranked_tiles)
+    made = []
+    for hidden in (600, 1000):  # of which two, and one, have room on 132 multiprocessors
+        program, feed = program_of("lstm", h=hidden, s=20)
+        one = compiled(program, cuda_engine())
+        assert any(kernel.name == "lstm_grid_kernel" for kernel in one.kernels())
+        made.append((one, feed, one.run(feed)))
+
+    def run(number: int) -> None:
+        one, feed, first = made[number % 2]
+        for _ in range(10):
+            for found, meant in zip(one.run(feed), first):
+                assert np.array_equal(np.asarray(found), np.asarray(meant))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
 
 
 @pytest.mark.parametrize("cell", FUNCTIONS)
