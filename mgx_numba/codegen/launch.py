@@ -118,12 +118,14 @@ class Grid:
     """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
 
     ``shared_bytes`` is the memory of each block besides what the kernel's text declares; it begins at a multiple of
-    `DYNAMIC_ALIGNMENT` bytes.
+    `DYNAMIC_ALIGNMENT` bytes. Blocks that wait for each other are ``cooperative``: all of them are on the device at the
+    same time, or the launch fails.
     """
 
     blocks: tuple[int, int, int]
     threads: tuple[int, int, int]
     shared_bytes: int = 0
+    cooperative: bool = False
 
     @property
     def empty(self) -> bool:

@@ -17,6 +17,11 @@ Threads
     grid_wait()                          until the launches before are done; a kernel whose text has no such call makes
                                          it first. Before it a thread may touch the block's memory and the program's
                                          constants
+    grid_barrier(p, count)               until all threads of all blocks of a cooperative launch are here; the int32 at
+                                         p, 0 at first, counts the blocks that have come to such barriers: count of them
+                                         with those of this one
+    grid_leave(p, count)                 behind a block's last grid_barrier(p, ...): the counter is 0 again when all
+                                         have left, these counted, too
     shuffle_xor(x, MASK)                 x of the thread of the same warp whose index differs in the bits of MASK (1 to
                                          31); all 32 threads of the warp call it
     shuffle_halves(x)                    x, float32 or int32, of the thread of the same wave of 64 whose index differs
@@ -169,6 +174,7 @@ from .lang import (
     clusters,
     codes,
     faults,
+    grids,
     matrix_cores,
     mbarriers,
     operand_stores,
@@ -187,6 +193,7 @@ from .lang.clusters import *
 from .lang.codes import *
 from .lang.double import *
 from .lang.faults import *
+from .lang.grids import *
 from .lang.matrix_cores import *
 from .lang.mbarriers import *
 from .lang.operand_stores import *
@@ -200,7 +207,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, codes, faults, matrix_cores, mbarriers, memory, operand_stores, pipelines,
+    arith, blocks, bytes, clusters, codes, faults, grids, matrix_cores, mbarriers, memory, operand_stores, pipelines,
     quick, reduce, remainders, rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -191,9 +191,10 @@ class CudaQueue:
             self._graph.kernel(KernelNode.of(function, words, geometry, shared))
             return
         parameters = (c_void_p * 1)(address_of(words))
+        name, extra = ("cuLaunchCooperativeKernel", ()) if geometry.cooperative else ("cuLaunchKernel", (None,))
         self._driver.call(
-            "cuLaunchKernel", c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads),
-            c_uint(shared), self.stream, parameters, None,
+            name, c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads), c_uint(shared), self.stream,
+            parameters, *extra,
         )  # fmt: skip
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:

@@ -28,6 +28,7 @@ from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
+from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
@@ -92,6 +93,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
+    if isinstance(problem, GemmProblem):
+        problem, places = _planes_as_rows(problem, places)
     for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
@@ -124,6 +127,27 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
     contraction.note_solver(low, ins, placed, chosen)
+
+
+def _planes_as_rows(
+    problem: GemmProblem, places: tuple[tuple[int, ...], ...]
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
+    """Planes of one row each, by the same right operand, as the rows of one product if they lie evenly in all operands:
+    blocks then have more than a row. ``places`` are the strides of what the epilogue reads."""
+    rank = len(problem.batch)
+    shared = not any(s for s, n in zip(problem.b_strides, problem.batch) if n > 1)
+    if problem.m != 1 or not shared or problem.blocks is not None or problem.prologue is not None:
+        return problem, places
+    walked = [own[:rank] for own in (problem.out_strides, problem.a_strides, *places) if own]
+    space = collapse(problem.batch, walked, order_by=0)
+    if space.rank != 1:
+        return problem, places
+    out, a, *rows = (own[0] for own in space.strides)
+    left = iter(rows)
+    return replace(
+        problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
+        b_strides=problem.b_strides[rank:], out_strides=(out,),
+    ), tuple((next(left),) if own else () for own in places)  # fmt: skip
 
 
 def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
