@@ -13,6 +13,8 @@ from mgx_numba.runtime.gpu.blocks import DeviceBlock, KeptBlocks
 from mgx_numba.runtime.gpu.cuda import CudaEngine
 from mgx_numba.runtime.gpu.driver_engine import SLAB, DriverNames, PinnedMemory
 
+PAGE = 4096
+"""Bytes that a driver's pinned memory begins at multiples of."""
 NAMES = DriverNames("take", "give", "", "", "", "", "")
 
 
@@ -99,8 +101,8 @@ class Driver:
     def call(self, name: str, *arguments: object) -> None:
         self.calls.append(name)
         if name == "take":
-            self._arrays.append(np.zeros(arguments[1].value, np.uint8))  # type: ignore[attr-defined]
-            arguments[0]._obj.value = self._arrays[-1].ctypes.data  # type: ignore[attr-defined]
+            self._arrays.append(np.zeros(arguments[1].value + PAGE, np.uint8))  # type: ignore[attr-defined]
+            arguments[0]._obj.value = -(-self._arrays[-1].ctypes.data // PAGE) * PAGE  # type: ignore[attr-defined]
         elif name == "cuStreamCreate":
             arguments[0]._obj.value = 1000 + len(self.calls)  # type: ignore[attr-defined]
 
