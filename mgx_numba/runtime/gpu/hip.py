@@ -21,7 +21,7 @@ from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
 from .blocks import KeptBlocks
-from .driver_engine import DriverNames, OpenedEngines, functions_of, pinned, timed
+from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 
 __all__ = ["HipEngine", "hip_engine", "hip_engines"]
@@ -51,6 +51,7 @@ class HipEngine:
         self.use = opened.use
         self.synchronize = opened.synchronize
         self.kept = KeptBlocks(self)
+        self._pinned = PinnedMemory(self, _NAMES)
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -79,8 +80,8 @@ class HipEngine:
         raise DeviceError(f"{self.name} has no copy engine for tensors")
 
     def staging(self, size: int) -> np.ndarray:
-        """Pinned memory, which is given back with the array."""
-        return pinned(self, _NAMES, size)
+        """See `PinnedMemory.staging`."""
+        return self._pinned.staging(size)
 
     def queue(self, stream: int | None = None) -> HipQueue:
         """See `Engine.queue`."""

@@ -30,6 +30,9 @@ from .buffers import View
 
 __all__ = ["PendingStep", "referenced", "resolved"]
 
+_UNUSED = np.empty(0, np.uint8)
+"""What plans have in the place of a constant that no step refers to."""
+
 
 @dataclass
 class PendingStep:
@@ -119,7 +122,7 @@ def referenced(constants: Sequence[np.ndarray], steps: Sequence[PlannedStep]) ->
         else:
             pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
         used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
-    return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
+    return [array if k in used else _UNUSED for k, array in enumerate(constants)]
 
 
 def _plan_view(view: View) -> TensorView:
