@@ -97,7 +97,7 @@ def ways(weights: list[np.ndarray], case: tuple[int, int, int], every: bool) -> 
     with patch.object(plan, "ranked_tiles", noted):
         yield "chosen", GpuProgram(program_of(weights, *case), TargetOptions())
     for tile in ranked[1:] if every else [None]:
-        label = f"{'cluster' if tile.cluster else 'grid'} u{tile.units} {tile.blocks}x{tile.slices}" if tile else ""
+        label = f"{tile.kind} u{tile.units} {tile.blocks}x{tile.slices}" if tile else ""
         with only(tile):
             yield label or "launches", GpuProgram(program_of(weights, *case), TargetOptions())
 

@@ -129,3 +129,39 @@ def test_barriers_of_a_grid_that_are_never_passed_are_reported(lines: list[str],
 def test_blocks_of_a_launch_that_is_not_cooperative_do_not_meet() -> None:
     with pytest.raises(KernelFault, match="not cooperative"):
         run_grid(["grid_barrier(counter, blocks)"], blocks=1, cooperative=False)
+
+
+def run_tagged(lines: list[str], cooperative: bool = True) -> np.ndarray:
+    """Two blocks, whose words have a float and a tag."""
+    memory, out, words = Memory(), zeros(2 * THREADS), aligned_empty((2 * THREADS,), "int64")
+    words[:] = 0
+    for name, array in (("out", out), ("words", words)):
+        memory.add(address_of(array), array.view(np.uint8), name)
+    head = ["out = pointer_float32(args, 0)", "words = pointer_int64(args, 1)", "t = thread_index(0)"]
+    head += ["i = block_index(0) * 64 + t", "there = (1 - block_index(0)) * 64 + t - imod(t, 4)"]
+    kernel = gpu_kernel("k", [*head, *lines], THREADS, 2)
+    grid = Grid((2, 1, 1), (THREADS, 1, 1), cooperative=cooperative)
+    interpret(kernel, [address_of(out), address_of(words)], grid, memory)
+    return out
+
+
+def test_threads_wait_for_tagged_words_of_other_blocks() -> None:
+    lines = [
+        "tagged_store(words, i, cast_float32(i), 7)",
+        "v = tagged_load4(words, there, 7)",
+        "if imod(t, 4) == 0:",
+        "    store(out, i, v)",
+    ]
+    assert np.array_equal(run_tagged(lines), np.roll(np.arange(2 * THREADS), THREADS))
+    for changed, said in (
+        (["tagged_store(words, i, cast_float32(i), 6)", *lines[1:]], "never meet: 64 threads .* at tagged_load4"),
+        (
+            ["tagged_store(words, i, cast_float32(i), 8)", *lines[1:]],
+            r"waits for tag 7 of words that have \[8, 8, 8, 8\]",
+        ),
+        ([lines[0], "v = tagged_load4(words, there + 1, 7)"], "no four words at 16 bytes"),
+    ):
+        with pytest.raises(KernelFault, match=said):
+            run_tagged(changed)
+    with pytest.raises(KernelFault, match="not cooperative"):
+        run_tagged(lines, cooperative=False)

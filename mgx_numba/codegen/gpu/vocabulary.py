@@ -22,6 +22,10 @@ Threads
                                          with those of this one
     grid_leave(p, count)                 behind a block's last grid_barrier(p, ...): the counter is 0 again when all
                                          have left, these counted, too
+    tagged_store(p, i, x, tag)           x, a float32, with a tag of 31 bits, as one word at the int64 p[i]
+    tagged_load4(p, i, tag)              the float32 lanes of four neighbouring words when all have this tag, or, of
+                                         which nobody may rely on the values, a higher one; blocks of a cooperative
+                                         launch wait so for what others store
     shuffle_xor(x, MASK)                 x of the thread of the same warp whose index differs in the bits of MASK (1 to
                                          31); all 32 threads of the warp call it
     shuffle_halves(x)                    x, float32 or int32, of the thread of the same wave of 64 whose index differs
@@ -182,6 +186,7 @@ from .lang import (
     quick,
     remainders,
     rounding,
+    tagged,
     tensor_copies,
     tensor_cores,
     threads,
@@ -201,6 +206,7 @@ from .lang.pipelines import *
 from .lang.quick import *
 from .lang.remainders import *
 from .lang.rounding import *
+from .lang.tagged import *
 from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
@@ -208,6 +214,6 @@ from .lang.warpgroups import *
 
 _PARTS = (
     arith, blocks, bytes, clusters, codes, faults, grids, matrix_cores, mbarriers, memory, operand_stores, pipelines,
-    quick, reduce, remainders, rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    quick, reduce, remainders, rounding, tagged, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

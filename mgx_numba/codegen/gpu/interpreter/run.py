@@ -90,7 +90,7 @@ all."""
 
 _OF_BLOCKS = ("cluster_barrier", "cluster_wait", "grid_barrier")
 """Names at which all threads of all blocks that run together meet."""
-_STOPPING = frozenset(("barrier", *_OF_BLOCKS, "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
+_STOPPING = frozenset(("barrier", *_OF_BLOCKS, "mbarrier_wait", "tagged_load4", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -248,6 +248,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "cluster_rank": lambda: state.rank,
         "cluster_arrive": lambda: None,
         "grid_leave": leave,
+        "tagged_store": _tagged_store,
         "cluster_send": send,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
@@ -313,6 +314,13 @@ def _counted(counter: Place) -> np.ndarray:
     """The int32 in which blocks are counted, as an array of one element."""
     counted: np.ndarray = counter.allocation.data[counter.start : counter.start + 4].view(np.int32)
     return counted
+
+
+def _tagged_store(p: Place, i: int, x: Any, tag: int) -> None:
+    word = p.moved(int(i))
+    if word.start < 0 or word.start + 8 > word.allocation.data.size:
+        raise KernelFault(f"there is no word at byte {word.start} of {word.allocation.name}")
+    word.allocation.data[word.start : word.start + 8].view(np.uint32)[:] = np.float32(x).view(np.uint32), tag
 
 
 def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) -> None:
@@ -422,6 +430,10 @@ class _RunningBlock:
         """What the threads get that have all met, by thread."""
         found: dict[int, Any] = {}
         for index, (name, line, given) in self._waiting.items():
+            if name == "tagged_load4":
+                value = self._told(index, line, functools.partial(self._tagged, *given))
+                if value is not None:
+                    found[index] = value
             if name == "mbarrier_wait" and self._told(index, line, functools.partial(self._passed, index, *given)):
                 found[index] = None
         first = 0
@@ -460,6 +472,23 @@ class _RunningBlock:
 
     def _passed(self, index: int, barrier: Place, parity: int) -> bool:
         return self._sync.passed(barrier, parity, self._first + index)
+
+    def _tagged(self, p: Place, i: int, tag: int) -> np.ndarray | None:
+        """``tagged_load4``; None as long as a tag is a lower one.
+
+        Raises:
+            KernelFault: a tag is higher: a word was stored again before this thread had it.
+        """
+        if not self._cooperative:
+            raise KernelFault("waits for values of other blocks in a launch that is not cooperative")
+        words = p.moved(int(i))
+        bits = words.allocation.data[words.start : words.start + 32].view(np.uint32).reshape(-1, 2)
+        if words.start < 0 or len(bits) < 4 or words.misaligned(0, 16):
+            raise KernelFault(f"bytes {words.start} on of {words.allocation.name} are no four words at 16 bytes")
+        tags = bits[:, 1].astype(np.int32)
+        if (tags > tag).any():
+            raise KernelFault(f"waits for tag {tag} of words that have {tags.tolist()} by now")
+        return bits[:, 0].view(np.float32).copy() if (tags == tag).all() else None
 
     def _told(self, index: int, line: int, action: Callable[[], Any]) -> Any:
         """What an action gives; a fault says which thread and line it is of."""

@@ -15,11 +15,15 @@ from ...launch import Operand
 from ...printer import CodeBuffer
 from ...problems.recurrence import RecurrenceProblem
 from ..printer import dtype_name
-from .tiles import Lanes, PersistentTile
+from .tiles import WORDS, Lanes, PersistentTile
 
-__all__ = ["ClusterExchange", "Exchange", "GridExchange"]
+__all__ = ["EXCHANGES", "Exchange"]
 
 _ALIGNMENT = 64
+_WORD = 8
+"""Bytes of a value with its tag: `lang.tagged`."""
+_NEVER = 1 << 30
+"""Blocks that do not come to an end before a launch clears their counter."""
 
 
 class Exchange(Protocol):
@@ -29,12 +33,16 @@ class Exchange(Protocol):
     ``own_row`` there and its ``unit``.
 
     Attributes:
+        wide: the type of states.
         scratch: bytes of scratch memory, of which states are the first.
         shared: bytes of a block's memory.
+        elements: of scratch memory that a launch before this one prepares, a thread for each; 0 if there is none.
     """
 
+    wide: Type
     scratch: int
     shared: int
+    elements: int
 
     def declare(self, arguments: Arguments) -> None:
         """Declare operands."""
@@ -54,6 +62,9 @@ class Exchange(Protocol):
     def end(self, buffer: CodeBuffer) -> None:
         """Print what comes after the last step."""
 
+    def first_lines(self) -> list[str]:
+        """The text of the launch before for element ``i``, which may be one behind the last."""
+
 
 class _States:
     """What both have in common."""
@@ -62,7 +73,18 @@ class _States:
         self.problem, self.tile, self.wide = problem, tile, wide
         self.padded = Lanes.of(problem).padded
         self.phases = len(problem.phases)
-        self.scratch = self.shared = 0
+        self.rows = -(-problem.batch // tile.slices)
+        self.scratch = self.shared = self.elements = 0
+
+    def count_blocks(self, states: int, arguments: Arguments) -> None:
+        """Declare the counter of blocks behind so many bytes of states."""
+        counter = states + -states % _ALIGNMENT
+        arguments.pointer("counter", Operand("scratch", counter), "int32")
+        arguments.integers(meeting=self.problem.lanes * self.tile.slices * self.tile.blocks)
+
+    def first_lines(self) -> list[str]:
+        """See `Exchange`."""
+        return []
 
     def places(self, buffer: CodeBuffer, row_at: str) -> None:
         """Print where states are."""
@@ -91,21 +113,14 @@ class GridExchange(_States):
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
         super().__init__(problem, tile, wide)
         self.size = problem.lanes * problem.batch * self.padded
-        self._counter = (1 + self.phases) * self.size * wide.size
-        self._counter += -self._counter % _ALIGNMENT
-        self.scratch = self._counter + _ALIGNMENT
-
-    @property
-    def elements(self) -> int:
-        """Of all states."""
-        return (1 + self.phases) * self.size
+        self.elements = (1 + self.phases) * self.size
+        self.scratch = self.elements * wide.size + 2 * _ALIGNMENT
 
     def declare(self, arguments: Arguments) -> None:
         """See `Exchange`."""
         arguments.pointer("states", Operand("scratch"), dtype_name(self.wide))
-        arguments.pointer("counter", Operand("scratch", self._counter), "int32")
-        blocks = self.problem.lanes * self.tile.slices * self.tile.blocks
-        arguments.integers(state_size=self.size, meeting=blocks)
+        arguments.integers(state_size=self.size)
+        self.count_blocks(self.elements * self.wide.size, arguments)
 
     def begin(self, buffer: CodeBuffer) -> None:
         """See `Exchange`."""
@@ -133,10 +148,80 @@ class GridExchange(_States):
         buffer.line(f"grid_leave(counter, rounds * {self.phases} * meeting)")
 
     def first_lines(self) -> list[str]:
-        """The text of a launch before: a thread for each element ``i`` of all states, of which the first one clears the
-        counter, too."""
+        """See `Exchange`."""
         inner = _first_lines("r", dtype_name(self.wide), ())
         return ["if i == 0:", "    store_scalar(counter, 0, 0)", "if i < elements:", *("    " + x for x in inner)]
+
+
+class TaggedExchange(_States):
+    """In words of the device's memory that say of which step they are, from which each block copies them to its own.
+
+    Who has all values of a step knows that all blocks have copied those of the step before: two places for words take
+    turns. Steps are counted on over launches that are repeated: ``counter`` counts the blocks that have ended.
+    """
+
+    def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
+        super().__init__(problem, tile, wide)
+        self.size = problem.lanes * problem.batch * self.padded
+        self.elements = (1 + self.phases) * self.size
+        self.scratch = self.elements * _WORD + 2 * _ALIGNMENT
+        self.shared = (1 + self.phases) * self.rows * self.padded * wide.size
+
+    def declare(self, arguments: Arguments) -> None:
+        """See `Exchange`."""
+        arguments.pointer("words", Operand("scratch"), "int64")
+        arguments.pointer("first", "first", dtype_name(self.wide))
+        arguments.integers(word_size=self.size, state_size=self.rows * self.padded)
+        self.count_blocks(self.elements * _WORD, arguments)
+
+    def begin(self, buffer: CodeBuffer) -> None:
+        """See `Exchange`."""
+        padded, threads = self.padded, self.tile.threads
+        buffer.line("states = dynamic_float32(0)")
+        buffer.line(f"row_at = (direction * batch + begin) * {padded}")
+        buffer.line("rounds = last_step + 1")
+        buffer.line("tags = idiv(cast_int64(load_scalar(counter, 0)), meeting) * (rounds + 1) + 1")
+        with buffer.block(f"for i in range(thread_index(0), {1 + self.phases} * state_size, {threads}):"):
+            buffer.line("store_scalar(states, i, const_float32(0, 0))")
+        own = f"(block_index(0) - team * blocks) * {threads} + thread_index(0)"
+        with buffer.block(f"for i in range({own}, count * hidden, blocks * {threads}):"):
+            buffer.line("r = idiv(i, hidden)")
+            buffer.line("value = load_scalar(first, (direction * batch + begin) * hidden + i)")
+            buffer.line(f"tagged_store(words, row_at + i + r * ({padded} - hidden), value, tags)")
+        buffer.line("barrier()")
+
+    def begin_step(self, buffer: CodeBuffer) -> None:
+        """See `Exchange`."""
+        buffer.line("now = offset(states, imod(step, 2) * state_size)")
+        buffer.line("following = offset(words, imod(step + 1, 2) * word_size + row_at)")
+        if self.phases > 1:
+            buffer.line("reset_at = offset(states, 2 * state_size)")
+
+    def wait(self, buffer: CodeBuffer, number: int) -> None:
+        """See `Exchange`."""
+        source, to = ("2", "reset_at") if number else ("imod(step, 2)", "now")
+        buffer.line(f"source = offset(words, {source} * word_size + row_at)")
+        with buffer.block(f"for i in range(thread_index(0) * {WORDS}, count * hidden, {WORDS * self.tile.threads}):"):
+            buffer.line(f"at = i + idiv32(i, hidden) * ({self.padded} - hidden)")
+            buffer.line(f"store_aligned({to}, at, tagged_load4(source, at, tags + step))")
+        buffer.line("barrier()")
+
+    def give(self, buffer: CodeBuffer, place: str, value: str) -> None:
+        """See `Exchange`. Nobody waits for what the last step makes."""
+        at = f"own_row * {self.padded} + unit"
+        if place == "reset_at":
+            buffer.line(f"tagged_store(offset(words, 2 * word_size + row_at), {at}, {value}, tags + step)")
+            return
+        with buffer.block("if step < last_step:"):
+            buffer.line(f"tagged_store(following, {at}, {value}, tags + step + 1)")
+
+    def end(self, buffer: CodeBuffer) -> None:
+        """See `Exchange`."""
+        buffer.line(f"grid_leave(counter, {_NEVER})")
+
+    def first_lines(self) -> list[str]:
+        """See `Exchange`."""
+        return ["if i == 0:", "    store_scalar(counter, 0, 0)", "if i < elements:", "    store_scalar(words, i, 0)"]
 
 
 class ClusterExchange(_States):
@@ -144,7 +229,6 @@ class ClusterExchange(_States):
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
         super().__init__(problem, tile, wide)
-        self.rows = -(-problem.batch // tile.slices)
         self.shared = (1 + self.phases) * self.rows * self.padded * wide.size
 
     def declare(self, arguments: Arguments) -> None:
@@ -200,3 +284,9 @@ class ClusterExchange(_States):
 
     def end(self, buffer: CodeBuffer) -> None:
         """See `Exchange`: what others send has come before the last step."""
+
+
+EXCHANGES: dict[str, type[GridExchange | TaggedExchange | ClusterExchange]] = {
+    "grid": GridExchange, "tagged": TaggedExchange, "cluster": ClusterExchange,
+}  # fmt: skip
+"""By `PersistentTile.kind`."""

@@ -15,7 +15,7 @@ from ..architecture import WARP
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .cell import ThreadCell
-from .exchange import ClusterExchange, Exchange, GridExchange
+from .exchange import EXCHANGES, Exchange
 from .tiles import Lanes, PersistentTile, rows_of_turn
 
 __all__ = ["persistent_solution"]
@@ -25,19 +25,19 @@ _FIRST_THREADS = 256
 
 
 def persistent_solution(problem: RecurrenceProblem, tile: PersistentTile, origin: str = "") -> Solution:
-    """One launch for all steps; blocks that wait for a whole grid have one before it for the first states."""
+    """One launch for all steps; those that exchange states by the device's memory have one before that prepares it."""
     text = _PersistentText(problem, tile)
     launch = text.launch(origin)
-    before = () if tile.cluster else (_first_states(text.exchange, problem, origin),)
+    before = (_prepared(text.exchange, problem, origin),) if text.exchange.elements else ()
     return Solution((*before, launch), text.scratch)
 
 
-def _first_states(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> Launch:
-    assert isinstance(exchange, GridExchange)
+def _prepared(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> Launch:
     arguments = Arguments()
     exchange.declare(arguments)
-    arguments.pointer("first", "first", dtype_name(exchange.wide))
-    arguments.integers(elements=exchange.elements, hidden=problem.hidden, padded=exchange.padded)
+    if "first" not in arguments.names:
+        arguments.pointer("first", "first", dtype_name(exchange.wide))
+    arguments.integers(elements=exchange.elements, hidden=problem.hidden, padded=Lanes.of(problem).padded)
     place = f"i = block_index(0) * {_FIRST_THREADS} + thread_index(0)"
     lines = [*arguments.bind(), place, *exchange.first_lines()]
     slots = len(arguments.values)
@@ -58,7 +58,7 @@ class _PersistentText(ThreadCell):
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile) -> None:
         super().__init__(problem)
         self.tile, self.lanes = tile, Lanes.of(problem)
-        self.exchange: Exchange = (ClusterExchange if tile.cluster else GridExchange)(problem, tile, self.type)
+        self.exchange: Exchange = EXCHANGES[tile.kind](problem, tile, self.type)
         self.rows = rows_of_turn(problem, tile)
         self.pairs = self.rows * tile.units
         self.per_group = WARP // tile.units
@@ -97,8 +97,7 @@ class _PersistentText(ThreadCell):
         self.exchange.end(buffer)
         cluster = tile.blocks if tile.cluster else 1
         slots = len(self.arguments.values)
-        name = f"{p.cell}_{'cluster' if tile.cluster else 'grid'}_kernel"
-        kernel = gpu_kernel(name, buffer.lines, tile.threads, slots, origin, cluster=cluster)
+        kernel = gpu_kernel(f"{p.cell}_{tile.kind}_kernel", buffer.lines, tile.threads, slots, origin, cluster=cluster)
         blocks = p.lanes * tile.slices * tile.blocks
         geometry = Grid((blocks, 1, 1), (tile.threads, 1, 1), self.exchange.shared, cooperative=not tile.cluster)
         return Launch(kernel, self.arguments.values, geometry, p.flops, p.bytes)

@@ -7,7 +7,7 @@ from math import gcd
 
 from ....core.types import from_numpy, numpy_dtype
 from ...problems.recurrence import RecurrenceProblem
-from ..architecture import WARP, Architecture
+from ..architecture import ARCHITECTURES, WARP, Architecture
 from ..contraction.cost import BANDWIDTH, CLOCK
 from ..printer import most_lanes
 from .steps import WARPS as STEP_WARPS
@@ -21,6 +21,8 @@ MOST_WORDS = 128
 """32-bit registers of a thread that hold weights: half of what it may have."""
 MOST_CLUSTER = 8
 """Blocks of a cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
+WORDS = 4
+"""Words with tags that a thread waits for at once: `lang.tagged`."""
 UNITS = (1, 2, 4, 8)
 """Units of a warp; lanes compute the cells of 32 of these, each with a sequence of its own."""
 MOST_SUMS = 64
@@ -30,9 +32,12 @@ _SPARE = 2 << 10
 what aligning may cost."""
 # In cycles of a multiprocessor at `CLOCK`, fitted on an H200 to LSTM of 256, 2 x 512 and 1024 units over 64 steps of
 # one sequence: 1.0 us a step by a cluster, 1.7, 1.8 and 1.9 by a grid, 1.9, 3.1 and 4.3 by launches.
-GRID_STEP, CLUSTER_STEP, LAUNCH_STEP = 2650, 1050, 2200
-"""Until what blocks have stored is read by the others: by a barrier of a grid, by what blocks of a cluster send, by the
-end of a launch."""
+STEP = {"grid": 2650, "cluster": 1050, "tagged": 1500}
+"""Until what blocks have stored is read by the others, by `PersistentTile.kind`."""
+LAUNCH_STEP = 2200
+"""The same by the end of a launch."""
+FETCH = 700
+"""Until words of a thread have come from the second-level cache, of which it waits for each four: about the latency."""
 ARRIVAL = 24
 """Bytes of weights a cycle that come to a multiprocessor from the second-level cache, in a launch of a step."""
 CELLS = 150
@@ -46,14 +51,20 @@ class PersistentTile:
     Attributes:
         blocks: that share the units of a direction, for one slice of the sequences.
         slices: parts of the sequences; each has blocks of its own.
-        cluster: whether they are a cluster, and send each other states; else they wait for all blocks of the grid.
+        kind: how they give each other states: ``cluster``, in each other's memory, ``tagged``, by words of the device's
+            memory that say of which step they are, or ``grid``, there, with a barrier of all blocks.
     """
 
     warps: int
     units: int
     blocks: int
     slices: int
-    cluster: bool
+    kind: str
+
+    @property
+    def cluster(self) -> bool:
+        """Whether they are a cluster; else all blocks of the launch are on the device at the same time."""
+        return self.kind == "cluster"
 
     @property
     def threads(self) -> int:
@@ -110,14 +121,18 @@ def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multipr
     its blocks at the same time."""
     if arch is not None and not arch.nvidia:
         return []
-    tiles = _tiles(problem, multiprocessors, False)
+    most = min(a.shared_bytes for a in ARCHITECTURES.values() if a.nvidia) if arch is None else arch.shared_bytes
+    kinds = ["grid"]
+    if from_numpy(numpy_dtype(problem.dtype)).compute.size == 4 and Lanes.of(problem).width == WORDS:
+        kinds.append("tagged")
     if arch is not None and arch.clusters:
-        tiles += [t for t in _tiles(problem, multiprocessors, True) if _state_bytes(problem, t) <= arch.shared_bytes]
-    return tiles
+        kinds.append("cluster")
+    found = [tile for kind in kinds for tile in _tiles(problem, multiprocessors, kind)]
+    return [tile for tile in found if tile.kind == "grid" or _state_bytes(problem, tile) <= most]
 
 
-def _tiles(problem: RecurrenceProblem, multiprocessors: int, cluster: bool) -> list[PersistentTile]:
-    found = []
+def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str) -> list[PersistentTile]:
+    found, cluster = [], kind == "cluster"
     size, lanes = from_numpy(numpy_dtype(problem.dtype)).compute.size, Lanes.of(problem)
     for units in UNITS:
         words = problem.gates * units * lanes.width * lanes.chunks * size // 4
@@ -129,7 +144,7 @@ def _tiles(problem: RecurrenceProblem, multiprocessors: int, cluster: bool) -> l
         slices = min(together // problem.lanes, problem.batch)
         if slices:
             rows = -(-problem.batch // slices)
-            found.append(PersistentTile(WARPS, units, blocks, -(-problem.batch // rows), cluster))
+            found.append(PersistentTile(WARPS, units, blocks, -(-problem.batch // rows), kind))
     return found
 
 
@@ -149,7 +164,9 @@ def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
         multiplying = gates * pairs * lanes.width * lanes.chunks
         joining = gates * pairs * (lanes.width + 2)
         issued = turns * (multiplying + joining) + groups * CELLS
-        cycles += issued * tile.warps / 4 + (CLUSTER_STEP if tile.cluster else GRID_STEP)
+        cycles += issued * tile.warps / 4 + STEP[tile.kind]
+        if tile.kind == "tagged":
+            cycles += FETCH * (-(-rows * problem.hidden // (WORDS * tile.threads)) - 1)
     return problem.steps * cycles / CLOCK
 
 
