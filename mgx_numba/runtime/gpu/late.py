@@ -34,7 +34,7 @@ Tensor = np.ndarray | DeviceArray
 Lens = tuple[tuple[int, ...], ...]
 
 
-class BodyPlans(Protocol):
+class LengthPlans(Protocol):
     """Plans of a body; its parameters, then what it takes from outside."""
 
     def planned(self, lens: Lens) -> Plan:
@@ -44,7 +44,7 @@ class BodyPlans(Protocol):
 class LateBody:
     """A body on one engine; calls come one after the other from any thread."""
 
-    def __init__(self, plans: BodyPlans, store: Store | None) -> None:
+    def __init__(self, plans: LengthPlans, store: Store | None) -> None:
         self._plans = plans
         self._store = store
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ from ....runtime.plan import Plan
 from ...options import TargetOptions
 from ...ref.interpreter import evaluate_module
 
-__all__ = ["CompiledBody", "LateBody"]
+__all__ = ["CompiledBody", "LateProgram"]
 
 Run = Callable[[Sequence[Any]], list]
 
@@ -123,7 +123,7 @@ def _declined(inputs: Any) -> None:
     return None
 
 
-class LateBody:
+class LateProgram:
     """A submodule as a program with dynamic inputs, which gets a plan for each set of lengths that it meets."""
 
     plan: Plan | None = None
