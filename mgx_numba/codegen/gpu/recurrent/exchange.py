@@ -19,7 +19,7 @@ from .tiles import WORDS, Lanes, PersistentTile
 
 __all__ = ["EXCHANGES", "Exchange"]
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes: two sectors of a cache line, so that a counter shares none with states
 _WORD = 8
 """Bytes of a value with its tag: `lang.tagged`."""
 _NEVER = 1 << 30

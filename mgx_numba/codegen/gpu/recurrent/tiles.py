@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from ....core.types import from_numpy, numpy_dtype
+from ....dataclass import dataclass
 from ...problems.recurrence import RecurrenceProblem
 from ..architecture import ARCHITECTURES, WARP, Architecture
 from ..contraction.cost import BANDWIDTH, CLOCK
