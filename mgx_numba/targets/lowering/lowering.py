@@ -198,7 +198,7 @@ class Lowering:
         if rule is not None and rule.hosted:
             return ""
         shapes = [ins.shape, *[i.shape for i in ins.inputs]]
-        if not self.hosted and all([shape.plain for shape in shapes]):
+        if not self.hosted and all(shape.plain for shape in shapes):
             return ""
         reason = _no_kernels(shapes)
         if reason:
