@@ -170,6 +170,11 @@ class Launch:
         """The launched kernel and those that it calls."""
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
 
+    @cached_property
+    def unplaced(self) -> tuple[tuple[int, int | Operand | Callee | Mark | TensorMap], ...]:
+        """The slots that hold no plain integer, with what they hold."""
+        return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
+
 
 @dataclass(frozen=True)
 class Solution:

@@ -36,7 +36,6 @@ from mgx_numba.targets.lowering.trace_trees import TraceTrees
 from mgx_numba.targets.options import TargetOptions
 
 from ..dynamic.models import MODELS
-from .programs import interpreter
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90a", "gfx90a", "gfx1100"]
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128, 200, 256, 257, 500, 512, 1000, 1024, 3000)
@@ -296,7 +295,7 @@ def test_plans_of_new_lengths_are_those_without_trees(name: str, monkeypatch: py
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     case = MODELS[name]()
     program = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096))
-    ranges = LengthRanges(program, TargetOptions(), interpreter(), None)
+    ranges = LengthRanges(program, TargetOptions())
     rng = np.random.default_rng(11)
     traced = ranges._shared
     for _ in range(8):

@@ -205,10 +205,12 @@ class Lowering:
         """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
             return ""
-        if any(i.shape.sub_shapes or i.shape.type.hosted for i in (ins, *ins.inputs)):
-            reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
-            if reason:
-                return reason
+        shapes = [ins.shape, *[i.shape for i in ins.inputs]]
+        if not self.hosted and all(shape.plain for shape in shapes):
+            return ""
+        reason = _no_kernels(shapes)
+        if reason:
+            return reason
         if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
@@ -236,19 +238,11 @@ class Lowering:
         """View of a constant array; the plan keeps the array alive and never copies it."""
         key = id(array)
         if key not in self.constant_views:
-            strides = [s // array.itemsize for s in array.strides]
-            view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
-            storage = array
-            plain = not array.dtype.hasobject
-            if plain and array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
-                storage = aligned_copy(array) if self.shared is None else self.shared.aligned(array)
-            elif plain and not array.flags.c_contiguous:
-                raw = array.view(f"u{array.itemsize}")
-                flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
-                storage = flat.view(array.dtype)
+            shared = self.shared
+            storage, own = _stored(array) if shared is None else shared.stored(array, _stored)
             self.constants.append(storage)
             self._constant_owners.append(array)
-            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
+            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), shape or own)
         return self.constant_views[key]
 
     def fill(self, pieces: Sequence[Callable[[], object]]) -> None:
@@ -598,6 +592,19 @@ class Lowering:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
+
+
+def _stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
+    """A constant as a plan has it, its memory in one row and aligned unless that is large, and how it is seen."""
+    shape = Shape(from_numpy(array.dtype), array.shape, [s // array.itemsize for s in array.strides])
+    if array.dtype.hasobject:
+        return array, shape
+    if not array.flags.c_contiguous:
+        raw = array.view(f"u{array.itemsize}")
+        flat = np.lib.stride_tricks.as_strided(raw, (shape.element_space,), (array.itemsize,))
+        return flat.view(array.dtype), shape
+    small = array.nbytes <= _SMALL
+    return (aligned_copy(array) if small and address_of(array) % ALIGNMENT else array), shape
 
 
 def _no_kernels(shapes: Sequence[Shape]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.shape import Shape
 from ...graph.program import Program
-from ...runtime.memory import address_of, aligned_copy
+from ...runtime.memory import address_of
 
 __all__ = ["SharedWeights", "digest_of"]
 
@@ -35,7 +35,7 @@ class SharedWeights:
         arrays = [ins.literal.array for module in program.modules for ins in module if ins.literal is not None]
         self._places = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a is not None)
         self._packed: weakref.WeakValueDictionary[Hashable, np.ndarray] = weakref.WeakValueDictionary()
-        self._copies: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
+        self._stored: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray | None, Shape]] = {}
         self._made: dict[Hashable, tuple[weakref.ref[np.ndarray], weakref.ref[np.ndarray], Any]] = {}
         self._digests: dict[int, tuple[weakref.ref[np.ndarray], dict[Hashable, bytes]]] = {}
 
@@ -59,14 +59,19 @@ class SharedWeights:
         gone = partial(_forget, self._made, key)
         self._made[key] = weakref.ref(base, gone), weakref.ref(array), rest
 
-    def aligned(self, array: np.ndarray) -> np.ndarray:
-        """A copy of a contiguous constant from an aligned address on; the same one as long as the constant lives."""
-        known = self._copies.get(id(array))
+    def stored(
+        self, array: np.ndarray, store: Callable[[np.ndarray], tuple[np.ndarray, Shape]]
+    ) -> tuple[np.ndarray, Shape]:
+        """What ``store`` makes of a constant, a copy perhaps; the same one as long as the constant lives."""
+        known = self._stored.get(id(array))
         if known is not None and known[0]() is array:
-            return known[1]
-        copy = aligned_copy(array)
-        self._copies[id(array)] = weakref.ref(array, partial(_forget, self._copies, id(array))), copy
-        return copy
+            return array if known[1] is None else known[1], known[2]
+        storage, shape = store(array)
+        own = None if storage is array else storage
+        if own is None or not np.may_share_memory(own, array):  # else it would never be gone
+            gone = partial(_forget, self._stored, id(array))
+            self._stored[id(array)] = weakref.ref(array, gone), own, shape
+        return storage, shape
 
     def _identity(self, weights: np.ndarray) -> Hashable:
         address = address_of(weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -84,20 +85,18 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
             on_device=step.on_device,
         )
     launch = step.launch
-    args: list[int | Pointer | MappedTensor | KernelSource] = []
-    for arg in launch.args:
-        if type(arg) is int:
-            args.append(arg)
-        elif isinstance(arg, Operand):
-            args.append(step.operands[arg.name].pointer(arg.offset))
+    args: list[Any] = list(launch.args)
+    for slot, arg in launch.unplaced:
+        if isinstance(arg, Operand):
+            args[slot] = step.operands[arg.name].pointer(arg.offset)
         elif isinstance(arg, TensorMap):
-            args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
+            args[slot] = MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout)
         elif isinstance(arg, Callee):
-            args.append(arg.kernel)
+            args[slot] = arg.kernel
         elif isinstance(arg, Mark):
-            args.append(Pointer(Region.FAULT) if arg is Mark.FAULT else number)
+            args[slot] = Pointer(Region.FAULT) if arg is Mark.FAULT else number
         else:
-            args.append(int(arg))
+            args[slot] = int(arg)
     return Step(
         kernel=launch.kernel,
         args=tuple(args),
