@@ -39,15 +39,15 @@ PARTS = 4
 WARPS, BLOCKS = 8, 2
 """Warps of a block, and blocks of a multiprocessor, which has room for no more of them: of a launch that begins before
 the last one is done a multiprocessor that is done early would get three blocks and another one, which made an H200 a
-quarter slower. 4 warps in each of four blocks read many matrices as fast and single ones an eighth to two fifths
-slower, 16 warps in one many up to a fifth slower."""
+quarter slower. 4 warps in each of four blocks read many matrices as fast and single ones up to two fifths slower, 16
+warps in one block many up to a fifth slower."""
 AHEAD = 2
-"""Chunks of a warp's turn, whose products do not wait for one another. With one an H200 read blocks of 128 at 90 to 98%
-of a copy's rate, with two at 94 to 103%."""
-TURNS = 3
-"""Turns whose chunks are on their way: of 16 warps 102 to 120 KiB of a multiprocessor, some times its share of the
-bandwidth times the latency of memory. On an H200 four were as fast for many matrices of 4096 rows and a tenth slower
-for single ones."""
+"""Chunks of a warp's turn, whose products do not wait for one another. With one an H200 read blocks of 128 at 84 to 92%
+of a copy's rate, with two at 93 to 102%, with four at 89 to 99%."""
+TURNS = 2
+"""Turns whose chunks are on their way: of 16 warps 68 to 80 KiB of a multiprocessor, some times its share of the
+bandwidth times the latency of memory. On an H200 three and four were as fast for many matrices, and up to 8 and 20%
+slower for single ones."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
 """Words of int32 of a chunk's codes."""
 
