@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
@@ -20,7 +20,6 @@ from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, near_seconds, not_below_m
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
-from .library_solvers import LIBRARIES
 from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest
@@ -33,8 +32,11 @@ from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
 from .wgmma_parts import parts_solution, parts_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
+if TYPE_CHECKING:
+    from .library_solver import LibrarySolver
+
 __all__ = [
-    "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
+    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
     "in_vectors", "own_candidates", "refinements",
 ]  # fmt: skip
 
@@ -437,9 +439,16 @@ def in_vectors(placed: PlacedRequest) -> bool:
     return any(not _refusal(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
 
 
+def _libraries() -> tuple[LibrarySolver, ...]:
+    """Solvers that call a library."""
+    from .library_solvers import LIBRARIES  # late: for who measures, or has a record of what was measured
+
+    return LIBRARIES
+
+
 def candidates(placed: PlacedRequest) -> list[Candidate]:
     """See `Backend.candidates`: `own_candidates`, then the libraries', each with the first of its algorithms."""
-    called = [s for s in LIBRARIES if not _refusal(s, placed)]
+    called = [s for s in _libraries() if not _refusal(s, placed)]
     return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
 
 
@@ -466,7 +475,9 @@ def estimates(placed: PlacedRequest) -> list[Estimate]:
     """See `Backend.estimates`."""
     able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in own_candidates(placed)]
     refused = [(s.name, _refusal(s, placed)) for s in SOLVERS]
-    refused += [(s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in LIBRARIES]
+    refused += [
+        (s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in _libraries()
+    ]
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
 
@@ -485,7 +496,7 @@ def _builds(placed: PlacedRequest, named: Candidate) -> bool:
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
     """See `Backend.candidate_of`; a tiling that the solver does not have is none, nor is a library's own choice, which
     another version of it would not make."""
-    for solver in (*SOLVERS, *LIBRARIES):
+    for solver in (*SOLVERS, *_libraries()):
         if solver.name == record.solver and not _refusal(solver, placed):
             if not record.configuration:
                 return Candidate(solver) if solver in SOLVERS else None

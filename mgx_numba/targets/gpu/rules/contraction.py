@@ -16,7 +16,7 @@ from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
-from ....codegen.gpu.contraction.solvers import LIBRARIES, in_vectors, own_candidates
+from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
 from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
@@ -154,7 +154,7 @@ def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
     """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
     kernels may, unless that is much slower. Plans that are many call no libraries, whose calls are of lengths."""
     chosen = contraction.chosen_solver(low, placed)
-    if low.shared is not None and chosen.solver in LIBRARIES:
+    if low.shared is not None and chosen.solver not in SOLVERS:
         chosen = own_candidates(placed)[0]
     first = _planned(low, placed, chosen)
     if low.usable(first.launches):
