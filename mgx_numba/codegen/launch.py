@@ -185,12 +185,15 @@ class Solution:
         scratch: bytes that they share, 64-byte aligned.
         turns: 0, or how many columns of a contraction's right operand turns give to each of four threads
             (`gpu.contraction.placed.in_turns`): it is wanted in that order.
+        gated: 0, or after how many columns of the right operand's first half as many of its second half are wanted
+            (`gpu.contraction.placed.interleaved`), then both in turns.
         halves: whether the right operand is wanted as `gpu.contraction.right_columns.in_halves` makes it.
     """
 
     launches: tuple[Launch, ...]
     scratch: int = 0
     turns: int = 0
+    gated: int = 0
     halves: bool = False
 
     @property

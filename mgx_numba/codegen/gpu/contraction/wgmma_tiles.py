@@ -218,6 +218,7 @@ class TileQuestion:
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
         parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
+        whole: whether sums are not computed in parts that are added later.
     """
 
     rows: int
@@ -227,6 +228,7 @@ class TileQuestion:
     widths: int = 8
     reads: bool = False
     parts: bool = False
+    whole: bool = False
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -242,7 +244,7 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
     candidates = [
         (tile_cycles(tile, splits, question, cores), tile, splits)
         for tile in TILES
-        for splits in SPLITS
+        for splits in ((1,) if question.whole else SPLITS)
         if tile.columns % (question.widths * tile.cluster) == 0
         and (splits == 1 or question.slices >= splits * LEAST_SLICES)
         and (not question.parts or tile.fits_parts(-(-question.slices // splits)))

@@ -14,10 +14,11 @@ from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns, interleaved
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
 from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
 from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
+from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
@@ -73,6 +74,19 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
 
+def joins_halves(precision: str, product: Instruction) -> bool:
+    """See `Capabilities.joins_halves`; ``precision`` as of `PlacedRequest`. Both sums are in one thread of warpgroups
+    alone, so it is their kernel that must be the quickest."""
+    a, b = (i.shape for i in product.inputs)
+    (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
+    if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
+        return False
+    right = (*(0 for _ in a.lens[:-2]), 1, k)
+    problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
+    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
+    return n % (2 * PIECE) == 0 and own_candidates(placed)[0].solver.name == "warpgroup"
+
+
 def _check(body: ScalarBody) -> None:
     """Raises `UnsupportedError` for a body that the language has no words for."""
     printer = ThreadPrinter(CodeBuffer(), 1)
@@ -89,6 +103,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
         problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    if isinstance(problem, GemmProblem) and what.epilogue.gated and problem.a_strides[-2:] != (problem.k, 1):
+        x = operands["x"] = low.materialized(operands["x"], row_major_strides(operands["x"].lens), ins)
+        problem = replace(problem, a_strides=x.strides)
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
@@ -272,18 +289,24 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
 
 def _order(solution: Solution) -> Hashable:
     """What `_in_order` depends on besides the columns."""
-    return "columns", solution.turns, solution.halves
+    return "columns", solution.turns, solution.gated, solution.halves
 
 
 def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
     """Columns of a right operand, each contiguous, as a solution wants them, at the latest when the plan is there; they
     lie along an axis."""
+
+    def ordered(array: np.ndarray, axis: int) -> np.ndarray:
+        if solution.gated:
+            array = interleaved(array, axis, solution.gated)
+        return in_turns(array, axis, solution.turns) if solution.turns else array
+
     if not solution.halves:
-        return _contiguous(in_turns(columns, axis, solution.turns) if solution.turns else columns)
+        return _contiguous(ordered(columns, axis))
     order = None
-    if solution.turns:
+    if solution.gated or solution.turns:
         numbers = np.arange(prod(columns.shape[:-1])).reshape(columns.shape[:-1])
-        order = in_turns(numbers, axis % columns.ndim, solution.turns).reshape(-1)
+        order = ordered(numbers, axis % columns.ndim).reshape(-1)
     halves, pieces = halves_in_pieces(columns, order)
     low.fill(pieces)
     return halves
