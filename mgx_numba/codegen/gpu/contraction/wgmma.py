@@ -490,7 +490,7 @@ class WarpgroupText(ContractionText):
 
     def _ask_for_vectors(self, buffer: CodeBuffer) -> None:
         """Emit what brings the tile's part of vectors that have one element for each column near while sums are made:
-        after other launches they lie in memory, and a thread has registers for few of them. Every set of warpgroups does
+        after other launches they lie in memory, and a thread has registers for few of them. Each set of warpgroups does
         so for its own tiles."""
         place = "thread" if self.tile.pingpong == 1 else "(warp * 32 + lane)"
         for k, operand in enumerate(self.request.epilogue.operands if self.splits == 1 else ()):
