@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
@@ -20,6 +22,7 @@ from mgx_numba.runtime.gpu.late import LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
 from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.registry import compile_for
 
 from ..cpu.agreement import assert_agrees, reference
 from ..cpu.control_models import (
@@ -226,6 +229,31 @@ def test_a_loop_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(MgxError, match=r"loop: runs longer than 20 iterations \(trip count 70\)"):
         net.run(feeds)
     np.testing.assert_array_equal(net.run({**feeds, "n": np.array(20)})[0], feeds["x"] * np.float32(2**20))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_the_module_that_lengths_select_is_part_of_the_plan(target: str) -> None:
+    program = Program()
+    choices = []
+    for n in (2, 3):
+        choice = program.create_module(f"dim_{n}")
+        x = choice.add_parameter("x", Shape(Type.float_type, (n, 4)))
+        weights = choice.add_literal(normal(4, 4, seed=n))
+        choice.add_return([choice.add_instruction("dot", [x, weights])])
+        choices.append(choice)
+    rows = DynamicDimension(2, 4)
+    output = Shape.tuple([Shape.dynamic(Type.float_type, [rows, DynamicDimension(4, 4)])])
+    main = program.main
+    x = main.add_parameter("x", Shape.dynamic(Type.float_type, [rows, DynamicDimension(4, 4)]))
+    chosen = main.add_instruction("select_module", [x], choices, output_dyn_shapes=output)
+    main.add_return([main.add_instruction("get_tuple_elem", [chosen], index=0)])
+    net = compiled(program, interpreter()) if target == "gpu" else compile_for("cpu", program)
+    for n in (3, 2, 3):
+        feeds = {"x": normal(n, 4)}
+        np.testing.assert_allclose(net.run(feeds)[0], feeds["x"] @ normal(4, 4, seed=n), rtol=1e-5, atol=1e-6)
+        assert not net._for(feeds).host_reasons()  # type: ignore[attr-defined]
+    with pytest.raises(MgxError, match=r"no submodule takes float_type \[4, 4\]"):
+        net.run({"x": normal(4, 4)})
 
 
 @pytest.mark.parametrize("changes", [False, True])

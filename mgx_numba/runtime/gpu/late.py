@@ -1,12 +1,14 @@
-"""Branches and loops inside of which lengths are known only when they run: their bodies get a plan for each set of
-lengths, and what these take and give stays on the device. The host reads conditions, and how often a loop goes."""
+"""What the host decides while values stay on the device: how long results are, which branch runs, how often a loop.
+
+Bodies inside of which lengths are known only when they run get a plan for each set of lengths.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,9 +22,9 @@ from .call_form import VECTOR_ALIGNMENT
 from .constants import DeviceConstants
 from .engine import Engine, Queue
 from .executor import DeviceExecutable
-from .transfers import to_device
+from .transfers import OneValue, to_device
 
-__all__ = ["LateBody", "LateBranch", "LateLoop"]
+__all__ = ["FirstRows", "LateBody", "LateBranch", "LateLoop"]
 
 MOST_PLANS = 256
 """Sets of lengths whose plans a body keeps, the least recently used goes first: as many as a decoder may write
@@ -85,15 +87,32 @@ class LateBody:
             return found
 
 
+class FirstRows:
+    """The first rows of a table, so many as a tensor of one element says."""
+
+    def __init__(self) -> None:
+        self._value = OneValue()
+
+    def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """``arguments`` are the table and the tensor."""
+        table = _there(engine, queue, arguments[0])
+        count = int(self._value(engine, queue, arguments[1]))
+        rows = _new(engine, queue, Shape(table.shape.type, (count, *table.shape.lens[1:])))
+        queue.copy(rows.address, table.address, rows.shape.bytes)
+        rows.owner.used_by(queue)
+        return [rows]
+
+
 class LateBranch:
     """What an ``if`` does with a condition and the values that its bodies take: ``taken`` says which, for each."""
 
     def __init__(self, bodies: Sequence[LateBody], taken: Sequence[Sequence[int]]) -> None:
         self._bodies, self._taken = bodies, taken
+        self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor]:
         """The results of one of the bodies."""
-        chosen = 0 if _value(queue, arguments[0]) else 1
+        chosen = 0 if self._value(engine, queue, arguments[0]) else 1
         given = [_there(engine, queue, arguments[k]) for k in self._taken[chosen]]
         return self._bodies[chosen].run(engine, queue, given)
 
@@ -122,12 +141,13 @@ class LateLoop:
     ) -> None:
         self._body, self._carried, self._taken = body, carried, taken
         self._goes_on, self._most, self._too_long, self._scans = goes_on, most, too_long, scans
+        self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor] | None:
         """The carried values after the last iteration, and the scan outputs; None if there is no iteration, of which
         lengths of rows are unknown."""
-        trips = int(_value(queue, arguments[0]))
-        if trips <= 0 or not _value(queue, arguments[1]):
+        trips = int(self._value(engine, queue, arguments[0]))
+        if trips <= 0 or not self._value(engine, queue, arguments[1]):
             return None
         condition, *carried = (_there(engine, queue, a) for a in arguments[1 : 2 + self._carried])
         outer = [_there(engine, queue, arguments[k]) for k in self._taken]
@@ -146,7 +166,7 @@ class LateLoop:
             for kept, row in zip(rows, results[1 + self._carried :], strict=True):
                 kept.append(row)
             done += 1
-            going = self._goes_on or done == trips or bool(_value(queue, condition))
+            going = self._goes_on or done == trips or bool(self._value(engine, queue, condition))
         return [*carried, *(_stacked(engine, queue, own, *how) for own, how in zip(rows, self._scans))]
 
 
@@ -161,16 +181,6 @@ def _new(engine: Engine, queue: Queue, shape: Shape) -> DeviceArray:
 def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
     """A value on the device."""
     return value if isinstance(value, DeviceArray) else to_device(engine, value, "a value of a loop or a branch", queue)
-
-
-def _value(queue: Queue, value: Tensor) -> Any:
-    """The one element of a tensor."""
-    if isinstance(value, DeviceArray):
-        found = np.empty(1, value.shape.type.numpy)
-        queue.download(found, value.address)
-        queue.wait()
-        value = found
-    return value.reshape(-1)[0]
 
 
 def _numbers(engine: Engine, queue: Queue, first: int, count: int) -> DeviceArray:

@@ -504,13 +504,15 @@ class WarpgroupText(ContractionText):
 
     def _ask_for_vectors(self, buffer: CodeBuffer) -> None:
         """Emit what brings the tile's part of vectors that have one element for each column near while sums are made:
-        after other launches they lie in memory, and a thread has registers for few of them."""
+        after other launches they lie in memory, and a thread has registers for few of them. Each set of warpgroups does
+        so for its own tiles."""
+        place = "thread" if self.tile.pingpong == 1 else "(warp * 32 + lane)"
         for k, operand in enumerate(self.request.epilogue.operands if self.splits == 1 else ()):
             if operand.access == "per_n":
                 own = LINE_BYTES // ITEMSIZE[operand.dtype]
                 lines = self.tile.columns // self.sums // own
-                with buffer.block(f"if thread <= {lines}:"):  # a first line that is half another's
-                    buffer.line(f"prefetch_l2(r_e{k}, imin(first_result + thread * {own}, results - 1))")
+                with buffer.block(f"if {place} <= {lines}:"):  # a first line that is half another's
+                    buffer.line(f"prefetch_l2(r_e{k}, imin(first_result + {place} * {own}, results - 1))")
 
     def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
         """Emit the way out of sums, with what is read for so many parts ahead."""

@@ -95,7 +95,9 @@ def _check(body: ScalarBody) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
-    filled = _images_of(low, problem) if isinstance(problem, ConvProblem) and weights is not None else None
+    filled = None
+    if isinstance(problem, ConvProblem) and weights is not None:
+        filled = _images_of(low, problem, operands["x"])
     if filled is not None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
@@ -232,15 +234,20 @@ def _with_blocks(
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
 
-def _images_of(low: Lowering, problem: ConvProblem) -> FilledImages | None:
+def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | None:
     """The images that a convolution should be computed from instead of its own; None if there are none for which
-    kernels take vectors, or if it is a few rows of a product already as its input lies."""
+    kernels take vectors, or if it is a few rows of a product already as its input lies, or its copy with channels last
+    would."""
 
     def placed(problem: ConvProblem, first_channel: int = 0) -> PlacedRequest:
         request = Request(problem, Epilogue(), (), 1, False)
         return PlacedRequest(request, precision=low.options.precision, first_channel=first_channel)
 
-    if not few_rows_refusal(placed(problem)):
+    last = problem
+    if x.lens[1] != 1 and x.strides[1] != 1:
+        lens = (problem.batch, *problem.in_lens, problem.in_channels)
+        last = replace(problem, x_strides=row_major_strides(lens)[:-1])
+    if not few_rows_refusal(placed(last)):
         return None
     return next((f for f in filled_images(problem) if in_vectors(placed(f.problem, f.first_channel))), None)
 
