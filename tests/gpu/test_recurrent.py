@@ -53,12 +53,13 @@ class Form:
 
     def use(self, **options: int) -> None:
         """From now on with so many units of a warp, and slices."""
+        self._least = 1 + 2 * options.get("units", 2) if self.kind == "cluster" else 1
         only = lambda problem, *_: [tile_of(problem, self.kind, **options)]  # noqa: E731
         self._monkeypatch.setattr(plan, "ranked_tiles", only)
 
     def units(self, hidden: int) -> int:
-        """Hidden units, or as many more as there must be: words with tags are read in fours."""
-        return hidden + -hidden % 4 if self.kind == "tagged" else hidden
+        """So many hidden units, or more: words with tags are read in fours, and clusters have two blocks."""
+        return hidden + -hidden % 4 if self.kind == "tagged" else max(hidden, self._least)
 
 
 @pytest.fixture(params=["grid", "cluster", "tagged"])
@@ -102,8 +103,8 @@ def test_sizes_that_do_not_fill_vectors_or_tiles(cell: str, h: int, b: int, s: i
 
 @pytest.mark.parametrize("cell", FUNCTIONS)
 def test_one_launch_computes_all_steps(cell: str, form: Form, on: Engine) -> None:
-    compare(on, cell, direction="bidirectional", given="", h=4, s=3)
-    compare(on, cell, direction="bidirectional", b=3, s=4, h=form.units(5), lengths=[2, 0, 1], given=EVERYTHING)
+    compare(on, cell, direction="bidirectional", given="", h=form.units(4), b=1, s=3)
+    compare(on, cell, direction="bidirectional", b=3, s=3, h=form.units(5), lengths=[2, 0, 1], given=EVERYTHING)
 
 
 def test_one_launch_of_sizes_that_do_not_fill_blocks_lanes_or_turns(form: Form, on: Engine) -> None:
@@ -111,19 +112,20 @@ def test_one_launch_of_sizes_that_do_not_fill_blocks_lanes_or_turns(form: Form, 
     compare(on, "lstm", h=form.units(1), b=1, s=1)
     compare(on, "lstm", h=form.units(7), b=3, direction="reverse")
     form.use(slices=3)
-    compare(on, "gru", h=4, b=4, s=3)
+    compare(on, "gru", h=form.units(4), b=4, s=3)
     form.use(units=8)
     compare(on, "gru", h=form.units(5), b=5, s=3)  # a warp's lanes have the cells of four sequences
-    compare(on, "rnn", h=33 if form.kind != "tagged" else 132)  # two chunks of a row, the second not full
+    if form.kind != "tagged":  # 128 units then are a chunk
+        compare(on, "rnn", h=33, s=3)  # two chunks of a row, the second not full
 
 
 def test_one_launch_of_variants(form: Form, on: Engine) -> None:
-    compare(on, "lstm", given=EVERYTHING, input_forget=True, clip=0.3, h=4)
+    compare(on, "lstm", given=EVERYTHING, input_forget=True, clip=0.3, h=form.units(4))
     compare(on, "gru", linear_before_reset=True, lengths=[1, 2], h=form.units(3))
     compare(on, "gru", linear_before_reset=False, clip=0.5, s=3, h=form.units(3))
-    compare(on, "gru", dtype=np.float16, h=4)
+    compare(on, "gru", dtype=np.float16, h=form.units(4))
     if form.kind != "tagged":  # of float32
-        compare(on, "lstm", dtype=np.float64, h=3, constants=False)
+        compare(on, "lstm", dtype=np.float64, h=form.units(3), constants=False)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -221,7 +223,7 @@ def test_tiles_fit_the_device_and_what_fits_none_has_launches() -> None:
                     blocks = problem.lanes * tile.slices * tile.blocks
                     assert blocks <= multiprocessors or tile.cluster
                     assert tile.blocks * tile.warps * tile.units >= hidden
-                    assert not tile.cluster or tile.blocks <= 8
+                    assert not tile.cluster or 2 <= tile.blocks <= 8
     for hidden, arch, wanted in ((256, hopper, True), (1024, hopper, False), (256, ARCHITECTURES["sm_80"], False)):
         best, *_ = tiles.ranked_tiles(problem_of("lstm", hidden), arch, 108)
         assert best is None if hidden == 1024 else best is not None and best.cluster is wanted

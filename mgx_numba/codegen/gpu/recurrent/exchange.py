@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ....core.types import Type
+from ....errors import CompileError
 from ...arguments import Arguments
 from ...launch import Operand
 from ...printer import CodeBuffer
@@ -225,10 +226,16 @@ class TaggedExchange(_States):
 
 
 class ClusterExchange(_States):
-    """In the memory of each block of a cluster, which count what comes."""
+    """In the memory of each block of a cluster, which count what comes.
+
+    Raises:
+        CompileError: of one block; it is launched without a cluster, where sending is an illegal instruction.
+    """
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
         super().__init__(problem, tile, wide)
+        if tile.blocks < 2:
+            raise CompileError(f"a cluster of {tile.blocks} blocks; expected 2 or more")
         self.shared = (1 + self.phases) * self.rows * self.padded * wide.size
 
     def declare(self, arguments: Arguments) -> None:

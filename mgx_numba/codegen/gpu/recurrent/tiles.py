@@ -31,11 +31,14 @@ _SPARE = 2 << 10
 """Bytes of a multiprocessor's shared memory that are not a launch's to give: what the text and the driver take, and
 what aligning may cost."""
 # In cycles of a multiprocessor at `CLOCK`, fitted on an H200 to LSTM of 256, 2 x 512 and 1024 units over 64 steps of
-# one sequence: 1.0 us a step by a cluster, 1.7, 1.8 and 1.9 by a grid, 1.9, 3.1 and 4.3 by launches.
-STEP = {"grid": 2650, "cluster": 1050, "tagged": 1500}
+# one sequence: 1.0 us a step by a cluster, 1.0, 1.0 and 1.3 with tags, 1.7, 1.8 and 1.9 by a grid, 1.9, 3.1 and 4.3 by
+# launches; and of 16 sequences of 1024 units 7.5 by a grid, 10.4 with tags, 17 by launches.
+STEP = {"grid": 2650, "cluster": 1050, "tagged": 1400}
 """Until what blocks have stored is read by the others, by `PersistentTile.kind`."""
 LAUNCH_STEP = 2200
 """The same by the end of a launch."""
+GRID_TURN = 220
+"""For each chunk of a state that a turn after the first reads from the device's memory."""
 FETCH = 700
 """Until words of a thread have come from the second-level cache, of which it waits for each four: about the latency."""
 ARRIVAL = 24
@@ -132,15 +135,16 @@ def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multipr
 
 
 def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str) -> list[PersistentTile]:
+    """Those of a kind. Clusters lie within parts of a device, some of whose multiprocessors are left over: 16 of 8
+    blocks do not run at once on an H200's 132."""
     found, cluster = [], kind == "cluster"
     size, lanes = from_numpy(numpy_dtype(problem.dtype)).compute.size, Lanes.of(problem)
     for units in UNITS:
         words = problem.gates * units * lanes.width * lanes.chunks * size // 4
         blocks = -(-problem.hidden // (WARPS * units))
-        if words > MOST_WORDS or blocks > (MOST_CLUSTER if cluster else multiprocessors):
+        if words > MOST_WORDS or blocks > (MOST_CLUSTER if cluster else multiprocessors) or (cluster and blocks < 2):
             continue
-        # Clusters lie within parts of a device that hold two of eight blocks, not within all multiprocessors.
-        together = multiprocessors // MOST_CLUSTER * (MOST_CLUSTER // blocks) if cluster else multiprocessors // blocks
+        together = (multiprocessors - multiprocessors // 8 if cluster else multiprocessors) // blocks
         slices = min(together // problem.lanes, problem.batch)
         if slices:
             rows = -(-problem.batch // slices)
@@ -150,7 +154,7 @@ def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str) -> list[
 
 def _state_bytes(problem: RecurrenceProblem, tile: PersistentTile) -> int:
     rows, size = -(-problem.batch // tile.slices), from_numpy(numpy_dtype(problem.dtype)).compute.size
-    return (1 + len(problem.phases)) * rows * Lanes.of(problem).padded * size + _SPARE + _SPARE
+    return (1 + len(problem.phases)) * rows * Lanes.of(problem).padded * size + _SPARE
 
 
 def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
@@ -167,6 +171,8 @@ def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
         cycles += issued * tile.warps / 4 + STEP[tile.kind]
         if tile.kind == "tagged":
             cycles += FETCH * (-(-rows * problem.hidden // (WORDS * tile.threads)) - 1)
+        if tile.kind == "grid":
+            cycles += GRID_TURN * (turns - 1) * lanes.chunks
     return problem.steps * cycles / CLOCK
 
 
