@@ -279,7 +279,7 @@ class Lowering:
         lens = tuple(solver.packed_lens(problem))
         if isinstance(weights, BlockWeights):
             blocks = weights
-            return self.packed_constant(blocks.codes, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
+            return self.packed_blocks(blocks, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
         place = address_of(weights), weights.shape, weights.strides
         how = (solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)
@@ -309,6 +309,12 @@ class Lowering:
         if key not in self._packed:
             self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
         return self._packed[key]
+
+    def packed_blocks(self, blocks: BlockWeights, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+        """The same of weights in blocks, with their scales and zero points: others may have the same codes."""
+        identity = address_of if self.shared is None else self.shared.identity
+        rest = [identity(values) for values in blocks[1:] if values is not None]
+        return self.packed_constant(blocks.codes, (how, *rest), pack)
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""

@@ -15,7 +15,7 @@ from ...core.shape import Shape
 from ...graph.program import Program
 from ...runtime.memory import address_of
 
-__all__ = ["SharedWeights", "digest_of"]
+__all__ = ["SharedWeights"]
 
 
 Made = tuple[np.ndarray, Shape, int]
@@ -41,7 +41,7 @@ class SharedWeights:
 
     def packed(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> np.ndarray:
         """What ``pack`` makes of ``weights``, or made of the same weights before; ``how`` tells packings apart."""
-        key = self._identity(weights), weights.dtype, weights.shape, weights.strides, how
+        key = self.identity(weights), weights.dtype, weights.shape, weights.strides, how
         found = self._packed.get(key)
         if found is None:
             self._packed[key] = found = pack()
@@ -73,7 +73,8 @@ class SharedWeights:
             self._stored[id(array)] = weakref.ref(array, gone), own, shape
         return storage, shape
 
-    def _identity(self, weights: np.ndarray) -> Hashable:
+    def identity(self, weights: np.ndarray) -> Hashable:
+        """What tells weights from others of their type and shape, in all plans of the program."""
         address = address_of(weights)
         before = bisect.bisect_right(self._places, address, key=lambda place: place[0])
         if before and address < self._places[before - 1][1]:
@@ -87,7 +88,7 @@ class SharedWeights:
         place = address, weights.dtype, weights.shape, weights.strides
         found = known[1].get(place)
         if found is None:
-            found = known[1][place] = digest_of(weights)
+            found = known[1][place] = _digest(weights)
         return found
 
 
@@ -97,8 +98,7 @@ def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray])
         del known[key]
 
 
-def digest_of(weights: np.ndarray) -> bytes:
-    """What tells an array's elements from others of its type and shape."""
+def _digest(weights: np.ndarray) -> bytes:
     once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides)]
     data = np.ascontiguousarray(once.ravel(order="K")).view(np.uint8).data
     return hashlib.sha1(data, usedforsecurity=False).digest()

@@ -47,7 +47,6 @@ from ...lowering.contraction import (
     accepts_contraction,
 )
 from ...lowering.lowering import Lowering
-from ...lowering.shared_weights import digest_of
 from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
@@ -212,13 +211,12 @@ def _with_blocks(
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
     chunks = chunked(problem)
-    scales, points = blocks.scales, blocks.zero_points
     if chunks:
-        how = ("chunks", *(digest_of(values) for values in (scales, points) if values is not None))
-        operands["w"] = low.packed_constant(blocks.codes, how, lambda: pack_chunks(form, blocks.codes, scales, points))
+        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
     else:
         operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
-        operands["scales"] = low.packed_constant(scales, "scales", lambda: scales)
+        operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+        points = blocks.zero_points
         if points is not None:
             operands["points"] = low.packed_constant(points, "points", lambda: points)
     operands["x"] = _aligned(low, ins, operands["x"])
