@@ -248,7 +248,11 @@ def device(number: int = 0) -> Device:
     Raises:
         DeviceError: there is none.
     """
-    return _opened(number)
+    with _opening:
+        return _opened(number)
+
+
+_opening = threading.Lock()
 
 
 @functools.lru_cache(maxsize=64)
