@@ -175,6 +175,12 @@ class Launch:
         """The slots that hold no plain integer, with what they hold."""
         return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
 
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the operands that it has an address of."""
+        operands = [arg.operand if isinstance(arg, TensorMap) else arg for _, arg in self.unplaced]
+        return tuple(dict.fromkeys(arg.name for arg in operands if isinstance(arg, Operand)))
+
 
 @dataclass(frozen=True)
 class Solution:

@@ -15,6 +15,7 @@ from mgx_numba.codegen.gpu.attention.flash import attention_refusal, attention_s
 from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.contraction.solvers import SOLVERS, own_candidates
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, _weighed, weighed_tiles
 from mgx_numba.codegen.problems.attention import AttentionProblem, MaskLayout
 from mgx_numba.codegen.problems.cluster import PointwiseProblem, ReductionProblem, Tensor
 from mgx_numba.codegen.problems.convolution import ConvProblem
@@ -177,6 +178,18 @@ def test_contractions(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 assert found == candidate.solver.plan(placed, tiling), (name, placed)
     assert sum(map(bool, solved.values())) >= 3
     assert asked < 0.6 * sum(solved.values())
+
+
+def test_tiles_of_sums_that_are_whole_are_weighed_once_for_rows_of_whole_tiles() -> None:
+    rng = random.Random(2)
+    for _ in range(100):
+        sizes = rng.randrange(1, 5000), rng.choice((64, 96, 768)), rng.randrange(1, 7), rng.choice((1, 12))
+        question = TileQuestion(*sizes, rng.choice((8, 64)), rng.random() < 0.5, rng.random() < 0.5)
+        assert weighed_tiles(question, 132) == _weighed(question, 132)
+    before = _weighed.cache_info().misses
+    for rows in range(1, 129):
+        weighed_tiles(TileQuestion(rows, 80, 2, 1), 132)
+    assert _weighed.cache_info().misses - before <= 2
 
 
 def softmax_module(lens: tuple[int, ...], type: Type) -> Module:

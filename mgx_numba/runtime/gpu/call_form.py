@@ -234,17 +234,15 @@ class CallForm:
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
         """The argument block of a step's kernel; what a call brings is noted for `aim`."""
-        values: list[int] = []
+        values: list[Any] = list(step.args)
         placed: list[tuple[int, Pointer, TensorLayout | None]] = []
-        for slot, arg in enumerate(step.args):
-            if type(arg) is int:
-                values.append(arg)
-            elif isinstance(arg, Pointer):
-                values.append(self.address(arg))
+        for slot, arg in [(slot, arg) for slot, arg in enumerate(values) if type(arg) is not int]:
+            if isinstance(arg, Pointer):
+                values[slot] = self.address(arg)
                 if arg.region in _COMING:
                     placed.append((slot, arg, None))
             elif isinstance(arg, MappedTensor):
-                values.append(0)  # and so are the slots behind it, which the description fills
+                values[slot] = 0  # and so are the slots behind it, which the description fills
                 placed.append((slot, arg.pointer, arg.layout))
             else:
                 raise CompileError(f"{step.label}: a kernel of this target calls no other one")

@@ -583,7 +583,7 @@ class Lowering:
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,
-            constants=referenced(self.constants, steps),
+            constants=referenced(self.constants, self.steps),
             parameters=[
                 ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters

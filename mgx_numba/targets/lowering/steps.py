@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...dataclass import dataclass
 from ...graph.instruction import Instruction
@@ -110,17 +109,14 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
     )
 
 
-def referenced(constants: Sequence[np.ndarray], steps: Sequence[PlannedStep]) -> list[np.ndarray]:
+def referenced(constants: Sequence[np.ndarray], steps: Sequence[PendingStep]) -> list[np.ndarray]:
     """The constants, with nothing in place of those that no step refers to."""
     used: set[int] = set()
     for step in steps:
-        pointers: list[Pointer | KernelSource] = []
-        if isinstance(step, Step):
-            others = [arg for arg in step.args if not isinstance(arg, int)]
-            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in others]
-        else:
-            pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
-        used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
+        views = [*step.inputs, *step.outputs]
+        if step.launch is not None:
+            views += [step.operands[name] for name in step.launch.operands]
+        used.update([view.buffer.index for view in views if view.buffer.region is Region.CONSTANT])
     return [array if k in used else _UNUSED for k, array in enumerate(constants)]
 
 
