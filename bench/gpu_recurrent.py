@@ -31,7 +31,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
 STEPS = 64
-CASES = ((256, 1, 1), (256, 16, 1), (256, 1, 2), (1024, 1, 1), (1024, 16, 1), (512, 1, 2))
+CASES = ((256, 1, 1), (256, 16, 1), (256, 1, 2), (1024, 1, 1), (1024, 16, 1), (512, 1, 2), (1024, 1, 2))
 """Hidden units, which are the inputs' features too, sequences and directions."""
 ALLOWED = 1e-4
 """Error of results that are right against float64, norm of the difference by that of the results: `bench.exact`."""
@@ -97,7 +97,7 @@ def ways(weights: list[np.ndarray], case: tuple[int, int, int], every: bool) -> 
     with patch.object(plan, "ranked_tiles", noted):
         yield "chosen", GpuProgram(program_of(weights, *case), TargetOptions())
     for tile in ranked[1:] if every else [None]:
-        label = f"{tile.kind} u{tile.units} {tile.blocks}x{tile.slices}" if tile else ""
+        label = f"{tile.kind} u{tile.units} {tile.blocks}x{tile.slices}x{tile.directions}" if tile else ""
         with only(tile):
             yield label or "launches", GpuProgram(program_of(weights, *case), TargetOptions())
 

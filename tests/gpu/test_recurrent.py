@@ -38,10 +38,14 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "ranked_tiles", lambda *_: [None])
 
 
-def tile_of(problem: RecurrenceProblem, kind: str, units: int = 2, slices: int = 1) -> PersistentTile:
+def tile_of(
+    problem: RecurrenceProblem, kind: str, units: int = 2, slices: int = 1, directions: int = 2
+) -> PersistentTile:
     """Of blocks of two warps, too."""
     rows = -(-problem.batch // min(slices, problem.batch))
-    return PersistentTile(2, units, -(-problem.hidden // (2 * units)), -(-problem.batch // rows), kind)
+    return PersistentTile(
+        2, units, -(-problem.hidden // (2 * units)), -(-problem.batch // rows), kind, min(directions, problem.lanes)
+    )
 
 
 class Form:
@@ -105,6 +109,11 @@ def test_sizes_that_do_not_fill_vectors_or_tiles(cell: str, h: int, b: int, s: i
 def test_one_launch_computes_all_steps(cell: str, form: Form, on: Engine) -> None:
     compare(on, cell, direction="bidirectional", given="", h=form.units(4), b=1, s=3)
     compare(on, cell, direction="bidirectional", b=3, s=3, h=form.units(5), lengths=[2, 0, 1], given=EVERYTHING)
+
+
+def test_a_launch_for_each_direction(form: Form, on: Engine) -> None:
+    form.use(directions=1)
+    compare(on, "lstm", direction="bidirectional", s=3, h=form.units(4), given=EVERYTHING)
 
 
 def test_one_launch_of_sizes_that_do_not_fill_blocks_lanes_or_turns(form: Form, on: Engine) -> None:
@@ -220,7 +229,7 @@ def test_tiles_fit_the_device_and_what_fits_none_has_launches() -> None:
                 found = tiles.fitting_tiles(problem, hopper, multiprocessors)
                 assert found, problem
                 for tile in found:
-                    blocks = problem.lanes * tile.slices * tile.blocks
+                    blocks = tile.directions * tile.slices * tile.blocks
                     assert blocks <= multiprocessors or tile.cluster
                     assert tile.blocks * tile.warps * tile.units >= hidden
                     assert not tile.cluster or 2 <= tile.blocks <= 8
@@ -229,5 +238,7 @@ def test_tiles_fit_the_device_and_what_fits_none_has_launches() -> None:
         assert best is None if hidden == 1024 else best is not None and best.cluster is wanted
     best, *_ = tiles.ranked_tiles(problem_of("lstm", 1024), hopper, multiprocessors)
     assert best is not None and not best.cluster
+    best, *_ = tiles.ranked_tiles(problem_of("lstm", 1024, lanes=2), hopper, multiprocessors)
+    assert best is not None and best.directions == 1
     assert tiles.ranked_tiles(problem_of("lstm", 4096), hopper, multiprocessors) == [None]
     assert tiles.ranked_tiles(problem_of("lstm", 256), ARCHITECTURES["gfx942"], 304) == [None]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...dataclass import dataclass
 from ...graph.instruction import Instruction

@@ -18,7 +18,7 @@ from .threads import inline, target
 __all__ = ["tagged_load4", "tagged_store"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
-_WORDS = 4
+_WORDS = 4  # two loads of 16 bytes, a thread's widest
 _STORE = "{\n.reg .b64 word;\nmov.b64 word, {$1, $2};\nst.relaxed.gpu.b64 [$0], word;\n}"
 _LOAD = """{
 .reg .pred early;

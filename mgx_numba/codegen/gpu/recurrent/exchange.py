@@ -16,11 +16,12 @@ from ...launch import Operand
 from ...printer import CodeBuffer
 from ...problems.recurrence import RecurrenceProblem
 from ..printer import dtype_name
-from .tiles import WORDS, Lanes, PersistentTile
+from .tiles import WORDS, PersistentTile, ProductLanes
 
 __all__ = ["EXCHANGES", "Exchange"]
 
-_ALIGNMENT = 64  # bytes: two sectors of a cache line, so that a counter shares none with states
+_ALIGNMENT = 64
+"""Bytes that the counter of blocks is alone in, at least: a line of a cache has as many or twice as many."""
 _WORD = 8
 """Bytes of a value with its tag: `lang.tagged`."""
 _NEVER = 1 << 30
@@ -72,7 +73,7 @@ class _States:
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
         self.problem, self.tile, self.wide = problem, tile, wide
-        self.padded = Lanes.of(problem).padded
+        self.padded = ProductLanes.of(problem).padded
         self.phases = len(problem.phases)
         self.rows = -(-problem.batch // tile.slices)
         self.scratch = self.shared = self.elements = 0
@@ -81,7 +82,7 @@ class _States:
         """Declare the counter of blocks behind so many bytes of states."""
         counter = states + -states % _ALIGNMENT
         arguments.pointer("counter", Operand("scratch", counter), "int32")
-        arguments.integers(meeting=self.problem.lanes * self.tile.slices * self.tile.blocks)
+        arguments.integers(meeting=self.tile.directions * self.tile.slices * self.tile.blocks)
 
     def first_lines(self) -> list[str]:
         """See `Exchange`."""

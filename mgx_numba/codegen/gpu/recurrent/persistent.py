@@ -16,7 +16,7 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .cell import ThreadCell
 from .exchange import EXCHANGES, Exchange
-from .tiles import Lanes, PersistentTile, rows_of_turn
+from .tiles import PersistentTile, ProductLanes, rows_of_turn
 
 __all__ = ["persistent_solution"]
 
@@ -25,11 +25,12 @@ _FIRST_THREADS = 256
 
 
 def persistent_solution(problem: RecurrenceProblem, tile: PersistentTile, origin: str = "") -> Solution:
-    """One launch for all steps; those that exchange states by the device's memory have one before that prepares it."""
-    text = _PersistentText(problem, tile)
-    launch = text.launch(origin)
+    """One launch for all steps, or one for each direction; those that exchange states by the device's memory have one
+    before that prepares it."""
+    texts = [_PersistentText(problem, tile, first) for first in range(0, problem.lanes, tile.directions)]
+    text = texts[0]
     before = (_prepared(text.exchange, problem, origin),) if text.exchange.elements else ()
-    return Solution((*before, launch), text.scratch)
+    return Solution((*before, *(own.launch(origin) for own in texts)), text.scratch)
 
 
 def _prepared(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> Launch:
@@ -37,7 +38,7 @@ def _prepared(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> La
     exchange.declare(arguments)
     if "first" not in arguments.names:
         arguments.pointer("first", "first", dtype_name(exchange.wide))
-    arguments.integers(elements=exchange.elements, hidden=problem.hidden, padded=Lanes.of(problem).padded)
+    arguments.integers(elements=exchange.elements, hidden=problem.hidden, padded=ProductLanes.of(problem).padded)
     place = f"i = block_index(0) * {_FIRST_THREADS} + thread_index(0)"
     lines = [*arguments.bind(), place, *exchange.first_lines()]
     slots = len(arguments.values)
@@ -55,18 +56,18 @@ class _PersistentText(ThreadCell):
         scratch: bytes of scratch memory.
     """
 
-    def __init__(self, problem: RecurrenceProblem, tile: PersistentTile) -> None:
+    def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, first_direction: int) -> None:
         super().__init__(problem)
-        self.tile, self.lanes = tile, Lanes.of(problem)
+        self.tile, self.lanes = tile, ProductLanes.of(problem)
         self.exchange: Exchange = EXCHANGES[tile.kind](problem, tile, self.type)
         self.rows = rows_of_turn(problem, tile)
         self.pairs = self.rows * tile.units
         self.per_group = WARP // tile.units
         self.kept = {"lstm": "cell_at", "gru": "update_at" if len(problem.phases) > 1 else ""}.get(problem.cell, "")
         self.scratch = self.exchange.scratch
-        self._declare()
+        self._declare(first_direction)
 
-    def _declare(self) -> None:
+    def _declare(self, first_direction: int) -> None:
         p, tile, arguments = self.problem, self.tile, self.arguments
         self.declare_operands()
         self.exchange.declare(arguments)
@@ -77,7 +78,11 @@ class _PersistentText(ThreadCell):
             arguments.pointer("first_cell", "first_cell", self.wide)
         slice_rows = -(-p.batch // tile.slices)
         arguments.integers(
-            blocks=tile.blocks, slices=tile.slices, slice_rows=slice_rows, groups=-(-slice_rows // self.per_group)
+            first_direction=first_direction,
+            blocks=tile.blocks,
+            slices=tile.slices,
+            slice_rows=slice_rows,
+            groups=-(-slice_rows // self.per_group),
         )
 
     def launch(self, origin: str) -> Launch:
@@ -98,9 +103,9 @@ class _PersistentText(ThreadCell):
         cluster = tile.blocks if tile.cluster else 1
         slots = len(self.arguments.values)
         kernel = gpu_kernel(f"{p.cell}_{tile.kind}_kernel", buffer.lines, tile.threads, slots, origin, cluster=cluster)
-        blocks = p.lanes * tile.slices * tile.blocks
+        blocks, launches = tile.directions * tile.slices * tile.blocks, p.lanes // tile.directions
         geometry = Grid((blocks, 1, 1), (tile.threads, 1, 1), self.exchange.shared, cooperative=not tile.cluster)
-        return Launch(kernel, self.arguments.values, geometry, p.flops, p.bytes)
+        return Launch(kernel, self.arguments.values, geometry, p.flops // launches, p.bytes // launches)
 
     def _print_share(self) -> None:
         """Print which units and sequences a thread has."""
@@ -108,8 +113,8 @@ class _PersistentText(ThreadCell):
         for line in (
             f"lane = imod(thread_index(0), {WARP})",
             "team = idiv(block_index(0), blocks)",
-            "direction = idiv(team, slices)",
-            "begin = (team - direction * slices) * slice_rows",
+            "begin = imod(team, slices) * slice_rows",
+            "direction = first_direction + idiv(team, slices)",
             "count = imin(slice_rows, batch - begin)",
             f"begin_unit = ((block_index(0) - team * blocks) * {self.tile.warps} + warp_index()) * {units}",
             f"unit = begin_unit + imod(lane, {units})",

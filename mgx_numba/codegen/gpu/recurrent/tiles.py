@@ -13,7 +13,7 @@ from ..printer import most_lanes
 from .steps import WARPS as STEP_WARPS
 from .steps import rows_of_steps
 
-__all__ = ["Lanes", "PersistentTile", "fitting_tiles", "ranked_tiles", "rows_of_turn"]
+__all__ = ["PersistentTile", "ProductLanes", "fitting_tiles", "ranked_tiles", "rows_of_turn"]
 
 WARPS = 8
 """Warps of a block, each of whose threads may have 255 registers: two for each of a multiprocessor's schedulers."""
@@ -56,6 +56,7 @@ class PersistentTile:
         slices: parts of the sequences; each has blocks of its own.
         kind: how they give each other states: ``cluster``, in each other's memory, ``tagged``, by words of the device's
             memory that say of which step they are, or ``grid``, there, with a barrier of all blocks.
+        directions: of a launch: all, or one after the other.
     """
 
     warps: int
@@ -63,6 +64,7 @@ class PersistentTile:
     blocks: int
     slices: int
     kind: str
+    directions: int
 
     @property
     def cluster(self) -> bool:
@@ -76,7 +78,7 @@ class PersistentTile:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class ProductLanes:
     """How the lanes of a warp share a product over the hidden units.
 
     Attributes:
@@ -88,7 +90,7 @@ class Lanes:
     chunks: int
 
     @classmethod
-    def of(cls, problem: RecurrenceProblem) -> Lanes:
+    def of(cls, problem: RecurrenceProblem) -> ProductLanes:
         """Those of a problem."""
         size = from_numpy(numpy_dtype(problem.dtype)).compute.size
         width = gcd(problem.hidden, most_lanes(size))
@@ -104,7 +106,7 @@ def rows_of_turn(problem: RecurrenceProblem, tile: PersistentTile) -> int:
     """Sequences that a warp multiplies at once; a power of two."""
     gates = max(len(phase) for phase in problem.phases)
     rows = -(-problem.batch // tile.slices)
-    most = min(WARP // tile.units, max(1, MOST_SUMS // (gates * tile.units * Lanes.of(problem).width)))
+    most = min(WARP // tile.units, max(1, MOST_SUMS // (gates * tile.units * ProductLanes.of(problem).width)))
     return min(1 << most.bit_length() - 1, 1 << (rows - 1).bit_length())
 
 
@@ -126,40 +128,41 @@ def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multipr
         return []
     most = min(a.shared_bytes for a in ARCHITECTURES.values() if a.nvidia) if arch is None else arch.shared_bytes
     kinds = ["grid"]
-    if from_numpy(numpy_dtype(problem.dtype)).compute.size == 4 and Lanes.of(problem).width == WORDS:
+    if from_numpy(numpy_dtype(problem.dtype)).compute.size == 4 and ProductLanes.of(problem).width == WORDS:
         kinds.append("tagged")
     if arch is not None and arch.clusters:
         kinds.append("cluster")
-    found = [tile for kind in kinds for tile in _tiles(problem, multiprocessors, kind)]
+    numbers = sorted({problem.lanes, 1})
+    found = [tile for kind in kinds for n in numbers for tile in _tiles(problem, multiprocessors, kind, n)]
     return [tile for tile in found if tile.kind == "grid" or _state_bytes(problem, tile) <= most]
 
 
-def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str) -> list[PersistentTile]:
-    """Those of a kind. Clusters lie within parts of a device, some of whose multiprocessors are left over: 16 of 8
-    blocks do not run at once on an H200's 132."""
+def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str, directions: int) -> list[PersistentTile]:
+    """Those of a kind, with so many directions of a launch. Clusters lie within parts of a device, some of whose
+    multiprocessors are left over: 16 of 8 blocks do not run at once on an H200's 132."""
     found, cluster = [], kind == "cluster"
-    size, lanes = from_numpy(numpy_dtype(problem.dtype)).compute.size, Lanes.of(problem)
+    size, lanes = from_numpy(numpy_dtype(problem.dtype)).compute.size, ProductLanes.of(problem)
     for units in UNITS:
         words = problem.gates * units * lanes.width * lanes.chunks * size // 4
         blocks = -(-problem.hidden // (WARPS * units))
         if words > MOST_WORDS or blocks > (MOST_CLUSTER if cluster else multiprocessors) or (cluster and blocks < 2):
             continue
         together = (multiprocessors - multiprocessors // 8 if cluster else multiprocessors) // blocks
-        slices = min(together // problem.lanes, problem.batch)
+        slices = min(together // directions, problem.batch)
         if slices:
             rows = -(-problem.batch // slices)
-            found.append(PersistentTile(WARPS, units, blocks, -(-problem.batch // rows), kind))
+            found.append(PersistentTile(WARPS, units, blocks, -(-problem.batch // rows), kind, directions))
     return found
 
 
 def _state_bytes(problem: RecurrenceProblem, tile: PersistentTile) -> int:
     rows, size = -(-problem.batch // tile.slices), from_numpy(numpy_dtype(problem.dtype)).compute.size
-    return (1 + len(problem.phases)) * rows * Lanes.of(problem).padded * size + _SPARE
+    return (1 + len(problem.phases)) * rows * ProductLanes.of(problem).padded * size + _SPARE
 
 
 def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
     """Estimated seconds of all steps by a persistent kernel."""
-    lanes, rows = Lanes.of(problem), -(-problem.batch // tile.slices)
+    lanes, rows = ProductLanes.of(problem), -(-problem.batch // tile.slices)
     at_once = rows_of_turn(problem, tile)
     turns, groups = -(-rows // at_once), -(-rows // (WARP // tile.units))
     cycles = 0.0
@@ -173,7 +176,7 @@ def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
             cycles += FETCH * (-(-rows * problem.hidden // (WORDS * tile.threads)) - 1)
         if tile.kind == "grid":
             cycles += GRID_TURN * (turns - 1) * lanes.chunks
-    return problem.steps * cycles / CLOCK
+    return problem.lanes // tile.directions * (problem.steps * cycles + LAUNCH_STEP) / CLOCK
 
 
 def steps_seconds(problem: RecurrenceProblem, multiprocessors: int) -> float:
