@@ -267,7 +267,7 @@ class Settling:
 
     @staticmethod
     def _chosen(ins: Instruction, inputs: Sequence[Instruction]) -> Module | None:
-        """The submodule of a ``select_module`` that takes tensors of these lengths; None if these are not known, if there
+        """The submodule of a ``select_module`` that takes tensors of these lengths; None if these are not known, there
         is none, or the tuple is used as a whole."""
         if any(i.shape.is_dynamic for i in inputs) or any(user.name != "get_tuple_elem" for user in ins.users):
             return None
