@@ -267,8 +267,8 @@ class Settling:
 
     @staticmethod
     def _chosen(ins: Instruction, inputs: Sequence[Instruction]) -> Module | None:
-        """The submodule of a ``select_module`` that takes tensors of these lengths; None if they are not known, or
-        there is none, or the tuple is used as a whole."""
+        """The submodule of a ``select_module`` that takes tensors of these lengths; None if these are not known, there
+        is none, or the tuple is used as a whole."""
         if any(i.shape.is_dynamic for i in inputs) or any(user.name != "get_tuple_elem" for user in ins.users):
             return None
         given = [(i.shape.type, i.shape.lens) for i in inputs]
