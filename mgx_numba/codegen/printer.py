@@ -146,7 +146,8 @@ class VectorPrinter:
     ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
     """Of `lang`, by the type that is made: what rounds float32 to the nearest integers and adds a literal."""
     NEAREST: ClassVar[Mapping[Type, str]] = {t: f"nearest_{dtype_name(t)}" for t in _FLOAT8}
-    """Of `lang`, by the type: what rounds float32 to a type that has no more than storage, and keeps it in float32."""
+    """Of `lang`, by the type: what rounds float32 to a type that is storage only, and keeps it in float32.
+    With fast math its name ends in ``_fast``."""
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         self.buffer = buffer
@@ -180,7 +181,8 @@ class VectorPrinter:
         if target == "float32" and x.name in self._narrowed:
             wide = self._narrowed[x.name]
             limited = self._limited.get(wide.name, ("", math.inf))[1] <= LARGEST_FLOAT8[x.dtype]
-            return self.buffer.emit(f"{self.NEAREST[x.dtype]}({wide.name}, {int(limited)})")
+            word = f"{self.NEAREST[x.dtype]}{'_fast' * self.fast_math}"
+            return self.buffer.emit(f"{word}({wide.name}, {int(limited)})")
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
 
     def _caster(self, held: str, target: str) -> str:

@@ -123,8 +123,10 @@ def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 
 def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limited: bool) -> ir.Value:
-    """float32 as a float8 dtype and back; ``limited``: no number is beyond the largest one of the dtype."""
-    b, f = b.strict(), _SMALL[dtype]
+    """float32 as a float8 dtype and back; ``limited``: no number is beyond the largest one of the dtype. With fast math
+    zeros have any sign."""
+    f, signed_zeros = _SMALL[dtype], not b.fast
+    b = b.strict()
     bits = b.bits(x)
     # 1.5 times the power of two whose last place is that of the result, which for subnormals is that of the least
     # normal number: what is added to it is rounded to that place, ties to even. The exponent of what is far beyond the
@@ -134,8 +136,8 @@ def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limited: bool) -> ir.Valu
     near = b.sub(b.add(x, power), power)
     if not limited:
         beyond = b.fcmp(">=" if f.largest % 2 else ">", b.fabs(x), f.end)
-        near = b.select(beyond, math.nan if f.overflow == f.nan else math.inf, near)
-    if f.one_zero:
+        near = b.select(beyond, math.nan if f.overflow == f.nan else b.copysign(math.inf, x), near)
+    if f.one_zero or not signed_zeros:
         return near
     return b.from_bits(b.or_(b.bits(near), b.and_(bits, 0x80000000)))
 
