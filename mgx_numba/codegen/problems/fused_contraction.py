@@ -54,7 +54,7 @@ def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str
         fast_math: whether functions may differ by 4 units in the last place.
     """
     extras = epilogue_parameters(module, contraction)
-    halves = sorted((i for i in contraction.users if i.name == "slice"), key=lambda i: i.op.starts)
+    halves = sorted((i for i in contraction.users if i.name == "slice"), key=lambda i: i.op.attributes()["starts"])
     body, name = _body(module, [*(halves or [contraction]), *extras], module.results()[0])
     operands = tuple(EpilogueOperand(p.shape.type.dtype_name, a) for p, a in zip(extras, access))
     return Epilogue(operands, body, fast_math, name, gated=bool(halves))

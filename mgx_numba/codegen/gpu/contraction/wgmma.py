@@ -92,8 +92,8 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     )
     whole = add_parts(placed, launch, text.splits) if split else Solution((launch,))
     launches = (*text.before(), *whole.launches)
-    order = {"turns": text.turns, "gated": text.gated, "halves": text.halves}
-    return replace(whole, launches=launches, scratch=text.scratch_bytes, **order)
+    scratch, turns, gated = text.scratch_bytes, text.turns, text.gated
+    return replace(whole, launches=launches, scratch=scratch, turns=turns, gated=gated, halves=text.halves)
 
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
