@@ -140,9 +140,10 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
     assert ".local" not in text
 
 
-def test_many_blocks_of_many_features_have_a_producer() -> None:
-    program, _ = qkv((1, 140, 64, 128))
-    (kernel,) = compiled(program, interpreter()).kernels()
+def test_many_keys_of_many_features_have_a_producer() -> None:
+    programs = [qkv((1, 1, keys, 128))[0] for keys in (64, 2048)]
+    (few,), (kernel,) = (compiled(program, interpreter()).kernels() for program in programs)
+    assert "THREADS = 256" in few.text
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     assert "THREADS = 384" in kernel.text and ".minnctapersm 1" in text
     for wanted in ("setmaxnreg.dec.sync.aligned.u32 24;", "setmaxnreg.inc.sync.aligned.u32 240;"):

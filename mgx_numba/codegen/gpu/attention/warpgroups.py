@@ -32,6 +32,9 @@ LEAST_QUERIES = 33
 """Queries from which on half of a warpgroup's rows are some."""
 LEAST_BLOCKS = 132
 """Blocks from which on each multiprocessor of a large device has one."""
+MANY_KEYS = 2048
+"""Keys that a multiprocessor's blocks have one after another from which on a producer pays, see `chosen_tile`: with
+half of them 2 x 8 heads of 1024 of 80 features take 16.1 us, and 15.3 without."""
 GIVEN_REGISTERS = 24
 """Registers that a thread of a producer keeps: the fewest."""
 REGISTERS = {2: 240, 3: 160}
@@ -77,16 +80,19 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     384 queries and keys of 64 features take 16.2 us and 18.3 to 21 with two warpgroups. Where features are no whole
     rows of 128 bytes, of which the copy engine brings one in some nine cycles, or where there are more features than
     their registers hold sums of, each tile of keys is better brought for more: 2 x 8 heads of 4096 of 40 features take
-    302 us, 174 with two warpgroups and 163 with four, 4 x 16 of 2048 of 128 take 387 and 307 with two. Where a
-    multiprocessor has several such blocks, a producer asks sooner, and turns keep one's products beside the other's
-    weights: those take 230 us then, with 264 before, and what ``causal`` leaves of them 150, with 171 before; of 2 x 8
-    heads of 1024 of 80 features, one block each, it is 16.2, and 15.3 without.
+    302 us, 174 with two warpgroups and 163 with four, 4 x 16 of 2048 of 128 take 387 and 307 with two.
+
+    Where blocks of a multiprocessor have many keys, a producer asks for these sooner, and turns keep one warpgroup's
+    products beside the other one's weights: 4 x 16 heads of 2048 queries and keys of 128 features then take 230 us and
+    without 265, with ``causal`` 150 and 171; 2048 queries and 8192 keys of 8 heads 104 and 122. Of few it begins
+    later: 8 x 12 heads of 384 of 96 features take 23.2 us then and 22.2 without.
     """
     features = max(problem.depth, problem.width)
     if features > 2 * SLICE:
         return AttentionTile(2, 64, 2, 1)
     if features > SLICE:
-        return AttentionTile(2, 128, 2, 1, _blocks(problem, 2) > LEAST_BLOCKS)
+        rounds = -(-_blocks(problem, 2) // LEAST_BLOCKS)
+        return AttentionTile(2, 128, 2, 1, rounds * problem.keys >= MANY_KEYS)
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
     return AttentionTile(4, 64, 4, 1) if _blocks(problem, 4) >= LEAST_BLOCKS else AttentionTile(2, 64, 3, 1)
