@@ -12,7 +12,7 @@ import functools
 import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from ...codegen.problems.cluster import STRUCTURAL
