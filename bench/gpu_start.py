@@ -1,8 +1,7 @@
 """How long a model takes from nothing to its first result on a GPU, in processes of their own.
 
-Cold: the cache folder is empty, so all kernels are compiled. Warm: it holds them. Both open the device before they
-compile; at once: ``compile`` does, beside its own work. Loaded: the program was saved compiled, and its plan is kept,
-too; from starting Python to the first result.
+Cold: the cache folder is empty, so all kernels are compiled. Warm: it holds them. Loaded: the program was saved
+compiled, and its plan is kept, too; from starting Python to the first result.
 
     python -m bench.gpu_start light_resnet50 resnet50 --rounds 3
 """
@@ -39,12 +38,11 @@ _COMPILE = (
     _FEEDS
     + """
 program = mgx_numba.parse_onnx(sys.argv[1])
-if "half" in sys.argv:
+if len(sys.argv) > 4:
     mgx_numba.quantize_fp16(program)
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 opening = time.perf_counter()
-if "at once" not in sys.argv:
-    cuda_engine()
+cuda_engine()
 parsed = time.perf_counter()
 program.compile(mgx_numba.get_target("gpu"))
 compiled = time.perf_counter()
@@ -78,15 +76,13 @@ def start(names: list[str], rounds: int = 3, half: bool = False) -> list[dict[st
             given = [str(case.checked), str(case.feeds_path), str(place / "saved.mxr"), *(["half"] * half)]
             cold = _run(_COMPILE, given, place)
             warm = min((_run(_COMPILE, given, place) for _ in range(rounds)), key=lambda r: r["compile"])
-            straight = [*given, "at once"]
-            at_once = min((_run(_COMPILE, straight, place) for _ in range(rounds)), key=lambda r: r["process"])
             loading = [str(place / "saved.mxr"), str(case.feeds_path)]
             loaded = min((_run(_LOAD, loading, place) for _ in range(rounds)), key=lambda r: r["process"])
-        found.append({"name": name, "cold": cold, "warm": warm, "at_once": at_once, "loaded": loaded})
+        found.append({"name": name, "cold": cold, "warm": warm, "loaded": loaded})
         print(
             f"{name:24} {cold['kernels']} kernels, cold compile {cold['compile']:.2f} s, warm {warm['compile']:.2f} s,"
             f" loaded: process to first result {loaded['process']:.2f} s\n"
-            f"  warm {_parts(warm)}\n  at once {_parts(at_once)}\n  loaded {_parts(loaded)}",
+            f"  warm {_parts(warm)}\n  loaded {_parts(loaded)}",
             flush=True,
         )
     return found

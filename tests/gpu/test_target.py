@@ -16,7 +16,6 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import DeviceError, UnsupportedError
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu import choice, cuda
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
 from .programs import compiled
@@ -34,39 +33,6 @@ def test_without_a_driver_the_target_says_so(monkeypatch: pytest.MonkeyPatch) ->
             cuda_engine()
     finally:
         library.driver.cache_clear()
-
-
-def test_a_device_is_opened_while_passes_are_imported_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By another thread, whose failure is told to who asks for the device; nothing is opened for the interpreter."""
-    asked: list[tuple[int, str]] = []
-    ready = threading.Event()
-
-    def opened(number: int) -> None:
-        asked.append((number, threading.current_thread().name))
-        ready.set()
-        raise DeviceError("none")
-
-    monkeypatch.setattr(cuda, "cuda_engine", opened)
-    monkeypatch.setattr(choice, "uses_hip", lambda: False)
-    choice.begin_opening(3)
-    assert ready.wait(30) and asked == [(3, "mgx-opening")]
-    _join_opening()
-    with pytest.raises(DeviceError, match="none"):
-        choice.engine(3)
-    asked.clear()
-    with choice.interpreted():
-        choice.begin_opening(0)
-        assert not any(thread.name == "mgx-opening" for thread in threading.enumerate())
-    monkeypatch.setattr(choice, "uses_hip", lambda: True)
-    choice.begin_opening(0)
-    _join_opening()
-    assert asked == []
-
-
-def _join_opening() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "mgx-opening":
-            thread.join(30)
 
 
 def test_failed_calls_are_told_in_words() -> None:

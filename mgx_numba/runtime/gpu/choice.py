@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .interpreter import InterpreterEngine
 
-__all__ = ["begin_opening", "engine", "engine_at", "engines", "interpreted", "missing"]
+__all__ = ["engine", "engine_at", "engines", "interpreted", "missing"]
 
 _interpreting: ContextVar[tuple[InterpreterEngine, ...]] = ContextVar("mgx_gpu_interpreting", default=())
 
@@ -57,19 +56,6 @@ def engine(number: int = 0) -> Engine:
     if not 0 <= number < len(standing_in):
         raise DeviceError(f"there is no device {number}; there are {len(standing_in)}")
     return standing_in[number]
-
-
-def begin_opening(number: int) -> None:
-    """Have another thread open an NVIDIA device that will be asked for soon: it takes a fifth of a second, in which
-    Python is free. Whoever asks for the device waits for it, and is told if there is none."""
-    if not _interpreting.get():
-        threading.Thread(target=_open, args=(number,), name="mgx-opening").start()
-
-
-def _open(number: int) -> None:
-    with contextlib.suppress(DeviceError):
-        if not uses_hip():
-            engine(number)
 
 
 def engines() -> Sequence[Engine]:

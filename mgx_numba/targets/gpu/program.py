@@ -13,7 +13,7 @@ from ...garbage import uncollected
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
-from ...runtime.gpu.choice import engine, missing
+from ...runtime.gpu.choice import engine
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
@@ -47,12 +47,9 @@ class GpuProgram(DeviceProgram):
         Raises:
             DeviceError: there is none.
         """
-        dynamic = is_dynamic(program)
-        if on is None and (dynamic or missing()):  # which is known soon, while the device may still be on its way
-            on = engine(options.device_id)
+        on = on or engine(options.device_id)
         self._specialized: OrderedDict[_Key, DeviceProgram] = OrderedDict()
-        if dynamic:
-            assert on is not None
+        if is_dynamic(program):
             self._ranges = ranges = LengthRanges(program, options)
             on.load(list(ranges.kernels), progress, options.store)
             self._constants = DeviceConstants(on)
@@ -60,7 +57,6 @@ class GpuProgram(DeviceProgram):
             return
         arrays, trees = without_tuples(program)
         made = optimized(arrays, options)
-        on = on or engine(options.device_id)
         super().__init__(on, options, None, trees, lambda: made)
         if options.tuning is not None and options.tuning.exhaustive:
             self._measure(options.tuning)

@@ -35,9 +35,6 @@ class GpuTarget:
         Raises:
             DeviceError: there is no device; the message says what is missing.
         """
-        from ...runtime.gpu.choice import begin_opening
-
-        begin_opening(options.device_id)
         whole_module("mgx_numba.targets.gpu.staged")
         from .staged import compile_program
 

@@ -19,7 +19,7 @@ from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
-from ...core.types import Type, from_numpy
+from ...core.types import Type
 from ...environment import environment_flag
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
@@ -28,7 +28,7 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...parallel import run_all
-from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
+from ...runtime.memory import address_of
 from ...runtime.plan import (
     DeviceFunction,
     ParameterSpec,
@@ -41,12 +41,12 @@ from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
-from .host_values import flatten, leaves, rebuild
+from .host_values import flatten, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
-from .shared_weights import SharedWeights
+from .shared_weights import SharedWeights, stored
 from .solutions import Solutions
 from .steps import PendingStep, referenced, resolved
 
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from ...graph.module import Module
 
 __all__ = ["Lowering"]
-
-_SMALL = 1 << 20
-"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
 
 
 class Lowering:
@@ -208,26 +205,15 @@ class Lowering:
         shapes = [ins.shape, *[i.shape for i in ins.inputs]]
         if not self.hosted and all(shape.plain for shape in shapes):
             return ""
-        reason = _no_kernels(shapes)
+        reason = no_kernels(shapes)
         if reason:
             return reason
         if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
-        hosted = self.hosted and any(self._is_hosted(self.values[i]) for i in ins.inputs)
+        hosted = self.hosted and any(made_by_host(self.values[i]) for i in ins.inputs)
         return "an input is made by a host step" if hosted else ""
-
-    @staticmethod
-    def _hosts(shape: Shape) -> bool:
-        """Whether a value of this shape is the host's: an array that a host step of this run makes."""
-        return shape.is_dynamic or shape.type.hosted
-
-    @staticmethod
-    def _is_hosted(value: Any) -> bool:
-        if isinstance(value, View):
-            return value.buffer.region is Region.HOST
-        return isinstance(value, (list, tuple)) and any(Lowering._is_hosted(v) for v in value)
 
     def _literal(self, literal: Any) -> Any:
         if literal.array is None:
@@ -239,7 +225,7 @@ class Lowering:
         key = id(array)
         if key not in self.constant_views:
             shared = self.shared
-            storage, own = _stored(array) if shared is None else shared.stored(array, _stored)
+            storage, own = stored(array) if shared is None else shared.stored(array)
             self.constants.append(storage)
             self._constant_owners.append(array)
             self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), shape or own)
@@ -478,7 +464,7 @@ class Lowering:
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
-            if self._hosts(shape):
+            if is_hosts(shape):
                 views.append(self.on_host(shape))
             elif len(shapes) == 1 and ins in self.destinations:
                 views.append(self.destinations[ins])
@@ -500,7 +486,7 @@ class Lowering:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
         for ins in reversed(self.module):
-            if ins.name == "concat" and not self._hosts(ins.shape) and ins not in self.destinations:
+            if ins.name == "concat" and not is_hosts(ins.shape) and ins not in self.destinations:
                 self.destinations[ins] = self.allocate(ins.shape)
             if ins.name != "concat" or ins not in self.destinations:
                 continue
@@ -530,7 +516,7 @@ class Lowering:
         """Whether an instruction's lowering can write into memory of this shape."""
         if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
             return False
-        if self._hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
+        if is_hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
@@ -550,7 +536,7 @@ class Lowering:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
             hosted = "a host step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
-            reason = _no_kernels([ins.shape]) or hosted
+            reason = no_kernels([ins.shape]) or hosted
             if not reason:
                 try:
                     self.copy(value, target, ins)
@@ -558,7 +544,7 @@ class Lowering:
                     reason = str(error)
             if reason:
                 self.steps.append(
-                    PendingStep(None, {}, "ref::@return", ins, _returned(ins.shape), [value], [target], reason=reason)
+                    PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
                 )
 
     def _finish(self) -> Plan:
@@ -598,31 +584,3 @@ class Lowering:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
-
-
-def _stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
-    """A constant as a plan has it, its memory in one row and aligned unless that is large, and how it is seen."""
-    shape = Shape(from_numpy(array.dtype), array.shape, [s // array.itemsize for s in array.strides])
-    if array.dtype.hasobject:
-        return array, shape
-    if not array.flags.c_contiguous:
-        raw = array.view(f"u{array.itemsize}")
-        flat = np.lib.stride_tricks.as_strided(raw, (shape.element_space,), (array.itemsize,))
-        return flat.view(array.dtype), shape
-    small = array.nbytes <= _SMALL
-    return (aligned_copy(array) if small and address_of(array) % ALIGNMENT else array), shape
-
-
-def _no_kernels(shapes: Sequence[Shape]) -> str:
-    """Why values of some shapes are the host's whatever the target, empty if they are not."""
-    if not any(shape.sub_shapes or shape.type.hosted for shape in shapes):
-        return ""
-    types = dict.fromkeys(leaf.type for shape in shapes for leaf in shape.flatten() if leaf.type.hosted)
-    return f"no target has kernels for {', '.join(t.name for t in types)}" if types else ""
-
-
-def _returned(shape: Shape) -> Callable[[list], list]:
-    """What gives a value as a result; those of the host's types have the rank that a user sees."""
-    if shape.is_dynamic or not shape.type.hosted:
-        return list
-    return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from ...core.shape import Shape
+from ...core.types import from_numpy
 from ...graph.program import Program
-from ...runtime.memory import address_of
+from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 
-__all__ = ["SharedWeights"]
+__all__ = ["SharedWeights", "stored"]
+
+_SMALL = 1 << 20
+"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
 
 
 Made = tuple[np.ndarray, Shape, int]
@@ -59,14 +63,12 @@ class SharedWeights:
         gone = partial(_forget, self._made, key)
         self._made[key] = weakref.ref(base, gone), weakref.ref(array), rest
 
-    def stored(
-        self, array: np.ndarray, store: Callable[[np.ndarray], tuple[np.ndarray, Shape]]
-    ) -> tuple[np.ndarray, Shape]:
-        """What ``store`` makes of a constant, a copy perhaps; the same one as long as the constant lives."""
+    def stored(self, array: np.ndarray) -> tuple[np.ndarray, Shape]:
+        """See the function of this name; the same copy as long as the constant lives."""
         known = self._stored.get(id(array))
         if known is not None and known[0]() is array:
             return array if known[1] is None else known[1], known[2]
-        storage, shape = store(array)
+        storage, shape = stored(array)
         own = None if storage is array else storage
         if own is None or not np.may_share_memory(own, array):  # else it would never be gone
             gone = partial(_forget, self._stored, id(array))
@@ -90,6 +92,19 @@ class SharedWeights:
         if found is None:
             found = known[1][place] = _digest(weights)
         return found
+
+
+def stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
+    """A constant as a plan has it, its memory in one row and aligned unless that is large, and how it is seen."""
+    shape = Shape(from_numpy(array.dtype), array.shape, [s // array.itemsize for s in array.strides])
+    if array.dtype.hasobject:
+        return array, shape
+    if not array.flags.c_contiguous:
+        raw = array.view(f"u{array.itemsize}")
+        flat = np.lib.stride_tricks.as_strided(raw, (shape.element_space,), (array.itemsize,))
+        return flat.view(array.dtype), shape
+    small = array.nbytes <= _SMALL
+    return (aligned_copy(array) if small and address_of(array) % ALIGNMENT else array), shape
 
 
 def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray]) -> None:

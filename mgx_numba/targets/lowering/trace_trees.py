@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ...codegen.problems.cluster import STRUCTURAL
 from ...codegen.problems.element_types import ElementTypes
 from ...codegen.problems.epilogue import Epilogue, Prologue
+from ...dataclass import dataclass
 from ...errors import MgxError
 from ...graph.module import Module
 from .guarded_int import Event, GuardedInt, LengthTrace, UntraceableError

@@ -248,11 +248,7 @@ def device(number: int = 0) -> Device:
     Raises:
         DeviceError: there is none.
     """
-    with _opening:
-        return _opened(number)
-
-
-_opening = threading.Lock()
+    return _opened(number)
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,10 +13,13 @@ from ..match import Match, RewriteRule, constant, op, rule, some
 __all__ = ["LINEAR_RULES", "all_finite", "has_finite", "rounds_next"]
 
 BROADCASTS = frozenset({"multibroadcast"})
+SPREADS = frozenset({"broadcast", "multibroadcast", "scalar"})
 
 
 def all_finite(ins: Instruction) -> bool:
     """Whether a constant has neither NaN nor infinity."""
+    while ins.name in SPREADS and len(ins.inputs) == 1 and not ins.shape.is_dynamic:
+        ins = ins.inputs[0]  # its elements are repeated
     values = constant_array(ins)
     if values is None:
         return False
