@@ -86,11 +86,8 @@ class Pass:
 
     def run(self, program: Program, options: Options) -> None:
         """Rewrite every module of a program, inner modules first; bodies of kernels are left alone."""
-        modules = program.reachable_modules()
-        bodies = kernel_modules(modules)
-        for module in reversed(modules):
-            if id(module) not in bodies:
-                self.apply(program, module, options)
+        for module in _rewritten(program):
+            self.apply(program, module, options)
 
     def __repr__(self) -> str:
         return f"<pass {self.name}>"
@@ -114,6 +111,19 @@ def make_pass(name: str) -> Pass:
     if cls is None:
         raise OptionError(f"unknown pass {name!r}; known: {', '.join(known_passes())}")
     return cls()
+
+
+def _rewritten(program: Program) -> list[Module]:
+    """The modules that passes rewrite, inner ones first."""
+    changes = tuple([module.changes for module in program.modules])
+    if program.only_bodies == changes:
+        return [program.main]
+    modules = program.reachable_modules()
+    bodies = kernel_modules(modules)
+    found = [module for module in reversed(modules) if id(module) not in bodies]
+    if found == [program.main]:
+        program.only_bodies = changes
+    return found
 
 
 def kernel_modules(modules: Sequence[Module]) -> set[int]:
