@@ -13,6 +13,7 @@ from ...codegen.launch import Grid, TensorLayout
 from ...core.types import numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, ParameterError
+from ...garbage import uncollected
 from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
 from .blocks import DeviceBlock
 from .engine import Engine, Queue, Recording
@@ -146,7 +147,8 @@ class CallForm:
                 self._write(use.words, use.slot, now + use.offset, use.layout)
                 changed[use.segment, use.number] = None
         if not self.segments:
-            self._record()
+            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+                self._record()
         else:
             for segment, number in changed:
                 self._recordings[segment].change(number)
