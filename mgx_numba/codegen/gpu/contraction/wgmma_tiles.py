@@ -99,7 +99,7 @@ class WarpgroupTile:
         """Those of a stage that each block asks for."""
         return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
-    @property
+    @functools.cached_property
     def spare_registers(self) -> int:
         """Registers of a thread besides its sums; each of the four parts of a multiprocessor has as many warps of its
         blocks."""
