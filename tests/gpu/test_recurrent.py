@@ -19,6 +19,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..cpu.agreement import assert_agrees, reference
@@ -145,6 +146,19 @@ def test_one_launch_keeps_what_is_not_finite_within_its_sequence(bad: float, for
     meant = reference(program, feed)
     assert_agrees(found, meant)
     assert np.isfinite(np.asarray(found[0])[:, :, 1]).all()
+
+
+def test_states_that_lie_on_the_device_are_read_where_they_are(form: Form, on: Engine) -> None:
+    program, feed = program_of("lstm", h=form.units(4), direction="bidirectional")
+    made = compiled(program, on)
+    assert made.executable is not None
+    rng = np.random.default_rng(0)
+    kept = []  # so that each call has addresses of its own
+    for _ in range(3):
+        feed = {name: rng.standard_normal(a.shape).astype(a.dtype) for name, a in feed.items()}
+        kept.append([to_device(on, feed[p.name], p.name) for p in made.executable.plan.parameters])
+        kept.append(made.executable.run(kept[-1], [None] * 3))
+        assert_agrees([to_host(on, r).reshape(r.shape.lens) for r in kept[-1]], reference(program, feed))
 
 
 @pytest.mark.gpu
