@@ -232,7 +232,7 @@ class _ChunksText(ContractionText):
             for w in range(WARPS):
                 found = f"side + {w * COLUMNS * MOST_ROWS} + column * {MOST_ROWS} + row"
                 buffer.line(f"sums = add(sums, load(parts, {found}, 1))")
-            self._store(buffer, "sums", "row", "to", 1)
+            self._store(buffer, ["sums"], "row", "to", 1)
 
     def _ask(self, buffer: CodeBuffer, u: int) -> None:
         """Emit the loads of scales and zero points of the warp's next chunk ``u``, or of the last one."""
