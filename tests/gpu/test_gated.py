@@ -65,11 +65,13 @@ def labels(made: GpuProgram) -> list[str]:
     return [step.label for step in made.executable.plan.steps]
 
 
-def agree(program: Program, on: Engine, type: Type = F16, fast_math: bool = False) -> GpuProgram:
+def agree(
+    program: Program, on: Engine, type: Type = F16, fast_math: bool = False, kernel: str = "warpgroup"
+) -> GpuProgram:
     """One kernel has the values of ref."""
     made = compiled(program, on, fast_math=fast_math, float32_matmul_precision="medium")
     (label,) = labels(made)
-    assert "warpgroup" in label, label
+    assert kernel in label, label
     inputs = inputs_of(program)
     (got,) = made.run(inputs)
     (wanted,) = (r.astype(np.float64) for r in reference(program, inputs).results)
@@ -112,6 +114,22 @@ def test_tiles(tile: WarpgroupTile, cores: int, on: Engine, monkeypatch: pytest.
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
     agree(unit(F16, (150, 72), 160), on)
+
+
+@pytest.mark.parametrize(
+    ("type", "lens", "half", "gate"),
+    [
+        (F16, (1, 72), 12, "gelu_erf"),
+        (BF16, (3, 1300), 5, "silu"),
+        (F16, (2, 4, 2600), 8, "gelu_tanh"),
+        (F32, (2, 30), 33, "sigmoid"),
+    ],
+)
+def test_few_rows(
+    type: Type, lens: tuple[int, ...], half: int, gate: str, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.FewRows(), solvers.Tiles()))
+    agree(unit(type, lens, half, gate), on, type, kernel="gemm_rows")
 
 
 def test_sums_are_not_computed_in_parts() -> None:
@@ -171,6 +189,20 @@ def test_rows_that_are_known_later(on: Engine) -> None:
         inputs = {"x": rng.standard_normal((rows, 32)).astype(np.float16)}
         (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
         assert np.abs(got - wanted).max() <= ALLOWED[F16] * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+def test_two_products_of_one_input_are_one_kernel(rows: int, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.FewRows(), solvers.Warpgroups(), solvers.Tiles()))
+    program, rng = Program(), np.random.default_rng(0)
+    m = program.main
+    x = m.add_parameter("x", Shape(F16, (rows, 40)))
+    gate, up = (
+        m.add_instruction("dot", [x, m.add_literal(rng.standard_normal((40, 72)).astype(np.float16))]) for _ in "gu"
+    )
+    activated = m.add_instruction("mul", [gate, m.add_instruction("sigmoid", [gate])])
+    m.add_return([m.add_instruction("mul", [activated, up])])
+    agree(program, on, kernel="silu_mul")
 
 
 def test_columns_of_halves_alternate() -> None:

@@ -20,7 +20,7 @@ from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...interrupts import whole_module
 from ..options import TargetOptions
 from ..stages import has_late_lengths
-from .rules.contraction import FLOATS, joins_halves
+from .rules.contraction import FLOATS, joins_halves, joins_products
 
 __all__ = ["pass_options"]
 
@@ -60,7 +60,8 @@ def pass_options(options: TargetOptions) -> Options:
             narrow_results=True,
             float8_products=_multiplies_float8(),
             prologues=not _has_warpgroups(),
-            joins_halves=partial(joins_halves, options.precision) if _has_warpgroups() else None,
+            joins_halves=partial(joins_halves, options.precision),
+            joins_products=partial(joins_products, options.precision) if _has_warpgroups() else None,
         ),
     )
 

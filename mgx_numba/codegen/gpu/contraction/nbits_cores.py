@@ -294,7 +294,7 @@ class _ChunksText(ContractionText):
             for w in range(WARPS):
                 found = f"side + ({w * COLUMNS} + column) * {self.width} + row"
                 buffer.line(f"sums = add(sums, load(parts, {found}, 1))")
-            self._store(buffer, "sums", "row", "to", 1)
+            self._store(buffer, ["sums"], "row", "to", 1)
 
 
 def _held_bytes() -> int:

@@ -425,13 +425,13 @@ def _chunked(placed: PlacedRequest) -> bool:
 
 
 def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
-    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, and only
-    `Warpgroups` leave channels of the first tap out and have epilogues of two sums."""
+    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, only
+    `Warpgroups` leave channels of the first tap out, and these two have epilogues of two sums."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
     if placed.first_channel and not isinstance(solver, Warpgroups):
         return "its first tap has fewer channels"
-    if placed.request.epilogue.gated and not isinstance(solver, Warpgroups):
+    if placed.request.epilogue.gated and not isinstance(solver, (FewRows, Warpgroups)):
         return "its epilogue takes two sums"
     return solver.refusal(placed)
 

@@ -110,10 +110,13 @@ class ContractionText:
             values.append(printer.loaded(text, operand.dtype))
         return printer.stored(problem.prologue.body.evaluate(printer, values))
 
-    def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int, aligned: bool = False) -> None:
-        """Store sums after the epilogue; ``aligned``: all that moves lies at multiples of its vectors' size."""
+    def _store(
+        self, buffer: CodeBuffer, sums: Sequence[str], row: str, column: str, lanes: int, aligned: bool = False
+    ) -> None:
+        """Store what the epilogue makes of sums, one for each that it takes; ``aligned``: all that moves lies at
+        multiples of its vectors' size."""
         place, extras = self._extras(buffer, row, column, lanes, aligned)
-        self._put(buffer, place, self._finished(buffer, [sums], list(extras.values()), lanes), lanes, aligned)
+        self._put(buffer, place, self._finished(buffer, sums, list(extras.values()), lanes), lanes, aligned)
 
     def _extras(
         self,

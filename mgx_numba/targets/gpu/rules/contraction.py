@@ -74,8 +74,8 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
 
 
 def joins_halves(precision: str, product: Instruction) -> bool:
-    """See `Capabilities.joins_halves`; ``precision`` as of `PlacedRequest`. Both sums are in one thread of warpgroups
-    alone, so it is their kernel that must be the quickest."""
+    """See `Capabilities.joins_halves`; ``precision`` as of `PlacedRequest`. The kernels in which both sums meet must be
+    the quickest."""
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
     if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
@@ -83,7 +83,15 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     right = (*(0 for _ in a.lens[:-2]), 1, k)
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
     placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
-    return n % (2 * PIECE) == 0 and own_candidates(placed)[0].solver.name == "warpgroup"
+    quickest = own_candidates(placed)[0].solver.name
+    return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
+
+
+def joins_products(precision: str, type: Type, columns: int) -> bool:
+    """See `Capabilities.joins_products`, where there are tensor cores of warpgroups; ``precision`` as of
+    `PlacedRequest`."""
+    narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
+    return narrow and columns % (2 * PIECE) == 0
 
 
 def _check(body: ScalarBody) -> None:
