@@ -17,7 +17,6 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.ops import control as operators
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
 from mgx_numba.runtime.gpu.late import LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
@@ -38,7 +37,7 @@ from ..cpu.control_models import (
     swapping_loop,
 )
 from ..values import normal
-from .programs import compiled, interpreter
+from .programs import compiled, downloads, interpreter
 
 
 def parsed(model: bytes, most: int = 10) -> Program:
@@ -99,13 +98,6 @@ def test_a_cache_that_grows_in_a_loop_has_a_plan_for_each_length(past: int | Non
 
 
 def test_of_a_loop_with_a_cache_conditions_are_all_that_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    original = InterpreterQueue.download
-
-    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
-        read.append(target.nbytes)
-        original(self, target, address)
-
     model = onnx.load_from_string(decoding_loop(6))
     body = model.graph.node[0].attribute[0].g
     body.node[0].CopyFrom(helper.make_node("Less", ["i", "end"], ["go_out"]))
@@ -114,7 +106,7 @@ def test_of_a_loop_with_a_cache_conditions_are_all_that_is_read_back(monkeypatch
     engine = interpreter()
     net = compiled(parsed(model.SerializeToString()), engine, offload_copy=False)
     placed = {name: to_device(engine, array, name) for name, array in feeds.items()}
-    monkeypatch.setattr(InterpreterQueue, "download", download)
+    read = downloads(monkeypatch)
     results = net.run(placed)
     assert set(read) <= {0, 1} and read.count(1) == 2
     wanted = reference(parsed(model.SerializeToString()), feeds)
@@ -259,13 +251,6 @@ def test_the_module_that_lengths_select_is_part_of_the_plan(target: str) -> None
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a loop of five iterations; where these do not change the condition, not even that."""
-    read: list[int] = []
-    original = InterpreterQueue.download
-
-    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
-        read.append(target.nbytes)
-        original(self, target, address)
-
     last = helper.make_node("Less", ["i", "end"], ["go_out"]) if changes else GO
     nodes = [last, helper.make_node("Add", ["v", "v"], ["v_out"])]
     feeds = {"x": normal(3)}
@@ -273,7 +258,7 @@ def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest
     program = parsed(model if changes else model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)))
     net = compiled(program, interpreter())
     net.run(feeds)  # records
-    monkeypatch.setattr(InterpreterQueue, "download", download)
+    read = downloads(monkeypatch)
     np.testing.assert_array_equal(net.run(feeds)[0], feeds["x"] * np.float32(32))
     assert [size for size in sorted(read) if size][:-1] == [1] * (5 if changes else 0)  # and the result
 

@@ -7,13 +7,12 @@ import pytest
 
 from mgx_numba.codegen.gpu.data import suppression
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.registry import compile_for
 
 from ..cpu.agreement import assert_agrees, reference
 from .operators import check_compiles, hosted, operator_program
-from .programs import compiled, interpreter
+from .programs import compiled, downloads, interpreter
 
 
 def operands(count: int = 20) -> list[np.ndarray]:
@@ -57,19 +56,12 @@ def test_more_classes_than_a_warp_has_threads(dynamic: bool, on: Engine) -> None
 
 
 def test_of_rows_on_a_device_their_number_alone_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    original = InterpreterQueue.download
-
-    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
-        read.append(target.nbytes)
-        original(self, target, address)
-
     arrays, engine = operands(), interpreter()
     program = operator_program("nonmaxsuppression", arrays, use_dyn_output=True)
     net = compiled(program, engine, offload_copy=False)
     feed = {f"p{k}": a for k, a in enumerate(arrays)}
     placed = {name: to_device(engine, array, name) for name, array in feed.items()}
-    monkeypatch.setattr(InterpreterQueue, "download", download)
+    read = downloads(monkeypatch)
     (result,) = net.run(placed)
     assert [size for size in read if size] == [8]
     assert_agrees([to_host(engine, result).reshape(result.shape.lens)], reference(program, feed))

@@ -1,13 +1,16 @@
-"""Non-maximum suppression: a kernel finds the boxes of every class, another one the rows of the result; the host reads
-how many there are, where that is the result's length."""
+"""Detection: pooled regions, and non-maximum suppression, of which a kernel finds the boxes of every class, another one
+the rows of the result; the host reads how many there are, where that is the result's length."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from ....codegen.gpu.data.regions import regions_launch
 from ....codegen.gpu.data.suppression import rows_launch, suppression_launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.detection import NonMaxSuppression
+from ....ops.detection import NonMaxSuppression, RoiAlign
 from ....runtime.gpu.late import FirstRows
 from ...lowering.buffers import View
 from ...lowering.detection import suppression_operands
@@ -43,6 +46,20 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     low.launch(rows_launch(images, classes, room, length, low.origin(ins)), given, ins)
     if dynamic:
         _append_count(low, ins, given["out"], given["total"])
+
+
+@lowering("roialign")
+def lower_regions(low: Lowering, ins: Instruction) -> None:
+    """One kernel; images without a pixel, or that are no floats, are the host's."""
+    op, (x, rois, batch) = ins.op, low.inputs(ins)
+    assert isinstance(op, RoiAlign)
+    if 0 in x.lens or not (x.type.is_floating and rois.type.is_floating):
+        low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions of {rois.type.name}")
+        return
+    scale = low.constant(np.array([op.spatial_scale], np.float32))
+    out = low.output(ins)
+    launch = regions_launch(op, x.tensor, rois.tensor, batch.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
 
 
 def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> None:
