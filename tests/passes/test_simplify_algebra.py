@@ -294,6 +294,27 @@ def test_one_dimensional_and_three_dimensional_convolutions_too() -> None:
         assert names(after) == ["convolution", "multibroadcast", "add"]
 
 
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_weights_take_the_factors_of_what_is_convolved(group: int, per_channel: bool) -> None:
+    g = Graph()
+    x = g.param("x", [2, 4, 6, 6])
+    factor = g.channels(g.random(4, seed=9), x) if per_channel else g.spread(g.random(1, seed=9), 2, 4, 6, 6)
+    y = g.op("convolution", g.op("mul", x, factor), g.random(8, 4 // group, 3, 3), padding=(1, 1), group=group)
+    after = check(g.ret(y), NormalizeOps(), SimplifyAlgebra(), rtol=1e-4)
+    assert names(after) == ["convolution"]
+
+
+def test_weights_in_16_bits_are_not_rounded_for_factors_of_what_is_convolved() -> None:
+    g = Graph()
+    x = g.param("x", [1, 2, 4, 4], "half_type")
+    w = g.lit(np.random.default_rng(0).uniform(-1, 1, (2, 2, 1, 1)), np.dtype(np.float16))
+    algebra = SimplifyAlgebra()
+    after = check(g.ret(g.op("convolution", g.op("mul", x, g.scalar(0.3, x)), w)), NormalizeOps(), algebra, rtol=1e-2)
+    assert "mul" in names(after)
+    assert any("once more" in r.reason for r in algebra.refusals("mul_conv"))
+
+
 def test_a_factor_that_is_not_per_channel_stays_outside_of_the_weights() -> None:
     g = Graph()
     x = g.param("x", [1, 2, 4, 4])

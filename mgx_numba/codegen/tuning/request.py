@@ -104,6 +104,7 @@ class Request:
             "strides": _plain(self.strides),
             "dtype": epilogue.dtype,
             "name": epilogue.name,
+            **({"gated": True} if epilogue.gated else {}),
         }
         prologue = self.problem.prologue
         if prologue:

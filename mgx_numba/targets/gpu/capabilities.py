@@ -19,7 +19,8 @@ from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...interrupts import whole_module
 from ..options import TargetOptions
-from .rules.contraction import FLOATS
+from ..stages import has_late_lengths
+from .rules.contraction import FLOATS, joins_halves, joins_products
 
 __all__ = ["pass_options"]
 
@@ -41,6 +42,7 @@ def pass_options(options: TargetOptions) -> Options:
     """What passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
+        later=has_late_lengths,
         attention_refusal=partial(_attention_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(
@@ -58,6 +60,8 @@ def pass_options(options: TargetOptions) -> Options:
             narrow_results=True,
             float8_products=_multiplies_float8(),
             prologues=not _has_warpgroups(),
+            joins_halves=partial(joins_halves, options.precision),
+            joins_products=partial(joins_products, options.precision) if _has_warpgroups() else None,
         ),
     )
 

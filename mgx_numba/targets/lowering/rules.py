@@ -13,6 +13,7 @@ from ...graph.instruction import Instruction
 from ...interrupts import whole_module
 
 if TYPE_CHECKING:
+    from ...codegen.kernel import KernelSource
     from ...runtime.plan import Plan
     from .lowering import Lowering
 
@@ -27,7 +28,11 @@ class Body(Protocol):
 
     @property
     def plan(self) -> Plan | None:
-        """Its plan; None if it runs by its NumPy meaning."""
+        """Its plan; None if it runs by its NumPy meaning, or has one for each set of lengths."""
+
+    @property
+    def kernels(self) -> Sequence[KernelSource]:
+        """What plans that it makes may need."""
 
     def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
         """What runs it on arguments, with values from outside."""

@@ -62,6 +62,9 @@ class GpuSolver(Protocol):
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """The tilings (dataclasses of integers) that it can have for a contraction that it does not refuse."""
 
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """Its own choice among these, None if `plan` makes it; it is asked before where it weighs times."""
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """Seconds that it should take, by default with its own choice."""
 
@@ -106,7 +109,15 @@ class SquareTiling:
     side: int
 
 
-class FewBits:
+class _Choosing:
+    """What solvers have in common whose `plan` chooses a tiling."""
+
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """See `GpuSolver.chosen`."""
+        return None
+
+
+class FewBits(_Choosing):
     """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
 
     name = "nbits"
@@ -151,7 +162,7 @@ class FewBitsOnCores(FewBits):
         return nbits_cores.cores_solution(placed)
 
 
-class FewRows:
+class FewRows(_Choosing):
     """A warp for each column of a few rows (`few_rows`)."""
 
     name = "few_rows"
@@ -175,7 +186,7 @@ class FewRows:
         return few_rows_solution(placed)
 
 
-class Depthwise:
+class Depthwise(_Choosing):
     """Vectors of channels of convolutions in which each channel is a group (`depthwise`)."""
 
     name = "depthwise"
@@ -212,6 +223,11 @@ class Warpgroups:
         """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
 
+    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+        """See `GpuSolver.chosen`."""
+        _, tile, splits = wgmma_tiles(placed)[0]
+        return _warpgroup_tiling(tile, splits)
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
@@ -236,6 +252,11 @@ class WarpgroupParts:
         """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
 
+    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+        """See `GpuSolver.chosen`."""
+        _, tile, splits = parts_tiles(placed)[0]
+        return _warpgroup_tiling(tile, splits)
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
@@ -258,7 +279,7 @@ def _ordering(columns: OrderedColumns) -> float:
     return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
-class _OfRing:
+class _OfRing(_Choosing):
     """What solvers whose operands come to a ring have in common."""
 
     name: str
@@ -350,7 +371,7 @@ class MultiplyAdds(_OfRing):
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
 
 
-class Tiles:
+class Tiles(_Choosing):
     """Ordinary arithmetic on single elements (`tiled`), which computes everything."""
 
     name = "tiled"
@@ -404,12 +425,14 @@ def _chunked(placed: PlacedRequest) -> bool:
 
 
 def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
-    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, and only
-    `Warpgroups` leave channels of the first tap out."""
+    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, only
+    `Warpgroups` leave channels of the first tap out, and these two have epilogues of two sums."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
     if placed.first_channel and not isinstance(solver, Warpgroups):
         return "its first tap has fewer channels"
+    if placed.request.epilogue.gated and not isinstance(solver, (FewRows, Warpgroups)):
+        return "its epilogue takes two sums"
     return solver.refusal(placed)
 
 

@@ -114,6 +114,10 @@ class BlockAsync:
         self._clocks[part] = self._clocks[part].max(axis=0)
         self._clocks[np.arange(part.start, part.stop), np.arange(part.start, part.stop)] += 1
 
+    def meet_all(self) -> None:
+        """All threads have waited for each other."""
+        self.meet(range(self._threads))
+
     # Barriers
 
     def init(self, p: Place, count: int, thread: int) -> None:

@@ -141,6 +141,25 @@ def scaled_dot_operand(m: Match, b: RewriteBuilder) -> object:
 
 
 @rule(
+    "mul_conv",
+    op("convolution", op("mul", some("x"), constant("a"), once=True), constant("w")),
+    _weights_check,
+)
+def scaled_convolution_operand(m: Match, b: RewriteBuilder) -> object:
+    factors = along_axis(m.a, 1)
+    if factors is None:
+        return "the factor differs along another axis than the channels"
+    if m.ins.shape.type.size < 4:
+        return "weights would be rounded once more"
+    rows, inside, *kernel = m.w.shape.lens
+    group = m.ins.op.attributes()["group"]
+    by_group = np.broadcast_to(_wide(factors), (group * inside,)).reshape(group, 1, inside)
+    each = np.broadcast_to(by_group, (group, rows // group, inside)).reshape(rows, inside, *(1 for _ in kernel))
+    weights = _scaled(b, m.w, each)
+    return "weights overflow" if weights is None else b.op(m.ins.op, m.x, weights)  # conv(x * a, w) -> conv(x, w * a)
+
+
+@rule(
     "add_convs",
     op(
         "add",
@@ -179,6 +198,7 @@ CONTRACTION_RULES = (
     scale_dot_columns,
     scale_dot_rows,
     scaled_dot_operand,
+    scaled_convolution_operand,
     add_convolutions,
     dot_of_broadcasts,
 )
