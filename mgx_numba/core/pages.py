@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
-__all__ = ["aligned_bytes"]
+__all__ = ["aligned_array", "aligned_bytes"]
 
 ALIGNMENT = 64  # bytes of a cache line
 HUGE_PAGE = 2 << 20  # of x86-64, and of ARM with pages of 4 KiB
@@ -31,6 +33,14 @@ def aligned_bytes(size: int) -> np.ndarray:
         raise MemoryError(f"{size} bytes for a kernel") from error
     start = -raw.ctypes.data % (HUGE_PAGE if huge else ALIGNMENT)
     return raw[start : start + size]
+
+
+def aligned_array(lens: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array of zeros, or of None, in memory as of `aligned_bytes`: a large one is written to for the first time in a
+    quarter of what small pages take. One of objects is anywhere."""
+    if dtype.hasobject:
+        return np.empty(lens, dtype)
+    return aligned_bytes(prod(lens) * dtype.itemsize).view(dtype).reshape(lens)
 
 
 def _huge_pages(size: int) -> np.ndarray:

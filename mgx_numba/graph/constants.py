@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
+from ..core.pages import aligned_array
 from ..core.shape import Shape
 from ..core.types import Type
 from ..ops.base import Operator, make_op
@@ -155,7 +156,7 @@ def laid_out(array: np.ndarray, shape: Shape) -> Argument:
     order = sorted(range(array.ndim), key=lambda axis: -shape.strides[axis])
     turned = np.transpose(array, order)
     if not turned.flags.c_contiguous:
-        source, turned = turned, np.empty(turned.shape, turned.dtype)
+        source, turned = turned, aligned_array(turned.shape, turned.dtype)
         in_parts(lambda part: np.copyto(turned[part], source[part]), len(turned), turned.nbytes)
     return Argument.from_flat(shape, turned.reshape(-1))
 

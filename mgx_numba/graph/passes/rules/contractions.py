@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
-from ....core.pages import aligned_bytes
+from ....core.pages import aligned_array
 from ....parallel import in_parts
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
@@ -40,7 +38,7 @@ def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Ins
     small = compact(values)
     lens = np.broadcast_shapes(small.shape, factors.shape)
     small, factors = np.broadcast_to(small, lens), np.broadcast_to(factors, lens)
-    product = aligned_bytes(prod(lens) * values.itemsize).view(values.dtype).reshape(lens)
+    product = aligned_array(lens, values.dtype)
     rows = max(1, PIECE_BYTES * lens[0] // max(1, product.nbytes))
     finite: list[bool] = []
 
