@@ -302,6 +302,35 @@ def told(plan: Plan) -> tuple[Any, ...]:
     return steps, plan.arena_bytes, plan.uses, plan.outputs, [(a.shape, a.tobytes()) for a in plan.constants]
 
 
+def test_problems_of_new_lengths_are_seldom_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an encoder whose kernels are known: what is planned beyond the first sets are answers not given before."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    case, met = MODELS["encoder"](), {"of": 0, "_grown": 0}
+    ranges = LengthRanges(
+        parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096)), TargetOptions(), lambda kernel: True
+    )
+
+    def counted(name: str) -> None:
+        function = getattr(TraceTrees, name)
+
+        def counting(self: TraceTrees, *rest: Any) -> Any:
+            met[name] += 1
+            return function(self, *rest)
+
+        monkeypatch.setattr(TraceTrees, name, counting)
+
+    for name in met:
+        counted(name)
+    rng, shares = np.random.default_rng(4), []
+    for _ in range(24):
+        feeds = case.draw(rng)
+        ranges.planned({key: feeds[key].shape for key in ranges.names})
+        shares.append(met["_grown"] / met["of"])
+        met.update(dict.fromkeys(met, 0))
+    assert shares[0] > 0.5
+    assert sum(shares[12:]) / 12 < 0.25
+
+
 @pytest.mark.parametrize("name", ["encoder", "single_shot", "shuffle_net", "detector_head", "two_stages"])
 def test_plans_of_new_lengths_are_those_without_trees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit by bit what is planned of the lengths alone: texts, arguments, memory."""
