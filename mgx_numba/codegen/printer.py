@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
 from ..core.types import Type, from_numpy, numpy_dtype
+from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 from .body import ScalarBody

@@ -17,7 +17,7 @@ from ..core.shape import DynamicDimension, Shape
 from ..errors import MgxError, UnknownValueError
 from ..ops.base import Operator, make_op
 from ..ops.broadcast import Broadcast
-from ..ops.control import Loop
+from ..ops.control import Loop, SelectModule
 from ..ops.deferred import Deferred
 from .deferred import Reader, reader
 from .folding import Constants
@@ -123,6 +123,10 @@ class Settling:
             return self._expanded(ins, ins.op, inputs, target)
         if not ins.module_args and not _settles(ins) and [i.shape for i in ins.inputs] == [i.shape for i in inputs]:
             return self._add(ins, ins.op, inputs, target, shape=ins.shape)
+        if isinstance(ins.op, SelectModule):
+            chosen = self._chosen(ins, inputs)
+            if chosen is not None:
+                return self._in_place(ins, chosen, inputs, target)
         if ins.module_args:
             modules = [self._body(ins, body, inputs) for body in ins.module_args]
             op = self._counted(ins.op, inputs, modules[0]) if isinstance(ins.op, Loop) else ins.op
@@ -260,6 +264,28 @@ class Settling:
             return results[0]
         self.members[ins] = results
         return results[0]
+
+    @staticmethod
+    def _chosen(ins: Instruction, inputs: Sequence[Instruction]) -> Module | None:
+        """The submodule of a ``select_module`` that takes tensors of these lengths; None if these are not known, there
+        is none, or the tuple is used as a whole."""
+        if any(i.shape.is_dynamic for i in inputs) or any(user.name != "get_tuple_elem" for user in ins.users):
+            return None
+        given = [(i.shape.type, i.shape.lens) for i in inputs]
+        fitting = (m for m in ins.module_args if [(p.shape.type, p.shape.lens) for p in m.parameters()] == given)
+        return next(fitting, None)
+
+    def _in_place(self, ins: Instruction, body: Module, inputs: Sequence[Instruction], target: Module) -> Instruction:
+        """What a submodule computes of inputs, in the place of an instruction that would run it."""
+        for inner in body:
+            self.mapped.pop(inner, None)
+            self.members.pop(inner, None)
+        self.mapped.update(zip(body.parameters(), inputs))
+        for inner in body:
+            if not isinstance(inner.op, (Parameter, Return)):
+                self.mapped[inner] = self._twin(inner, target)
+        self.members[ins] = [self.mapped[result] for result in body.results()]
+        return self.members[ins][0]
 
     def _counted(self, op: Loop, inputs: Sequence[Instruction], body: Module) -> Loop:
         """A loop with room for exactly the iterations that it will run, if these are known."""

@@ -7,19 +7,21 @@ of one step run in any order, on any number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..codegen.backend import backend
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
+from ..dataclass import dataclass
 
 __all__ = [
     "CarriedValue",
     "ControlStep",
+    "DeviceFunction",
     "HostStep",
     "MappedTensor",
     "ParameterSpec",
@@ -115,6 +117,7 @@ class Step:
 
 
 HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
+DeviceFunction = Callable[[Any, Any, list[Any]], Sequence[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,10 @@ class HostStep:
 
     The inputs are views of memory that is reused later: the function must not keep or write them. Results are
     copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
-    declared lens. ``plans`` are those that the function runs; ``reason`` is why no kernel does it, behind
-    the name of the lowering rule that refused.
+    declared lens. ``plans`` are those that the function runs, ``kernels`` what plans that it makes may need;
+    ``reason`` is why no kernel does it, behind the name of the lowering rule that refused. ``on_device`` does it where
+    the plan's kernels run, for the engine, the queue and the inputs as tensors of the device or of the host; None from
+    it leaves it to the function.
     """
 
     function: HostFunction
@@ -134,6 +139,8 @@ class HostStep:
     instruction: str = ""
     plans: tuple[Plan, ...] = ()
     reason: str = ""
+    kernels: tuple[KernelSource, ...] = ()
+    on_device: DeviceFunction | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""
@@ -262,19 +269,21 @@ class Plan:
     parallel: bool | None = field(default=None)
     uses: tuple[Use, ...] = ()
 
-    def native_steps(self) -> Iterator[Step]:
-        """All steps with a kernel, those of plans that other steps run included."""
+    def all_steps(self) -> Iterator[PlannedStep]:
+        """All steps, each before those of plans that it runs."""
         for step in self.steps:
-            if isinstance(step, Step):
-                yield step
-            else:
-                for plan in step.plans:
-                    yield from plan.native_steps()
+            yield step
+            for plan in () if isinstance(step, Step) else step.plans:
+                yield from plan.all_steps()
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels of the plan, those that are called by others included, in order of first use."""
+        """The distinct kernels of the plan, those that are called by others included, in order of first use; those that
+        plans may need which host steps make, too."""
         found: dict[KernelSource, None] = {}
-        for step in self.native_steps():
-            found[step.kernel] = None
-            found.update((arg, None) for arg in step.args if isinstance(arg, KernelSource))
+        for step in self.all_steps():
+            if isinstance(step, Step):
+                found[step.kernel] = None
+                found.update((arg, None) for arg in step.args if isinstance(arg, KernelSource))
+            elif isinstance(step, HostStep):
+                found.update(dict.fromkeys(step.kernels))
         return list(found)

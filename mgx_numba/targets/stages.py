@@ -4,12 +4,13 @@ program whose inputs have lengths."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
@@ -17,7 +18,7 @@ from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
 from .base import KeptPlan, Stage
 
-__all__ = ["ProgramStages", "Seam", "TwoStages", "split"]
+__all__ = ["ProgramStages", "Seam", "TwoStages", "has_late_lengths", "is_worthwhile", "split"]
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -154,7 +155,24 @@ def _late(main: Module) -> dict[Instruction, None]:
 def _is_worthwhile(ins: Instruction) -> bool:
     if ins.name in WORTHWHILE:
         return True
-    return any(i.name in WORTHWHILE for body in ins.module_args for m in (body, *body.submodules()) for i in m)
+    return any(map(is_worthwhile, ins.module_args))
+
+
+def has_late_lengths(ins: Instruction) -> bool:
+    """Whether lengths inside of branches, or of what a loop repeats, are known only when it runs, and it is worth plans
+    of their own for these."""
+    values: dict[Instruction, None] = {}
+    for body in ins.module_args:
+        outer = (i for i in body.captured() if i.literal is None)
+        values |= dict.fromkeys((*body.parameters(), *outer, *body.results()))
+    if any(v.shape.sub_shapes or v.shape.type.hosted or not v.shape.ranked for v in values):
+        return False
+    return any(v.shape.is_dynamic for v in values) and any(map(is_worthwhile, ins.module_args))
+
+
+def is_worthwhile(module: Module) -> bool:
+    """Whether there is something in a module that is worth a plan of its own."""
+    return any(_is_worthwhile(ins) for ins in module)
 
 
 def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:

@@ -8,7 +8,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["GO", "branches", "info", "loop", "model_of", "nested_loops", "scan", "swapping_loop"]
+__all__ = [
+    "GO",
+    "branches",
+    "decoding_feeds",
+    "decoding_loop",
+    "info",
+    "loop",
+    "model_of",
+    "nested_loops",
+    "scan",
+    "swapping_loop",
+]
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -129,3 +140,56 @@ def nested_loops(feeds: dict[str, np.ndarray]) -> bytes:
         helper.make_node("Identity", ["v_out"], ["scan0"]),
     ]
     return model_of([loop(nodes, [3], ["y", "ys"], 1)], feeds, ["y", "ys"], n=np.array(3), two=np.array(2))
+
+
+def decoding_loop(trips: int | None, width: int = 4, seen: bool = True, past: int | None = 2) -> bytes:
+    """Attention over a cache that each iteration adds a row to, as decoders are exported; collected: the rows.
+
+    Inputs are ``x0`` [1, width], ``keys0`` and ``values0`` [past, width], and the number of iterations if it is not
+    given. With ``seen`` the result of an iteration also depends on how many rows there are, which the body asks for.
+    """
+    nodes = [
+        GO,
+        helper.make_node("MatMul", ["x", "w"], ["new"]),
+        helper.make_node("Concat", ["keys", "new"], ["keys_out"], axis=0),
+        helper.make_node("Concat", ["values", "x"], ["values_out"], axis=0),
+        helper.make_node("Transpose", ["keys_out"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "turned"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "values_out"], ["read"]),
+        helper.make_node("Shape", ["keys_out"], ["lens"]),
+        helper.make_node("ReduceMax", ["lens"], ["rows"], keepdims=0),
+        helper.make_node("Cast", ["rows"], ["count"], to=FLOAT),
+        helper.make_node("Div", ["read", "count" if seen else "outer"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "outer"], ["x_out"]),
+        helper.make_node("Mul", ["x_out", "x"], ["row"]),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [info("i", [], INT64), info("go", [], BOOL), info("x", [1, width])]
+        + [helper.make_tensor_value_info(n, FLOAT, ["past", width]) for n in ("keys", "values")],
+        [info("go_out", [], BOOL), *(info(n, None) for n in ("x_out", "keys_out", "values_out", "row"))],
+    )
+    results = ["x", "all_keys", "all_values", "rows_of_all"]
+    node = helper.make_node("Loop", ["n", "", "x0", "keys0", "values0"], results, body=body)
+    rng = np.random.default_rng(width)
+    feeds = decoding_feeds(2, width) | ({} if trips is not None else {"n": np.array(1)})
+    constants = {"w": rng.standard_normal((width, width)).astype(np.float32), "outer": np.full(1, 2, np.float32)}
+    model = onnx.load_from_string(
+        model_of([node], feeds, results, **constants, **({} if trips is None else {"n": np.array(trips)}))
+    )
+    for given in model.graph.input[1:3]:
+        dim = given.type.tensor_type.shape.dim[0]
+        if past is None:
+            dim.dim_param = "first"
+        else:
+            dim.dim_value = past
+    return model.SerializeToString()
+
+
+def decoding_feeds(past: int, width: int = 4) -> dict[str, np.ndarray]:
+    """Inputs for `decoding_loop` with so many rows in the cache at first."""
+    rng = np.random.default_rng([past, width])
+    lens = {"x0": 1, "keys0": past, "values0": past}
+    return {name: rng.standard_normal((n, width)).astype(np.float32) for name, n in lens.items()}

@@ -11,13 +11,25 @@ import pytest
 from onnx import helper
 
 import mgx_numba as migraphx
+from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.runtime.plan import HostStep, Plan
 from mgx_numba.targets.cpu.rules import bodies
 
 from ..values import normal
-from .control_models import GO, branches, loop, model_of, nested_loops, scan, swapping_loop
+from .control_models import (
+    GO,
+    branches,
+    decoding_feeds,
+    decoding_loop,
+    info,
+    loop,
+    model_of,
+    nested_loops,
+    scan,
+    swapping_loop,
+)
 
 
 def compiled(model: bytes, target: str) -> migraphx.program:
@@ -96,6 +108,56 @@ def test_a_carried_value_may_change_its_lengths() -> None:
     model = model_of([node], feeds, ["y"], n=np.array(3))
     program = compiled(model, "cpu")
     np.testing.assert_array_equal(program.run(feeds)[0], np.tile(feeds["x"], (8, 1)))
+
+
+@pytest.mark.parametrize("trips", [0, 1, 4])
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_cache_that_grew_had_the_length_of_the_first_iteration(trips: int, seen: bool) -> None:
+    agrees(decoding_loop(trips, seen=seen), decoding_feeds(2))
+    agrees(decoding_loop(None, seen=seen), decoding_feeds(2) | {"n": np.array(trips)})
+
+
+@pytest.mark.parametrize("past", [2, None])
+def test_iterations_of_new_lengths_have_plans_and_compile_nothing(
+    past: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoding_loop(None, past=past)
+    program, reference = compiled(model, "cpu"), compiled(model, "ref")
+    assert program.kernels()
+
+    def refused(*_: object) -> None:
+        raise AssertionError("compiled, or interpreted, in a run")
+
+    monkeypatch.setattr(batch, "compile_objects", refused)
+    monkeypatch.setattr(bodies, "evaluate_module", refused)
+    for first, trips in ((2, 3), (2, 7), (2, 3)) if past else ((1, 3), (5, 2), (0, 2), (1, 4)):
+        feeds = decoding_feeds(first) | {"n": np.array(trips)}
+        for result, wanted in zip(program.run(feeds), reference.run(feeds), strict=True):
+            np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_branches_whose_lengths_depend_on_data_are_compiled() -> None:
+    """Chosen rows of ``x``, multiplied by one of two matrices."""
+    graphs = [
+        helper.make_graph(
+            [
+                helper.make_node("Compress", ["x", "chosen"], ["rows"], axis=0),
+                helper.make_node("MatMul", ["rows", weight], ["m"]),
+                helper.make_node("Relu", ["m"], [name]),
+            ],
+            name,
+            [],
+            [info(name, None)],
+        )
+        for name, weight in (("then", "w"), ("otherwise", "u"))
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
+    chosen = np.array([True, False, True, True])
+    feeds = {"c": np.array([True]), "x": normal(4, 5), "chosen": chosen}
+    model = model_of([node], feeds, ["y"], w=normal(5, 3, seed=1), u=normal(5, 3, seed=2))
+    for condition in (True, False):
+        plan = agrees(model, {**feeds, "c": np.array([condition]), "chosen": chosen ^ condition})
+        assert plan.kernels()
 
 
 @pytest.mark.parametrize("other", [3, 4])

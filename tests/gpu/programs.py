@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
@@ -19,6 +21,19 @@ STEPS = 12
 def interpreter() -> Engine:
     with interpreted():
         return engine()
+
+
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets the bytes of each copy from the interpreter's memory to the host from now on."""
+    read: list[int] = []
+    original = InterpreterQueue.download
+
+    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
+        read.append(target.nbytes)
+        original(self, target, address)
+
+    monkeypatch.setattr(InterpreterQueue, "download", download)
+    return read
 
 
 def compiled(program: Program, on: Engine, **options: object) -> GpuProgram:

@@ -10,20 +10,34 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.ops import control as operators
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
+from mgx_numba.runtime.gpu.late import LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
 from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.registry import compile_for
 
 from ..cpu.agreement import assert_agrees, reference
-from ..cpu.control_models import GO, branches, loop, model_of, nested_loops, scan, swapping_loop
+from ..cpu.control_models import (
+    GO,
+    branches,
+    decoding_feeds,
+    decoding_loop,
+    info,
+    loop,
+    model_of,
+    nested_loops,
+    scan,
+    swapping_loop,
+)
 from ..values import normal
-from .programs import compiled, interpreter
+from .programs import compiled, downloads, interpreter
 
 
 def parsed(model: bytes, most: int = 10) -> Program:
@@ -65,6 +79,63 @@ def test_branches_of_other_lengths_run_on_the_host() -> None:
     feeds = {"c": np.array([True]), "x": normal(4, 5)}
     net = compiled(parsed(branches(4, feeds)), interpreter())
     assert any("lengths of its result are known at run time only" in why for why in net.host_reasons().values())
+
+
+@pytest.mark.parametrize(("past", "seen"), [(2, False), (2, True), (None, True)])
+def test_a_cache_that_grows_in_a_loop_has_a_plan_for_each_length(past: int | None, seen: bool, on: Engine) -> None:
+    model = decoding_loop(None, seen=seen, past=past)
+    net = compiled(parsed(model), on)
+    assert net.kernels()
+    for first, trips in ((2, 3), (2, 0), (2, 1)) if past else ((1, 3), (5, 2)):
+        feeds = decoding_feeds(first) | {"n": np.array(trips)}
+        assert_agrees(net.run(feeds), reference(parsed(model), feeds))
+    for step in plan_of(net).steps if past else ():
+        if isinstance(step, HostStep):
+            assert isinstance(step.on_device, LateLoop)
+            made = [executable.plan for executable in step.on_device._body._ready.values()]
+            assert len(made) == 3
+            assert {k.text for plan in made for k in plan.kernels()} <= {k.text for k in step.kernels}
+
+
+def test_of_a_loop_with_a_cache_conditions_are_all_that_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.load_from_string(decoding_loop(6))
+    body = model.graph.node[0].attribute[0].g
+    body.node[0].CopyFrom(helper.make_node("Less", ["i", "end"], ["go_out"]))
+    body.initializer.append(onnx.numpy_helper.from_array(np.array(1), "end"))
+    feeds = decoding_feeds(2)
+    engine = interpreter()
+    net = compiled(parsed(model.SerializeToString()), engine, offload_copy=False)
+    placed = {name: to_device(engine, array, name) for name, array in feeds.items()}
+    read = downloads(monkeypatch)
+    results = net.run(placed)
+    assert set(read) <= {0, 1} and read.count(1) == 2
+    wanted = reference(parsed(model.SerializeToString()), feeds)
+    assert_agrees([to_host(engine, r).reshape(r.shape.lens) for r in results], wanted)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_with_products_of_other_lengths_runs_on_the_device(condition: bool, on: Engine) -> None:
+    graphs = [
+        helper.make_graph(
+            [
+                helper.make_node("Slice", ["x", "zero", end], ["rows"]),
+                helper.make_node("MatMul", ["rows", "w"], [name]),
+            ],
+            name,
+            [],
+            [info(name, None)],
+        )
+        for name, end in (("then", "two"), ("otherwise", "three"))
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
+    feeds = {"c": np.array([condition]), "x": normal(4, 8)}
+    constants = {"zero": np.array([0]), "two": np.array([2]), "three": np.array([3]), "w": normal(8, 8, seed=1)}
+    model = model_of([node], feeds, ["y"], **constants)
+    net = compiled(parsed(model), on)
+    (step,) = [s for s in plan_of(net).steps if isinstance(s, HostStep) and s.on_device]
+    assert step.kernels
+    for _ in range(2):
+        assert_agrees(net.run(feeds), reference(parsed(model), feeds))
 
 
 @pytest.mark.parametrize("trips", [0, 1, 2, 5])
@@ -152,16 +223,34 @@ def test_a_loop_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(net.run({**feeds, "n": np.array(20)})[0], feeds["x"] * np.float32(2**20))
 
 
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_the_module_that_lengths_select_is_part_of_the_plan(target: str) -> None:
+    program = Program()
+    choices = []
+    for n in (2, 3):
+        choice = program.create_module(f"dim_{n}")
+        x = choice.add_parameter("x", Shape(Type.float_type, (n, 4)))
+        weights = choice.add_literal(normal(4, 4, seed=n))
+        choice.add_return([choice.add_instruction("dot", [x, weights])])
+        choices.append(choice)
+    rows = DynamicDimension(2, 4)
+    output = Shape.tuple([Shape.dynamic(Type.float_type, [rows, DynamicDimension(4, 4)])])
+    main = program.main
+    x = main.add_parameter("x", Shape.dynamic(Type.float_type, [rows, DynamicDimension(4, 4)]))
+    chosen = main.add_instruction("select_module", [x], choices, output_dyn_shapes=output)
+    main.add_return([main.add_instruction("get_tuple_elem", [chosen], index=0)])
+    net = compiled(program, interpreter()) if target == "gpu" else compile_for("cpu", program)
+    for n in (3, 2, 3):
+        feeds = {"x": normal(n, 4)}
+        np.testing.assert_allclose(net.run(feeds)[0], feeds["x"] @ normal(4, 4, seed=n), rtol=1e-5, atol=1e-6)
+        assert not net._for(feeds).host_reasons()  # type: ignore[attr-defined]
+    with pytest.raises(MgxError, match=r"no submodule takes float_type \[4, 4\]"):
+        net.run({"x": normal(4, 4)})
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a loop of five iterations; where these do not change the condition, not even that."""
-    read: list[int] = []
-    original = InterpreterQueue.download
-
-    def download(self: InterpreterQueue, target: np.ndarray, address: int) -> None:
-        read.append(target.nbytes)
-        original(self, target, address)
-
     last = helper.make_node("Less", ["i", "end"], ["go_out"]) if changes else GO
     nodes = [last, helper.make_node("Add", ["v", "v"], ["v_out"])]
     feeds = {"x": normal(3)}
@@ -169,7 +258,7 @@ def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest
     program = parsed(model if changes else model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)))
     net = compiled(program, interpreter())
     net.run(feeds)  # records
-    monkeypatch.setattr(InterpreterQueue, "download", download)
+    read = downloads(monkeypatch)
     np.testing.assert_array_equal(net.run(feeds)[0], feeds["x"] * np.float32(32))
     assert [size for size in sorted(read) if size][:-1] == [1] * (5 if changes else 0)  # and the result
 

@@ -1,4 +1,4 @@
-"""Non-maximum suppression: ties, limits that are missing, rows that are counted on the host."""
+"""Non-maximum suppression: ties, limits that are missing, rows whose number the host reads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import pytest
 
 from mgx_numba.codegen.gpu.data import suppression
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.registry import compile_for
 
 from ..cpu.agreement import assert_agrees, reference
 from .operators import check_compiles, hosted, operator_program
-from .programs import compiled, interpreter
+from .programs import compiled, downloads, interpreter
 
 
 def operands(count: int = 20) -> list[np.ndarray]:
@@ -37,9 +38,33 @@ def test_boxes_that_are_kept(center: bool, given: int, on: Engine) -> None:
     for dynamic in (False, True):
         program = operator_program("nonmaxsuppression", arrays, center_point_box=center, use_dyn_output=dynamic)
         made = compiled(program, on)
-        assert hosted(made) == ["gpu::nonmaxsuppression_rows"]
+        assert hosted(made) == (["gpu::nonmaxsuppression_rows"] if dynamic else [])
         feed = {f"p{k}": a for k, a in enumerate(arrays)}
         assert_agrees(made.run(feed), reference(program, feed))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_more_classes_than_a_warp_has_threads(dynamic: bool, on: Engine) -> None:
+    rng = np.random.default_rng(5)
+    scores = np.round(rng.random((2, 17, 4)), 1).astype(np.float32)
+    scores[:, ::3] = 0
+    limits = [np.array([2]), np.array([0.5], np.float32), np.array([0.3], np.float32)]
+    arrays = [rng.random((2, 4, 4)).astype(np.float32), scores, *limits]
+    program = operator_program("nonmaxsuppression", arrays, use_dyn_output=dynamic)
+    feed = {f"p{k}": a for k, a in enumerate(arrays)}
+    assert_agrees(compiled(program, on).run(feed), reference(program, feed))
+
+
+def test_of_rows_on_a_device_their_number_alone_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, engine = operands(), interpreter()
+    program = operator_program("nonmaxsuppression", arrays, use_dyn_output=True)
+    net = compiled(program, engine, offload_copy=False)
+    feed = {f"p{k}": a for k, a in enumerate(arrays)}
+    placed = {name: to_device(engine, array, name) for name, array in feed.items()}
+    read = downloads(monkeypatch)
+    (result,) = net.run(placed)
+    assert [size for size in read if size] == [8]
+    assert_agrees([to_host(engine, result).reshape(result.shape.lens)], reference(program, feed))
 
 
 def test_rows_that_are_results_twice_and_read_by_another_step(on: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
 from mgx_numba.codegen.gpu.contraction.placed import in_turns
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, WarpgroupTile
+from mgx_numba.codegen.gpu.interpreter import run as interpreter_run
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
+from mgx_numba.codegen.gpu.interpreter.names import memory_names
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import Shape
@@ -263,6 +266,22 @@ def test_turns_are_taken_where_tiles_are_many_and_nothing_else_is_read() -> None
     assert wgmma_tiles.chosen_tile(question)[0].pingpong == 2
     for other in (replace(question, reads=True), replace(question, slices=11), replace(question, rows=2048)):
         assert all(tile.pingpong == 1 for _, tile, _ in wgmma_tiles.weighed_tiles(other, 132))
+
+
+def test_each_set_that_takes_tiles_in_turns_asks_for_its_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four tiles beside one another, two a block."""
+    asked: set[int] = set()
+
+    def names() -> dict[str, Any]:
+        return {**memory_names(), "prefetch_l2": lambda place, index: asked.add(int(index))}
+
+    monkeypatch.setattr(interpreter_run, "memory_names", names)
+    monkeypatch.setattr(solvers, "SOLVERS", tuple(s for s in solvers.SOLVERS if s.name == "warpgroup"))
+    monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (WarpgroupTile(64, 64, 3, 1, pingpong=2), 1))
+    monkeypatch.setattr(wgmma, "multiprocessors", lambda: 2)
+    program, inputs = product(F16, (), 8, 256, 16, False)
+    agree(program, inputs, F16, interpreter())
+    assert asked >= {0, 64, 128, 192}
 
 
 @pytest.mark.parametrize(

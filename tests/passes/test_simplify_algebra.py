@@ -7,12 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mgx_numba.graph.constants import constant_array
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
+from mgx_numba.graph.passes.rules.contractions import PIECE_BYTES
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
 from mgx_numba.graph.program import Program
+from mgx_numba.parallel import PART_BYTES
 
 from .support import FAST, STRICT, Graph, check, find, names
 
@@ -336,6 +339,28 @@ def test_infinite_factors_stay_outside_of_the_weights() -> None:
     y = g.op("convolution", x, g.random(2, 2, 1, 1))
     factor = g.channels(g.lit([1.0, np.inf]), y)
     assert "mul" in names(check(g.ret(g.op("mul", y, factor)), NormalizeOps(), SimplifyAlgebra()))
+
+
+@pytest.mark.parametrize("beyond", [None, 0, 600, 1099])
+def test_products_of_many_weights_are_all_looked_at(beyond: int | None) -> None:
+    """In pieces and on several threads: one that overflows keeps the factor outside, wherever it is."""
+    g = Graph()
+    x = g.param("x", [1, 1100, 1, 2])
+    weights = np.random.default_rng(0).standard_normal((1100, 1100, 1, 1)).astype(np.float32)
+    assert weights.nbytes > 2 * PART_BYTES > 4 * PIECE_BYTES
+    if beyond is not None:
+        weights[beyond, -1] = 3e38
+    y = g.op("convolution", x, g.lit(weights))
+    factors = np.linspace(1.5, 2, 1100, dtype=np.float32)
+    algebra = SimplifyAlgebra()
+    after = g.ret(g.op("mul", y, g.channels(g.lit(factors), y))).clone()
+    run_passes(after, [NormalizeOps(), algebra])
+    if beyond is not None:
+        assert "mul" in names(after) and "weights overflow" in [r.reason for r in algebra.refusals("mul_conv")]
+        return
+    (scaled,) = (constant_array(i.inputs[1]) for i in after.main if i.name == "convolution")
+    np.testing.assert_array_equal(scaled, weights * factors[:, None, None, None])
+    assert names(after) == ["convolution"]
 
 
 def test_factors_of_dots_move_into_constant_operands() -> None:

@@ -8,10 +8,10 @@ as the format has it (no saturation, as ml_dtypes ``astype``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ...dataclass import dataclass
 from .builder import VectorBuilder, element_type, is_signed
 from .float8_pairs import from_pairs, has_pairs, to_pairs
 from .target import has

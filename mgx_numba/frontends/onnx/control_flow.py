@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.shape import Shape
+from ...core.shape import UNBOUNDED, DynamicDimension, Shape
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -20,7 +20,7 @@ from .node import Node
 from .registry import register
 
 if TYPE_CHECKING:
-    from onnx import GraphProto
+    from onnx import GraphProto, ValueInfoProto
 
 
 def _module(g: Builder, node: Node, suffix: str) -> Module:
@@ -69,6 +69,29 @@ def _inside(g: Builder, x: Instruction) -> Shape:
     return x.shape.row_major() if x.shape.element is None else x.shape.opened()
 
 
+def _wider(entered: Shape, kept: Instruction, info: ValueInfoProto) -> Shape:
+    """The shape of a parameter that also takes what an iteration makes of it: lengths that differ become ranges, with
+    the symbols that the body has for them. A range grows at once as far as it can, so that few readings settle it."""
+    made = kept.shape
+    if (
+        entered.element is not None
+        or not entered.ranked
+        or (entered.without_axes and not made.is_dynamic and made.elements == 1)
+    ):
+        return entered
+    if not made.ranked or entered.ndim != made.ndim:
+        return Shape.unranked(entered.type)
+    declared = info.type.tensor_type.shape.dim
+    symbols = [d.dim_param for d in declared] if len(declared) == entered.ndim else [""] * entered.ndim
+    dims = [
+        d
+        if d.min <= m.min and m.max <= d.max
+        else DynamicDimension(d.min if d.min <= m.min else 0, d.max if m.max <= d.max else UNBOUNDED, symbol=symbol)
+        for d, m, symbol in zip(entered.dims, made.dims, symbols)
+    ]
+    return entered if dims == list(entered.dims) else Shape.dynamic(entered.type, dims)
+
+
 @register("Loop")
 def loop(
     g: Builder,
@@ -99,13 +122,19 @@ def loop(
     most = min(most, options.limit_max_iterations)
     start = condition if condition is not None else g.literal(np.array([True]))
     limit = trips if trips is not None else g.literal(np.array([np.iinfo(np.int64).max]))
-    module = _module(g, node, "loop")
     names = [i.name for i in body.input]
     shapes = [Shape(Type.int64_type), Shape(Type.bool_type), *(_inside(g, c) for c in carried)]
-    parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
-    results = g.parser.subgraph(g, body, node.scope, module, parameters)
-    unwrapped = _hold_again(Builder(module, g.parser), carried, results)
-    _check_carried(names[2:], carried, results[1:])
+    while True:
+        module = _module(g, node, "loop")
+        parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
+        results = g.parser.subgraph(g, body, node.scope, module, parameters)
+        unwrapped = _hold_again(Builder(module, g.parser), carried, results)
+        _check_carried(names[2:], carried, results[1:])
+        wider = [*shapes[:2], *map(_wider, shapes[2:], results[1:], body.input[2:])]
+        if wider == shapes:
+            break
+        g.parser.program.remove_module(module)
+        shapes = wider
     certain = known is not None and (most == 0 or _goes_on(g, start, parameters[names[1]], results[0]))
     if longest > options.limit_max_iterations and certain:
         raise UnsupportedError(f"{longest} iterations exceed limit_max_iterations={options.limit_max_iterations}")

@@ -12,15 +12,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
 from ...messages import DEBUG, tell
+from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from ..rewrite_log import RewriteLog
@@ -43,6 +44,9 @@ KERNEL_OPERATORS = frozenset(
 """Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
 
 
+CONTROL_FLOW = frozenset(("if", "loop"))
+"""Operators whose submodules are programs in themselves."""
+
 LOWERING_STEPS = frozenset({"memory_coloring"})
 """Named steps of a target's lowering, which are left out by name like passes."""
 
@@ -58,12 +62,15 @@ class Options:
         attention_refusal: why no kernel computes attention of an element type with so many features of keys and of
             values, empty if one does; without, kernels compute all.
         epilogue_types: element types of contractions after which a kernel does pointwise work.
+        later: whether bodies of control flow are left alone, since they get passes of their own when the lengths
+            inside of them are known.
     """
 
     fast_math: bool = False
     capabilities: Capabilities | None = None
     attention_refusal: Callable[[Type, int, int], str] | None = None
     epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
+    later: Callable[[Instruction], bool] | None = None
 
 
 class Pass:
@@ -85,12 +92,10 @@ class Pass:
         raise NotImplementedError(f"pass {self.name!r} has no apply")
 
     def run(self, program: Program, options: Options) -> None:
-        """Rewrite every module of a program, inner modules first; bodies of kernels are left alone."""
-        modules = program.reachable_modules()
-        bodies = kernel_modules(modules)
-        for module in reversed(modules):
-            if id(module) not in bodies:
-                self.apply(program, module, options)
+        """Rewrite every module of a program, inner modules first; bodies of kernels are left alone, and those that
+        have their turn later."""
+        for module in _rewritten(program, options.later):
+            self.apply(program, module, options)
 
     def __repr__(self) -> str:
         return f"<pass {self.name}>"
@@ -116,6 +121,22 @@ def make_pass(name: str) -> Pass:
     return cls()
 
 
+def _rewritten(program: Program, later: Callable[[Instruction], bool] | None) -> list[Module]:
+    """The modules that passes rewrite, inner ones first; see `Options.later`."""
+    changes = tuple([module.changes for module in program.modules])
+    if program.only_bodies == changes:
+        return [program.main]
+    modules = program.reachable_modules()
+    bodies = kernel_modules(modules)
+    found = [module for module in reversed(modules) if id(module) not in bodies]
+    if found == [program.main]:
+        program.only_bodies = changes
+    elif later is not None:
+        put_off = _later_modules(modules, later)
+        found = [module for module in found if id(module) not in put_off]
+    return found
+
+
 def kernel_modules(modules: Sequence[Module]) -> set[int]:
     """Identities of those of a program's modules that are bodies of kernels, with all that they contain."""
     found: set[int] = set()
@@ -128,6 +149,13 @@ def kernel_modules(modules: Sequence[Module]) -> set[int]:
                     found.add(id(body))
                     found.update(map(id, body.submodules()))
     return found
+
+
+def _later_modules(modules: Sequence[Module], later: Callable[[Instruction], bool]) -> set[int]:
+    """Identities of bodies of control flow that passes leave alone, with all that they contain."""
+    running = [ins for module in modules for ins in module.running() if ins.name in CONTROL_FLOW]
+    found = dict.fromkeys(body for ins in running if later(ins) for body in ins.module_args)
+    return {id(module) for body in found for module in (body, *body.submodules())}
 
 
 @np.errstate(all="ignore")

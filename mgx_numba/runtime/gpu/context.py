@@ -6,13 +6,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.device_array import DeviceArray
+from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
-from ...core.types import Type, numpy_dtype
+from ...core.types import Type, from_numpy, numpy_dtype
 from ...errors import ShapeError
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock
@@ -53,8 +54,8 @@ class DeviceContext:
         self._behind = engine.event()
         self._last = 0
         self._forms: OrderedDict[tuple[tuple[bool, ...], bool], CallForm] = OrderedDict()
-        self._outputs: list[np.ndarray | None] = []
-        self._hosted: dict[int, np.ndarray] = {}
+        self._outputs: list[Tensor | None] = []
+        self._hosted: dict[int, Tensor] = {}
         self._inputs: Sequence[Tensor] = ()
         self._form: CallForm
         self._control: Control | None = None
@@ -215,7 +216,10 @@ class DeviceContext:
     def _completed(self, made: list[Any], queue: Queue) -> list[Tensor]:
         """The results, those with them that a host step has made; strings stay on the host."""
         for k, kept in enumerate(self._outputs):
-            if kept is not None and not kept.dtype.hasobject:
+            if isinstance(kept, DeviceArray):
+                kept.stream = made[k].stream
+                made[k] = kept
+            elif kept is not None and not kept.dtype.hasobject:
                 made[k] = to_device(self._engine, kept, f"result {k}", queue)
             elif kept is not None:
                 made[k] = kept
@@ -256,8 +260,17 @@ class DeviceContext:
         results = []
         for k, spec in enumerate(self._executable.plan.outputs):
             kept = self._outputs[k] if self._outputs else None
-            results.append(self._form.result(k, spec) if kept is None else kept)
+            results.append(self._form.result(k, spec) if kept is None else self._on_host(kept, self.queue))
         return results
+
+    def _on_host(self, value: Tensor, queue: Queue) -> np.ndarray:
+        """A value that a host step has made, as an array of the host."""
+        if not isinstance(value, DeviceArray):
+            return value
+        found = np.empty(value.shape.array_lens, value.shape.type.numpy)
+        queue.download(found, value.address)
+        queue.wait()
+        return found
 
     def _view(self, view: TensorView) -> np.ndarray:
         """A tensor as it is now, as a new array or one that the host has anyway."""
@@ -265,12 +278,9 @@ class DeviceContext:
 
     def _read(self, view: TensorView, queue: Queue) -> np.ndarray:
         place = view.pointer
-        if place.region is Region.HOST:
-            return self._hosted[place.index]
-        if place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
-            kept = self._outputs[place.index]
-            assert kept is not None
-            return kept
+        made = self._made_between(place)
+        if made is not None:
+            return self._on_host(made, queue)
         dtype = numpy_dtype(view.dtype)
         if dtype.hasobject:
             constant = place.region is Region.CONSTANT
@@ -283,6 +293,29 @@ class DeviceContext:
         else:
             memory = self._copied(place, low, high, queue)
         return np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+
+    def _made_between(self, place: Pointer) -> Tensor | None:
+        """What a host step has made, where its shape was not known before."""
+        if place.region is Region.HOST:
+            return self._hosted[place.index]
+        if place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
+            return self._outputs[place.index]
+        return None
+
+    def _tensor(self, view: TensorView, queue: Queue) -> Tensor:
+        """A tensor as it is now: one element that the host has anyway as its array, others where the device has them if
+        they lie in a row there."""
+        made = self._made_between(view.pointer)
+        if made is not None:
+            return made
+        dtype = numpy_dtype(view.dtype)
+        kind = None if dtype.hasobject else from_numpy(dtype)
+        if kind is None or not is_in_a_row(Shape(kind, view.lens, view.strides)):
+            return self._read(view, queue)
+        known = self._known(view.pointer) if prod(view.lens) == 1 else None
+        if known is not None:
+            return known[: dtype.itemsize].view(dtype)
+        return DeviceArray(Shape(kind, view.lens), self._form.address(view.pointer), self._engine.number)
 
     def _copied(self, place: Pointer, low: int, high: int, queue: Queue) -> np.ndarray:
         memory = np.empty(high - low, np.uint8)
@@ -312,6 +345,12 @@ class DeviceContext:
         Raises:
             ShapeError: a result differs from what the plan declares. What the function raises passes through.
         """
+        if step.on_device is not None:
+            made = step.on_device(self._engine, queue, [self._tensor(view, queue) for view in step.inputs])
+            if made is not None:
+                for value, view in zip(made, step.outputs, strict=True):
+                    self._place(step, value, view, queue)
+                return
         arguments = [self._read(view, queue) for view in step.inputs]
         for argument in arguments:
             argument.flags.writeable = False
@@ -320,6 +359,20 @@ class DeviceContext:
             raise ShapeError(f"host step {step.label}: returned {len(results)} arrays, expected {len(step.outputs)}")
         for result, view in zip(results, step.outputs):
             self._put(step, np.asarray(result), view, queue)
+
+    def _place(self, step: HostStep, made: Tensor, view: TensorView, queue: Queue) -> None:
+        """Keep what a host step has made on the device, or copy it to where the plan says."""
+        place = view.pointer
+        if not isinstance(made, DeviceArray):
+            self._put(step, made, view, queue)
+        elif place.region is Region.HOST:
+            self._hosted[place.index] = made
+        elif place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
+            self._outputs[place.index] = made
+        elif made.shape.lens == tuple(view.lens) and is_in_a_row(Shape(made.shape.type, view.lens, view.strides)):
+            queue.copy(self._form.address(place), made.address, made.shape.bytes)
+        else:
+            self._put(step, self._on_host(made, queue).reshape(made.shape.lens), view, queue)
 
     def _put(self, step: HostStep, result: np.ndarray, view: TensorView, queue: Queue) -> None:
         dtype, place = numpy_dtype(view.dtype), view.pointer

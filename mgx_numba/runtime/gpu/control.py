@@ -16,14 +16,12 @@ from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
 from ..plan import PlannedBody, PlannedBranch, Pointer, Repetition, TensorView
 from .engine import Queue
+from .transfers import OneValue
 
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
 __all__ = ["Control"]
-
-_LARGEST = 8
-"""Bytes of what is read at once: an int64."""
 
 Address = Callable[[Pointer], int]
 Known = Callable[[Pointer], np.ndarray | None]
@@ -35,7 +33,7 @@ class Control:
 
     def __init__(self, executable: DeviceExecutable) -> None:
         self._executable = executable
-        self._told = executable.engine.staging(_LARGEST)
+        self._value = OneValue()
 
     def run(self, control: PlannedBranch | Repetition, queue: Queue, address: Address, known: Known) -> None:
         """Ask a queue for all of a step, of which places have these addresses.
@@ -84,13 +82,11 @@ class Control:
 
     def _read(self, view: TensorView, queue: Queue, address: Address, known: Known) -> int | bool:
         """The one element of a view."""
-        dtype = numpy_dtype(view.dtype)
-        found = known(view.pointer)
+        engine, found = self._executable.engine, known(view.pointer)
         if found is None:
-            found = self._told[: dtype.itemsize]
-            queue.download(found, address(view.pointer))
-            queue.wait()
-        return found[: dtype.itemsize].view(dtype)[0].item()  # type: ignore[no-any-return]
+            return self._value(engine, queue, _array(view, address, engine.number))
+        dtype = numpy_dtype(view.dtype)
+        return self._value(engine, queue, found[: dtype.itemsize].view(dtype))
 
 
 def _bytes(view: TensorView) -> int:

@@ -1,4 +1,4 @@
-"""Whole tensors between host and device, complete when a function returns."""
+"""Tensors between host and device, complete when a function returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from ...core.shape import Shape
 from ...core.types import from_numpy
 from .engine import Engine, Queue
 
-__all__ = ["copy_within", "fill", "to_device", "to_host"]
+__all__ = ["OneValue", "copy_within", "fill", "to_device", "to_host"]
+
+_LARGEST = 8
+"""Bytes of what is read at once: an int64."""
 
 
 def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None = None) -> DeviceArray:
@@ -51,3 +54,26 @@ def to_host(engine: Engine, value: DeviceArray) -> np.ndarray:
         queue.download(flat, value.address)
         queue.wait()
     return flat
+
+
+class OneValue:
+    """Reads single elements from a device, by pinned memory; from any thread."""
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+
+    def __call__(self, engine: Engine, queue: Queue, value: np.ndarray | DeviceArray) -> int | bool:
+        """The one element of a tensor."""
+        if not isinstance(value, DeviceArray):
+            return value.reshape(-1)[0].item()  # type: ignore[no-any-return]
+        try:
+            told = self._free.pop()
+        except IndexError:
+            told = engine.staging(_LARGEST)
+        dtype = np.dtype(value.shape.type.numpy)
+        found = told[: dtype.itemsize]
+        queue.download(found, value.address)
+        queue.wait()
+        number = found.view(dtype)[0].item()
+        self._free.append(told)
+        return number  # type: ignore[no-any-return]

@@ -27,6 +27,7 @@ from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...runtime.cpu.threads import resolve_num_threads
 from ..lowering.contraction import both_paddings, output_padding
 from ..options import TargetOptions
+from ..stages import has_late_lengths
 
 __all__ = ["pass_options"]
 
@@ -53,6 +54,7 @@ def pass_options(options: TargetOptions) -> Options:
     here = machine()
     return Options(
         fast_math=options.fast_math,
+        later=has_late_lengths,
         capabilities=Capabilities(
             threads=resolve_num_threads(options.num_threads or None),
             walk=reduction_walk,

@@ -14,7 +14,7 @@ from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import HostStep, Plan, PlannedStep, TensorView
+from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
 from ..base import Direct, KeptPlan, Stage, Tree, grouped, step_observer
 
 if TYPE_CHECKING:
@@ -216,9 +216,12 @@ def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
     """The distinct kernels of some plans, in order of first use, each with all instructions that run it as origin."""
     origins: dict[KernelSource, dict[str, None]] = {}
     for plan in plans:
-        for step in plan.native_steps():
-            origin = step.kernel.origin or step.instruction
-            for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
+        for step in plan.all_steps():
+            own = step.kernels if isinstance(step, HostStep) else ()
+            if isinstance(step, Step):
+                own = (step.kernel, *(a for a in step.args if isinstance(a, KernelSource)))
+            origin = own[0].origin or step.instruction if own else ""
+            for kernel in own:
                 origins.setdefault(kernel, {})[kernel.origin or origin] = None
     return {kernel: dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()}
 

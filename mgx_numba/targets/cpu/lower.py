@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.toolchain.loader import ready
@@ -32,12 +34,13 @@ def lower_and_release(
     compiled_only: bool = False,
     spare: dict[KernelSource, None] | None = None,
     ranging: bool = False,
+    later: Callable[[Program], Any] | None = None,
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
 
     ``shared`` is what this plan has in common with others of the same dynamic program. With
     ``compiled_only`` the plan has no kernel that would have to be compiled. ``spare`` takes kernels that do in place of
-    the plan's for other lengths; ``ranging`` as in `Lowering`.
+    the plan's for other lengths; ``ranging`` and ``later`` as in `Lowering`.
 
     Returns:
         The plan, and whether ``program`` is still whole.
@@ -46,7 +49,7 @@ def lower_and_release(
     run.released = ReleasedConstants(run, original)
     if shared is not None:
         run.shared, run.solutions = shared.weights, shared.solutions
-    run.spare, run.ranging = spare, ranging
+    run.spare, run.ranging, run.later = spare, ranging, later
     if compiled_only:
         run.ready = functools.cache(lambda kernel: ready(kernel, options.store))
     plan, whole = run.run(), not run.released.count

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +107,7 @@ def compile_program(
     shared: Shared | None = None,
     compiled_only: bool = False,
     again: Callable[[], Program] | None = None,
+    enough: int = ENOUGH,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
 
@@ -116,9 +118,10 @@ def compile_program(
         shared: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
         compiled_only: compile nothing.
         again: gives the program again, when somebody wants to see what became of it: it is not kept.
+        enough: sets of lengths in succession that needed no kernel that others before them had not needed.
     """
     if is_dynamic(program):
-        return DynamicProgram(program, options, progress, shared, compiled_only)
+        return DynamicProgram(program, options, progress, shared, compiled_only, enough)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
@@ -150,7 +153,8 @@ class CpuProgram(LoweredProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
             _measure(options.tuning)
-        plan, whole = lower_and_release(optimized, options, program, shared, compiled_only)
+        later = partial(compile_program, options=options, compiled_only=compiled_only)
+        plan, whole = lower_and_release(optimized, options, program, shared, compiled_only, later=later)
         if options.tuning is not None:
             options.tuning.tell()
         if again is not None:
@@ -181,6 +185,7 @@ class DynamicProgram(LoweredProgram):
         progress: Callable[[int, int, str], None] | None,
         shared: Shared | None = None,
         compiled_only: bool = False,
+        enough: int = ENOUGH,
     ) -> None:
         """Arguments are those of `compile_program`."""
         source = program.clone()
@@ -200,14 +205,14 @@ class DynamicProgram(LoweredProgram):
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
         if not compiled_only:
-            self._compile_kernels(progress)
+            self._compile_kernels(progress, enough)
 
-    def _compile_kernels(self, progress: Callable[[int, int, str], None] | None) -> None:
+    def _compile_kernels(self, progress: Callable[[int, int, str], None] | None, enough: int) -> None:
         """Compile what lengths within the ranges may need."""
         source, options = self._source, self._options
         threads = resolve_num_threads(options.num_threads or None)
         known = kernel_lists.find(source, options, BACKEND, threads)
-        plans = self._sample_plans(source, ENOUGH, telling=known is not None)  # passes are traced in any case
+        plans = self._sample_plans(source, enough, telling=known is not None)  # passes are traced in any case
         usual = next(plans, None)
         if usual is not None:
             self._usual = usual.constants  # weights stay packed, for the first run's sake
@@ -261,8 +266,9 @@ class DynamicProgram(LoweredProgram):
         stages = split(program)
         if stages is None:
             optimized = _optimized(program, self._options, self._shared)
+            later = partial(compile_program, options=self._options, enough=ENOUGH_LATER)
             plan, _ = lower_and_release(
-                optimized, self._options, program, self._shared, spare=self._spare, ranging=ranging
+                optimized, self._options, program, self._shared, spare=self._spare, ranging=ranging, later=later
             )
             release(optimized, plan)
             yield plan

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
+from ...codegen.kernel import KernelSource
 from ...graph.program import Program
 from ..base import Tree, grouped
 from ..stages import ProgramStages, TwoStages
@@ -61,6 +62,11 @@ class StagedProgram(TwoStages, LoweredProgram):
         """See `LoweredProgram.idle`; what the second stage takes is known only by running the first, so it is left
         out."""
         self._head.idle(inputs)
+
+    def kernels(self) -> list[KernelSource]:
+        """See `LoweredProgram.kernels`; those that the second stage may need, too."""
+        found = {kernel: kernel for part in self._parts() for kernel in part.kernels()}
+        return list({**found, **{kernel: kernel for kernel in super().kernels()}}.values())
 
     def _parts(self) -> list[LoweredProgram]:
         return [self._head, self._tail]

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...codegen.gpu.backend import BACKEND
 from ...codegen.kernel import KernelSource
 from ...core.device_array import DeviceArray
 from ...garbage import uncollected
@@ -15,15 +14,14 @@ from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...runtime.gpu.choice import engine
+from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ..base import Progress
-from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from .compiled import DeviceProgram
-from .ranges import WORKERS, LengthRanges, optimized
-from .rules import RULES
+from .ranges import LengthRanges, lowering, optimized
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -52,7 +50,9 @@ class GpuProgram(DeviceProgram):
         on = on or engine(options.device_id)
         self._specialized: OrderedDict[_Key, DeviceProgram] = OrderedDict()
         if is_dynamic(program):
-            self._ranges = ranges = LengthRanges(program, options, on, progress)
+            self._ranges = ranges = LengthRanges(program, options)
+            on.load(list(ranges.kernels), progress, options.store)
+            self._constants = DeviceConstants(on)
             super().__init__(on, options, None, None, lambda: ranges.source)
             return
         arrays, trees = without_tuples(program)
@@ -60,7 +60,7 @@ class GpuProgram(DeviceProgram):
         super().__init__(on, options, None, trees, lambda: made)
         if options.tuning is not None and options.tuning.exhaustive:
             self._measure(options.tuning)
-        self._plan = Lowering(made, options, RULES, BACKEND, WORKERS).run()
+        self._plan = lowering(made, options).run()
         if options.tuning is not None:
             options.tuning.tell()
         self.executable = DeviceExecutable(self._plan, on, progress, options.store)
@@ -73,7 +73,7 @@ class GpuProgram(DeviceProgram):
         from ..tuning import tune  # late: a compilation that measures nothing needs none of it
         from .measuring import DeviceBench, compile_candidates
 
-        Lowering(self.program, self._options, RULES, BACKEND, WORKERS).run()  # asks the tuning all its questions
+        lowering(self.program, self._options).run()  # asks the tuning all its questions
         compile_candidates(self._engine, tuning)
         tune(tuning, functools.partial(DeviceBench, self._engine))
 
@@ -104,7 +104,7 @@ class GpuProgram(DeviceProgram):
             return optimized(without_tuples(ranges.settled(lens))[0], options)
 
         made = DeviceProgram(self._engine, options, plan, ranges.trees, shown, log)
-        made.executable = DeviceExecutable(plan, self._engine, None, options.store, ranges.constants)
+        made.executable = DeviceExecutable(plan, self._engine, None, options.store, self._constants)
         return made
 
     def kernels(self) -> list[KernelSource]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
+from ...interrupts import whole_module
 
 if TYPE_CHECKING:
+    from ...codegen.kernel import KernelSource
     from ...runtime.plan import Plan
     from .lowering import Lowering
 
@@ -26,7 +28,11 @@ class Body(Protocol):
 
     @property
     def plan(self) -> Plan | None:
-        """Its plan; None if it runs by its NumPy meaning."""
+        """Its plan; None if it runs by its NumPy meaning, or has one for each set of lengths."""
+
+    @property
+    def kernels(self) -> Sequence[KernelSource]:
+        """What plans that it makes may need."""
 
     def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
         """What runs it on arguments, with values from outside."""
@@ -58,19 +64,32 @@ class LoweringRule:
 
 
 class RuleTable:
-    """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported."""
+    """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported.
+
+    Attributes:
+        families: modules that are imported when a program has one of their operators, by the operator's name.
+    """
 
     def __init__(self, base: RuleTable | None = None) -> None:
         self._rules: dict[str, LoweringRule] = {}
         self._base = base
+        self.families: dict[str, str] = {}
+
+    def family(self, module: str, names: str) -> None:
+        """Let a module be imported when one of these operators, parted by spaces, is asked for: it has their rules."""
+        self.families.update(dict.fromkeys(names.split(), module))
 
     @property
     def rules(self) -> Mapping[str, LoweringRule]:
         """All rules by operator name."""
+        for module in set(self.families.values()):
+            whole_module(module)
         return {**(self._base.rules if self._base is not None else {}), **self._rules}
 
     def get(self, name: str) -> LoweringRule | None:
         """The rule of an operator, or None: it then runs by its NumPy meaning."""
+        if name in self.families:
+            whole_module(self.families[name])
         found = self._rules.get(name)
         return self._base.get(name) if found is None and self._base is not None else found
 

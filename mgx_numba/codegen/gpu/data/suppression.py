@@ -13,11 +13,12 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
+from ..architecture import WARP
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .keys import Order, join_first
 
-__all__ = ["suppression_launch"]
+__all__ = ["rows_launch", "suppression_launch"]
 
 THREADS = 256
 """Threads of a block. No figures kept."""
@@ -91,6 +92,45 @@ def suppression_launch(
     kernel = gpu_kernel("nonmaxsuppression_kernel", buffer.lines, THREADS, len(arguments.values), origin)
     moved = boxes.footprint + scores.footprint + 8 * images * classes * room
     return Launch(kernel, arguments.values, gpu_grid(images * classes, THREADS), prod(scores.lens) * room, moved)
+
+
+def rows_launch(images: int, classes: int, room: int, length: int, origin: str = "") -> Launch:
+    """One launch that makes the result's rows (image, class, box) of the boxes that `suppression_launch` has picked.
+
+    Operands are ``picked`` and ``counts`` as it gives them, row-major int64 ``out`` [length, 3] and ``total`` [1]: how
+    many rows there are, after which zeros follow.
+    """
+    arguments, buffer = Arguments(), CodeBuffer()
+    for name in ("picked", "counts", "out", "total"):
+        arguments.pointer(f"p_{name}", name, "int64")
+    arguments.integers(classes=classes, room=room, last=images * classes - 1, length=length)
+    for line in arguments.bind():
+        buffer.line(line)
+    for line in (
+        "row = block_index(0)",
+        "image = idiv(row, classes)",
+        "own = load_scalar(p_counts, row)",
+        "start = 0",
+    ):
+        buffer.line(line)
+    with buffer.block(f"for k in range(imod(thread_index(0), {WARP}), row, {WARP}):"):
+        buffer.line("start = start + load_scalar(p_counts, k)")
+    lanes = WARP
+    while lanes > 1:
+        lanes //= 2
+        buffer.line(f"start = start + shuffle_xor(start, {lanes})")
+    with buffer.block(f"for j in range(thread_index(0), imin(own, length - start), {THREADS}):"):
+        buffer.line("store_scalar(p_out, (start + j) * 3, image)")
+        buffer.line("store_scalar(p_out, (start + j) * 3 + 1, row - image * classes)")
+        buffer.line("store_scalar(p_out, (start + j) * 3 + 2, load_scalar(p_picked, row * room + j))")
+    with buffer.block("if row == last:"):
+        with buffer.block("if thread_index(0) == 0:"):
+            buffer.line("store_scalar(p_total, 0, start + own)")
+        with buffer.block(f"for j in range((start + own) * 3 + thread_index(0), length * 3, {THREADS}):"):
+            buffer.line("store_scalar(p_out, j, 0)")
+    kernel = gpu_kernel("nonmaxsuppression_rows_kernel", buffer.lines, THREADS, len(arguments.values), origin)
+    moved = 8 * (4 * length + images * classes)
+    return Launch(kernel, arguments.values, gpu_grid(images * classes, THREADS), 0, moved)
 
 
 def _corners(buffer: CodeBuffer, center_point_box: bool, name: str, place: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ....codegen.kernel import KernelSource
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.program import Program
@@ -18,7 +19,7 @@ from ....runtime.plan import Plan
 from ...options import TargetOptions
 from ...ref.interpreter import evaluate_module
 
-__all__ = ["CompiledBody"]
+__all__ = ["CompiledBody", "LateProgram"]
 
 Run = Callable[[Sequence[Any]], list]
 
@@ -30,6 +31,8 @@ class CompiledBody:
         plan: None where lengths are not fixed; the module then runs by its NumPy meaning, as it does on arguments that
             are not what the plan declares.
     """
+
+    kernels: Sequence[KernelSource] = ()
 
     def __init__(self, module: Module, options: TargetOptions, lower: Callable[[Program], Plan]) -> None:
         """``lower`` makes the plan."""
@@ -118,3 +121,39 @@ class CompiledBody:
 
 def _declined(inputs: Any) -> None:
     return None
+
+
+class LateProgram:
+    """A submodule as a program with dynamic inputs, which gets a plan for each set of lengths that it meets."""
+
+    plan: Plan | None = None
+
+    def __init__(self, module: Module, compile: Callable[[Program], Any]) -> None:
+        """``compile`` gives a compiled program."""
+        program, self._captured = Program.of_module(module)
+        self._module = module
+        self._compiled = compile(program)
+        self._names = [f"p{k}" for k in range(len(module.parameters()))]
+
+    @property
+    def kernels(self) -> Sequence[KernelSource]:
+        """See `Body.kernels`."""
+        return self._compiled.kernels()  # type: ignore[no-any-return]
+
+    def within(self, outer: Mapping[Instruction, Any]) -> Run:
+        """See `CompiledBody.within`."""
+        given = {f"outer{k}": np.asarray(outer[value]) for k, value in enumerate(self._captured)}
+        scalars = [k for k, value in enumerate(self._module.results()) if value.shape.without_axes]
+
+        def run(arguments: Sequence[Any]) -> list:
+            results: list = self._compiled.run({**dict(zip(self._names, arguments)), **given})
+            for k in scalars:  # in the IR: one axis
+                results[k] = results[k].reshape(1)
+            return results
+
+        return run
+
+    def repeat(
+        self, outer: Mapping[Instruction, Any], trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+    ) -> None:
+        """None: each iteration may have other lengths."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from ....graph.instruction import Instruction
+from ....graph.module import Module
 from ...lowering.lowering import Lowering
-from .bodies import CompiledBody
+from ...lowering.rules import Body
+from ...stages import has_late_lengths
+from .bodies import CompiledBody, LateProgram
 from .table import lowering
 
 
 @lowering("if", "loop", "select_module", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
     """A host step that chooses and repeats what compiled submodules compute."""
-    bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
+    bodies: dict[Module, Body]
+    if low.later is not None and has_late_lengths(ins):
+        bodies = {module: LateProgram(module, low.later) for module in ins.module_args}
+    else:
+        bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
     low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)

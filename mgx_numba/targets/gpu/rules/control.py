@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
+from ....codegen.kernel import KernelSource
 from ....codegen.problems.cluster import CopyProblem
 from ....core.shape import Shape, row_major_strides
 from ....errors import UnsupportedError
@@ -17,19 +18,24 @@ from ....graph.module import Module
 from ....graph.passes import run_passes
 from ....graph.program import Program
 from ....ops.control import Loop
+from ....runtime.gpu.late import LateBody, LateBranch, LateLoop
 from ....runtime.plan import CarriedValue, Plan, PlannedBody, PlannedBranch, Region, Repetition, Scan
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
+from ...stages import is_worthwhile
 from .table import lowering
 
 __all__: list[str] = []
 
 
-@lowering("if")
+@lowering("if", dynamic=True, hosted=True)
 def lower_if(low: Lowering, ins: Instruction) -> None:
     """One of two plans, by a condition that the host reads."""
-    _expect_fixed(low, ins)
+    if _unknown(low, ins):
+        bodies, taken = _late_bodies(low, ins, 1)
+        _run_late(low, ins, LateBranch([body for body, _ in bodies], taken), bodies)
+        return
     condition, *inputs = low.inputs(ins)
     arguments = [_given(low, view, ins) for view in inputs]
     outputs = [low.allocate(_packed(shape)) for shape in ins.shape.sub_shapes]
@@ -47,12 +53,14 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
     low.values[ins] = outputs
 
 
-@lowering("loop")
+@lowering("loop", dynamic=True, hosted=True)
 def lower_loop(low: Lowering, ins: Instruction) -> None:
     """One plan again and again, whose results the next iteration reads; the host reads whether there is one."""
-    _expect_fixed(low, ins)
     op = ins.op
     assert isinstance(op, Loop)
+    if _unknown(low, ins):
+        _lower_late_loop(low, ins, op)
+        return
     trips, condition, *inputs = low.inputs(ins)
     program, captured = Program.of_module(ins.module_args[0])
     count = len(inputs) + 2
@@ -100,17 +108,80 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     low.values[ins] = outputs
 
 
-def _expect_fixed(low: Lowering, ins: Instruction) -> None:
-    """Raises `UnsupportedError` unless all that the bodies take and give has lengths and lies on the device."""
+def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
+    """A loop whose body has a plan for each set of lengths."""
+    module = ins.module_args[0]
+    carried = len(ins.inputs) - 2
+    results, parameters = module.results(), module.parameters()
+    bodies, (taken,) = _late_bodies(low, ins, len(ins.inputs))
+    after = results[0]
+    while after.name == "identity":
+        after = after.inputs[0]
+    scans = len(results) - 1 - carried
+    run = LateLoop(
+        bodies[0][0],
+        carried,
+        taken,
+        after is parameters[1] or uniform_value(after) == 1,
+        op.most_iterations(bool(scans)),
+        partial(op.too_long, bool(scans)),
+        [
+            (None if op.use_dyn_output else op.max_iterations, bool(backwards))
+            for _, backwards in zip(range(scans), [*op.scan_output_directions, *[0] * scans])
+        ],
+    )
+    _run_late(low, ins, run, bodies)
+
+
+def _unknown(low: Lowering, ins: Instruction) -> str:
+    """What is not known of all that an instruction takes and gives, and its bodies do, before it runs; empty if all has
+    lengths and lies on the device.
+
+    Raises:
+        UnsupportedError: there are values that no device has.
+    """
+    captured = [value for module in ins.module_args for value in module.captured()]
+    inside = [v for module in ins.module_args for v in (*module.parameters(), *module.results())]
+    if any(s.type.hosted for v in (*ins.inputs, ins, *captured, *inside) for s in v.shape.flatten()):
+        raise UnsupportedError("values of the host are inside of it")
+    if any(v.shape.sub_shapes for v in (*ins.inputs, *captured, *inside)):
+        raise UnsupportedError("tuples are inside of it")
+    if any(s.is_dynamic for s in ins.shape.sub_shapes):
+        return "lengths of its result are known at run time only"
+    if any(v.shape.is_dynamic for v in (*ins.inputs, *captured, *inside)):
+        return "lengths inside of it are known at run time only"
+    views = [low.values[value] for value in (*ins.inputs, *captured) if value.literal is None]
+    if any(view.buffer.region is Region.HOST for view in views):
+        return "it takes a value that a host step makes"
+    return ""
+
+
+_Late = tuple[LateBody, Sequence[KernelSource]]
+
+
+def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Late], list[list[int]]]:
+    """The bodies, with the kernels that they may need, and which of the arguments each takes from outside: these come
+    after the first ones.
+
+    Raises:
+        UnsupportedError: what is in them is not worth plans of their own.
+    """
+    if low.later is None or not any(map(is_worthwhile, ins.module_args)):
+        raise UnsupportedError(_unknown(low, ins))
+    bodies, taken = [], []
     for module in ins.module_args:
-        for value in (*module.parameters(), *module.captured(), *module.results()):
-            if value.shape.is_dynamic:
-                raise UnsupportedError("lengths inside of it are known at run time only")
-            if value.shape.sub_shapes or value.shape.type.hosted:
-                raise UnsupportedError("tuples or values of the host are inside of it")
-        views = [low.values[value] for value in module.captured() if value.literal is None]
-        if any(view.buffer.region is Region.HOST for view in views):
-            raise UnsupportedError("it takes a value that a host step makes")
+        program, captured = Program.of_module(module)
+        place = {value: first + k for k, value in enumerate(module.captured())}
+        first += len(place)
+        plans = low.later(program)
+        bodies.append((LateBody(plans, low.options.store), plans.kernels))
+        taken.append([place[value] for value in captured])
+    return bodies, taken
+
+
+def _run_late(low: Lowering, ins: Instruction, run: LateBranch | LateLoop, bodies: Sequence[_Late]) -> None:
+    kernels = [kernel for _, own in bodies for kernel in own]
+    low.host(ins, f"{_unknown(low, ins)}; what it runs has a plan for each", on_device=run, kernels=kernels)
 
 
 def _next(main: Module, number: Instruction) -> Instruction:

@@ -1,20 +1,27 @@
-"""Non-maximum suppression: a kernel finds the boxes of every class, a host step counts the rows of the result."""
+"""Detection: pooled regions, and non-maximum suppression, of which a kernel finds the boxes of every class, another one
+the rows of the result; the host reads how many there are, where that is the result's length."""
 
 from __future__ import annotations
 
-from ....codegen.gpu.data.suppression import suppression_launch
+import numpy as np
+
+from ....codegen.gpu.data.regions import regions_launch
+from ....codegen.gpu.data.suppression import rows_launch, suppression_launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.detection import NonMaxSuppression
-from ...lowering.detection import append_rows, suppression_operands
+from ....ops.detection import NonMaxSuppression, RoiAlign
+from ....runtime.gpu.late import FirstRows
+from ...lowering.buffers import View
+from ...lowering.detection import suppression_operands
 from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .table import lowering
 
 
-@lowering("nonmaxsuppression", dynamic=True)
+@lowering("nonmaxsuppression", dynamic=True, accepts=lambda ins, shape: shape.standard)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """One kernel and a small host step; nothing to keep, or scores that are no floats, is the host's."""
+    """Two kernels; nothing to keep, or scores that are no floats, is the host's."""
     op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
     if found is None:
@@ -31,4 +38,42 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     launch = suppression_launch(op.center_point_box, boxes.tensor, scores.tensor, limit_tensors, room, low.origin(ins))
     given = {f"limit{k}": v for k, v in enumerate(limits)}
     low.launch(launch, {"boxes": boxes, "scores": scores, **given, **made}, ins)
-    append_rows(low, ins, made["picked"], made["counts"])
+    dynamic = ins.shape.is_dynamic
+    length = rows * room if dynamic else ins.shape.lens[0]
+    given = {name: made[name] for name in ("picked", "counts")}
+    given["out"] = low.allocate(Shape(Type.int64_type, (length, 3))) if dynamic else low.output(ins)
+    given["total"] = low.allocate(Shape(Type.int64_type, (1,)))
+    low.launch(rows_launch(images, classes, room, length, low.origin(ins)), given, ins)
+    if dynamic:
+        _append_count(low, ins, given["out"], given["total"])
+
+
+@lowering("roialign")
+def lower_regions(low: Lowering, ins: Instruction) -> None:
+    """One kernel; images without a pixel, or that are no floats, are the host's."""
+    op, (x, rois, batch) = ins.op, low.inputs(ins)
+    assert isinstance(op, RoiAlign)
+    if 0 in x.lens or not (x.type.is_floating and rois.type.is_floating):
+        low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions of {rois.type.name}")
+        return
+    scale = low.constant(np.array([op.spatial_scale], np.float32))
+    out = low.output(ins)
+    launch = regions_launch(op, x.tensor, rois.tensor, batch.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
+
+
+def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> None:
+    """Append the step that gives the first rows of a table, so many as ``total`` says."""
+    out = low.values[ins] = low.on_host(ins.shape)
+    step = PendingStep(
+        None,
+        {},
+        f"{low.backend.name}::nonmaxsuppression_rows",
+        ins,
+        lambda arrays: [arrays[0][: arrays[1][0]]],
+        [table, total],
+        [out],
+        reason="how many rows the result has is known after the kernels",
+        on_device=FirstRows(),
+    )
+    low.steps.append(step)

@@ -1,0 +1,95 @@
+"""Regions of images pooled to grids of bins (ONNX ``RoiAlign``): a thread for each bin of each channel."""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+from ....core.types import Type
+from ....ops.detection import RoiAlign
+from ....ops.pooling import PoolingMode
+from ...launch import Launch
+from ...printer import CodeBuffer, VectorValue, literal
+from ...problems.cluster import Tensor
+from ..printer import ThreadPrinter
+from .elements import ElementText
+
+__all__ = ["regions_launch"]
+
+
+def regions_launch(op: RoiAlign, x: Tensor, rois: Tensor, batch: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch; operands ``x`` [n, c, h, w], ``rois`` [regions, 4], ``batch`` [regions], one float32 ``scale`` (the
+    spatial one) and ``out`` [regions, c, *bins], floats but for ``batch``.
+
+    Places are computed in float64, weights and products in float32, in which results are; they are added up in float32,
+    those of float64 in float64. An image that there is not is a fault of the call.
+    """
+    tensors = [("x", x), ("rois", rois), ("batch", batch), ("scale", Tensor(Type.float_type, (1,), (1,))), ("out", out)]
+    text = ElementText(tensors, out.lens, [out.strides], 1)
+    text.arguments.integers(images=x.lens[0], ratio=op.sampling_ratio, batch_step=batch.strides[0])
+    text.arguments.integers(x_length=x.lens[3], y_length=x.lens[2], x_bins=out.lens[3], y_bins=out.lens[2])
+    text.arguments.integers(**{f"{n}_step": s for n, s in zip(("image", "channel", "line", "pixel"), x.strides)})
+    text.arguments.integers(region_step=rois.strides[0], side_step=rois.strides[1])
+    text.faults()
+    text.begin()
+    buffer = text.buffer
+    region, channel, line, column = text.places
+    buffer.line(f"image = cast_int64(load_scalar(p_batch, {region} * batch_step))")
+    with buffer.block("if (image < 0) | (image >= images):"):
+        buffer.line("note_fault(fault, step_number, 0, image)")
+        buffer.line("image = 0")
+    buffer.line(f"plane = image * image_step + {channel} * channel_step")
+    for axis, side in (("x", 0), ("y", 1)):
+        _samples(buffer, op, axis, f"{region} * region_step", side)
+    largest = op.mode is PoolingMode.max
+    sums = "float64" if out.type is Type.double_type else "float32"
+    buffer.line(f"total = const_{sums}({literal(-inf if largest else 0.0)}, 0)")
+    with buffer.block("for m in range(y_count):"):
+        _neighbours(buffer, "y", line, "m")
+        with buffer.block("for n in range(x_count):"):
+            _neighbours(buffer, "x", column, "n")
+            for a in ("low", "high"):
+                for b in ("low", "high"):
+                    place = f"plane + y_{a} * line_step + x_{b} * pixel_step"
+                    buffer.line(f"weight = cast_float32(mul(y_{a}_weight, x_{b}_weight))")
+                    buffer.line(f"value = mul(cast_float32(load_scalar(p_x, {place})), weight)")
+                    buffer.line(f"total = {'max' if largest else 'add'}(total, cast_{sums}(value))")
+    if largest:
+        with buffer.block("if y_count * x_count == 0:"):
+            buffer.line(f"total = const_{sums}(0.0, 0)")
+    else:
+        buffer.line(f"total = div(total, cast_{sums}(imax(y_count * x_count, 1)))")
+    printer = ThreadPrinter(buffer, 1)
+    text.store(printer.stored(VectorValue("splat(cast_float32(total), 1)", Type.float_type), out.type))
+    moved = x.footprint + rois.footprint + out.footprint
+    flops = 8 * prod(out.lens) * max(op.sampling_ratio, 1) ** 2
+    return text.launch("roialign_kernel", origin, moved, flops, (f"{x.lens[0]} images",))
+
+
+def _samples(buffer: CodeBuffer, op: RoiAlign, axis: str, region: str, side: int) -> None:
+    """Emit where a region begins along an axis, how long its bins are, and how many samples these have."""
+    half = op.coordinate_transformation_mode == "half_pixel"
+    for name, k in (("first", side), ("last", side + 2)):
+        corner = f"cast_float32(load_scalar(p_rois, {region} + {k} * side_step))"
+        scaled = f"cast_float64(mul({corner}, load_scalar(p_scale, 0)))"
+        buffer.line(f"{axis}_{name} = {f'sub({scaled}, 0.5)' if half else scaled}")
+    size = f"sub({axis}_last, {axis}_first)"
+    buffer.line(f"{axis}_bin = div({size if half else f'max({size}, 1.0)'}, cast_float64({axis}_bins))")
+    buffer.line(f"{axis}_count = ratio")
+    with buffer.block("if ratio == 0:"):
+        buffer.line(f"{axis}_count = imax(cast_int64(ceil({axis}_bin)), 0)")
+
+
+def _neighbours(buffer: CodeBuffer, axis: str, number: str, sample: str) -> None:
+    """Emit the two elements along an axis that a sample of a bin lies between, and their weights, zeros outside."""
+    part = f"div(add(cast_float64({sample}), 0.5), cast_float64({axis}_count))"
+    buffer.line(f"place = add({axis}_first, mul({axis}_bin, add(cast_float64({number}), {part})))")
+    buffer.line(f"length = cast_float64({axis}_length)")
+    buffer.line("inside = logical_and(ge(place, -1.0), le(place, length))")
+    buffer.line("place = min(max(place, 0.0), sub(length, 1.0))")
+    buffer.line(f"{axis}_low = imin(imax(cast_int64(floor(place)), 0), {axis}_length - 1)")
+    buffer.line(f"{axis}_high = imin({axis}_low + 1, {axis}_length - 1)")
+    buffer.line(f"{axis}_high_weight = sub(place, cast_float64({axis}_low))")
+    buffer.line(f"{axis}_low_weight = sub(1.0, {axis}_high_weight)")
+    with buffer.block("if logical_not(inside):"):
+        buffer.line(f"{axis}_high_weight = 0.0")
+        buffer.line(f"{axis}_low_weight = 0.0")
