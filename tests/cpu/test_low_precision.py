@@ -449,3 +449,42 @@ def test_weights_are_held_once_in_16_or_8_bits(quantize: Any, itemsize: int) -> 
     p.compile("cpu")
     beside = 12 * 640  # scales, sums of columns and what makes up for means, each of 4 bytes
     assert sum(a.nbytes for a in constants(p)) <= 1.1 * itemsize * w.size + beside  # the last panel is not full
+
+
+@pytest.mark.parametrize("code, dtype", [
+    (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn), (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+])  # fmt: skip
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_float8_between_operations_is_rounded_in_place(code: int, dtype: Any, fast_math: bool) -> None:
+    """Quantised, shuffled, pooled and quantised again: each value as the reference has it, ends and NaN too."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("Reshape", ["d", "apart"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["t", "together"], ["b"]),
+        helper.make_node("MaxPool", ["b"], ["p"], kernel_shape=[2, 2], pads=[1, 1, 0, 0]),
+        helper.make_node("QuantizeLinear", ["p", "s2", "z"], ["q2"]),
+        helper.make_node("DequantizeLinear", ["q2", "s2", "z"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.25]), helper.make_tensor("s2", TensorProto.FLOAT, [], [2.0]),
+        helper.make_tensor("z", code, [], b"\0", raw=True),
+        helper.make_tensor("apart", TensorProto.INT64, [5], [2, 2, 3, 5, 7]),
+        helper.make_tensor("together", TensorProto.INT64, [4], [2, 6, 5, 7]),
+    ]  # fmt: skip
+    lens = [2, 6, 5, 7]
+    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, lens) for n in "xy")
+    graph = helper.make_graph(nodes, "float8", [given], [made], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    rng = np.random.default_rng(7)
+    x = (rng.standard_normal(lens) * np.exp2(rng.uniform(-12, 9, lens))).astype(np.float32)
+    x[0, 0, 0, :5] = np.inf, -np.inf, np.nan, 1e30, -0.0
+    expected = np.asarray(mgx_numba.parse_onnx(model).compile("ref").run({"x": x})[0])
+    p = mgx_numba.parse_onnx(model).compile("cpu", fast_math=fast_math)
+    assert not host_steps(p)
+    np.testing.assert_array_equal(np.asarray(p.run({"x": x})[0]), expected)
+    assert (
+        np.isnan(expected).any()
+        and np.abs(expected[np.isfinite(expected)]).max() >= 0.25 * ml_dtypes.finfo(dtype).max / 2
+    )

@@ -14,8 +14,10 @@ from mgx_numba.graph.passes.dead_code_elimination import DeadCodeElimination
 from mgx_numba.graph.passes.eliminate_data_type import EliminateDataType, is_stored_weight
 from mgx_numba.graph.passes.fuse_contraction import FuseContraction
 from mgx_numba.graph.passes.layout_convolution import LayoutConvolution
+from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
+from mgx_numba.ops.pooling import PoolingMode
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import FAST, STRICT, Graph, check, find, names, random_inputs
@@ -113,6 +115,17 @@ def test_what_is_rounded_to_float8_is_moved_in_float32(given: bool) -> None:
     types = [i.shape.type for i in after.main if i.name in ("reshape", "transpose", "concat", "contiguous")]
     assert set(types) == {Type.fp8e4m3fn_type if given else Type.float_type}
     assert names(after).count("convert") == (1 if given else 2)
+
+
+@pytest.mark.parametrize("mode, converts", [("max", 2), ("average", 4)])
+def test_maxima_of_what_is_rounded_to_float8_are_not_rounded_again(mode: str, converts: int) -> None:
+    g = Graph()
+    x = g.param("x", [1, 2, 6, 6])
+    narrow = g.op("relu", g.op("convert", x, target_type=int(Type.fp8e4m3fn_type)))
+    pooled = g.op("pooling", narrow, mode=PoolingMode[mode], padding=(1, 1), stride=(2, 2), lengths=(3, 3))
+    program = g.ret(g.op("convert", pooled, target_type=2))
+    after = check(program, NormalizeOps(), EliminateDataType(), DeadCodeElimination(), options=FAST, rtol=0.1)
+    assert names(after).count("convert") == converts
 
 
 @pytest.mark.parametrize("type", ["half", "bf16"])

@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 from ...core.types import Type
 from ...ops.base import Operator, make_op
+from ...ops.pooling import PoolingMode
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
@@ -38,8 +39,8 @@ MOVES = frozenset(
     " concat_past_present".split()
 )
 """Operators that only move values: those in 16 bits are moved as such, unless all are there in float32."""
-COPIES = MOVES | {"reshape"}
-"""Operators whose results are elements of their inputs, in the types of these."""
+COPIES = MOVES | {"reshape", "relu"}
+"""Operators whose results are elements of their inputs, or zero, in the types of these."""
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
 QUANTIZED = {f"quant_{name}": name for name in ("dot", "convolution", "convolution_backwards")}
 
@@ -47,6 +48,11 @@ QUANTIZED = {f"quant_{name}": name for name in ("dot", "convolution", "convoluti
 def is_stored_weight(ins: Instruction) -> bool:
     """Whether an instruction makes float32 of a constant in 16 bits."""
     return ins.name == "convert" and ins.inputs[0].shape.type in STORAGE and is_constant(ins.inputs[0])
+
+
+def _copies(ins: Instruction) -> bool:
+    """Whether results need no rounding where the inputs needed none: maxima are elements, too."""
+    return ins.name in COPIES or (ins.name == "pooling" and ins.op.attributes()["mode"] is PoolingMode.max)
 
 
 def _is_untouched(ins: Instruction) -> bool:
@@ -145,7 +151,7 @@ class Widening:
         if computed.shape.type is kind:
             return computed
         narrow = self._insert(ins, make_op("convert", target_type=kind), [computed])
-        if (self.fast_math and kind in self.storage) or (ins.name in COPIES and kind not in self.storage):
+        if (self.fast_math and kind in self.storage) or (_copies(ins) and kind not in self.storage):
             self.wide[narrow] = computed
         elif kind not in self.storage:
             self.rounded.add(narrow)
