@@ -3,7 +3,7 @@
     python -m bench.gpu_attention [float16] [medium] [high] [--tiles TILES]
 
 Tiles of warpgroups that are measured besides the one that is chosen are written as 2x64s3b1: warpgroups, keys, stages,
-blocks of a multiprocessor.
+blocks of a multiprocessor; p1 behind that: with a producer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
 
 def by_warpgroups(problem: AttentionProblem, kind: str, tile: AttentionTile) -> bool:
     """Whether a kernel that can have a tile computes a problem on the device."""
-    return fits_warpgroups(problem) or (fits_parts(problem, kind) and (tile.keys, tile.blocks) == (KEYS, 1))
+    parts = (tile.keys, tile.blocks, tile.producer) == (KEYS, 1, False)
+    return fits_warpgroups(problem) or (fits_parts(problem, kind) and parts)
 
 
 def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> Iterator[tuple[str, Solution]]:
@@ -68,7 +69,7 @@ def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> I
         geometry = solution.launches[0].geometry
         assert isinstance(geometry, Grid)
         if tile.blocks * (geometry.shared_bytes + 2048) <= SHARED_BYTES:
-            yield f"{tile.warpgroups}x{tile.keys}s{tile.stages}b{tile.blocks}", solution
+            yield f"{tile.warpgroups}x{tile.keys}s{tile.stages}b{tile.blocks}{'p1' * tile.producer}", solution
 
 
 def compile_part(part: int, kinds: list[str], tiles: list[AttentionTile]) -> int:
@@ -110,6 +111,12 @@ def compare(
     )
 
 
+def _tile_of(text: str) -> AttentionTile:
+    """The tile that a text on the command line names."""
+    warpgroups, keys, stages, blocks, *producer = map(int, re.findall(r"\d+", text))
+    return AttentionTile(warpgroups, keys, stages, blocks, producer == [1])
+
+
 def main() -> int:
     """Check and time all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,7 +125,7 @@ def main() -> int:
     given = parser.parse_args()
     kinds = given.kinds or list(KINDS)
     texts = [text for text in given.tiles.split(",") if text]
-    tiles = [AttentionTile(*map(int, re.findall(r"\d+", text))) for text in texts]
+    tiles = [_tile_of(text) for text in texts]
     with concurrent.futures.ProcessPoolExecutor(WORKERS) as pool:
         asked = [pool.submit(compile_part, k, kinds, tiles) for k in range(WORKERS)]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)

@@ -48,10 +48,10 @@ program.compile(mgx_numba.get_target("gpu"))
 compiled = time.perf_counter()
 result = np.asarray(program.run(feeds())[0])
 first = time.perf_counter()
-program.save(sys.argv[3])
 kernels = len(program._compiled.kernels())
 print(json.dumps({"import": imported - begun, "open": parsed - opening, "compile": compiled - parsed,
-                  "first_run": first - compiled, "kernels": kernels}))
+                  "first_run": first - compiled, "kernels": kernels}), flush=True)
+program.save(sys.argv[3])
 """
 )
 _LOAD = (

@@ -15,7 +15,7 @@ KINDS: dict[str, str] = {
     "winograd": r"winograd",
     "contraction": r"gemm|gemv|conv|depthwise|dot",
     "attention": r"attention",
-    "recurrent": r"^(lstm|gru|rnn)_",
+    "recurrent": r"^(lstm|gru|rnn|recurrent)_",
     "rows": r"reduce|softmax|norm|lrn|arg(max|min)",
     "data": r"gather|scatter|pool|resize|pad|transpose|interleave|copy|concat|topk|pack|slice|nonmax",
     "pointwise": r"",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..codegen.launch import OneCall, TaskRange
 from ..codegen.tuning.request import format_configuration
+from ..dataclass import dataclass
 from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.passes.base import KERNEL_OPERATORS

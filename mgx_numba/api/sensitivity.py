@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import OptionError
 from ..targets.registry import compile_for
 

@@ -7,8 +7,9 @@ one launch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ..core.integers import plain_int
+from ..dataclass import dataclass
 from ..errors import CompileError
 from .kernel import KernelSource
 from .launch import Callee, Mark, Operand, TensorLayout, TensorMap
@@ -51,7 +52,7 @@ class Arguments:
 
     def integer(self, name: str, value: int) -> str:
         """An int64; its name."""
-        return self._declare(name, int(value), "args[{}]")
+        return self._declare(name, plain_int(value), "args[{}]")
 
     def integers(self, **values: int) -> None:
         """Several int64, by name."""

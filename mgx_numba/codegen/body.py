@@ -4,12 +4,12 @@ can print."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Pointwise

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..dataclass import dataclass
 from .backend import backend
 
 __all__ = ["KernelSource"]

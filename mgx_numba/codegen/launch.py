@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
+from ..dataclass import dataclass
 from .kernel import KernelSource
 
 __all__ = [
@@ -118,12 +118,14 @@ class Grid:
     """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
 
     ``shared_bytes`` is the memory of each block besides what the kernel's text declares; it begins at a multiple of
-    `DYNAMIC_ALIGNMENT` bytes.
+    `DYNAMIC_ALIGNMENT` bytes. Blocks that wait for each other are ``cooperative``: all of them are on the device at the
+    same time, or the launch fails.
     """
 
     blocks: tuple[int, int, int]
     threads: tuple[int, int, int]
     shared_bytes: int = 0
+    cooperative: bool = False
 
     @property
     def empty(self) -> bool:
@@ -168,6 +170,17 @@ class Launch:
         """The launched kernel and those that it calls."""
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
 
+    @cached_property
+    def unplaced(self) -> tuple[tuple[int, int | Operand | Callee | Mark | TensorMap], ...]:
+        """The slots that hold no plain integer, with what they hold."""
+        return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the operands that it has an address of."""
+        operands = [arg.operand if isinstance(arg, TensorMap) else arg for _, arg in self.unplaced]
+        return tuple(dict.fromkeys(arg.name for arg in operands if isinstance(arg, Operand)))
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -178,12 +191,15 @@ class Solution:
         scratch: bytes that they share, 64-byte aligned.
         turns: 0, or how many columns of a contraction's right operand turns give to each of four threads
             (`gpu.contraction.placed.in_turns`): it is wanted in that order.
+        gated: 0, or after how many columns of the right operand's first half as many of its second half are wanted
+            (`gpu.contraction.placed.interleaved`), then both in turns.
         halves: whether the right operand is wanted as `gpu.contraction.right_columns.in_halves` makes it.
     """
 
     launches: tuple[Launch, ...]
     scratch: int = 0
     turns: int = 0
+    gated: int = 0
     halves: bool = False
 
     @property

@@ -12,10 +12,11 @@ import hashlib
 import importlib.util
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..dataclass import dataclass
 from ..interrupts import whole_module
 from .files import default_folder, replace_file
 

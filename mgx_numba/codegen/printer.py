@@ -10,12 +10,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from ..core.types import Type, from_numpy, numpy_dtype
+from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 from .body import ScalarBody
@@ -23,6 +25,7 @@ from .statements import INDENT, dtype_name, literal
 
 __all__ = [
     "FAST_NAMES",
+    "LARGEST_FLOAT8",
     "CodeBuffer",
     "VectorPrinter",
     "VectorValue",
@@ -33,6 +36,9 @@ __all__ = [
 # The names of `lang` that have a version with the suffix `_fast`. Division has none: with `arcp` LLVM multiplies with a
 # reciprocal, which overflows for small divisors, and which it may compute in float16.
 FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
+_FLOAT8 = (Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type)
+LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in _FLOAT8}
+"""The largest number of each type."""
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 _FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
@@ -139,6 +145,9 @@ class VectorPrinter:
     """By the dtype that is made."""
     ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
     """Of `lang`, by the type that is made: what rounds float32 to the nearest integers and adds a literal."""
+    NEAREST: ClassVar[Mapping[Type, str]] = {t: f"nearest_{dtype_name(t)}" for t in _FLOAT8}
+    """Of `lang`, by the type: what rounds float32 to a type that is storage only, and keeps it in float32.
+    With fast math its name ends in ``_fast``."""
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         self.buffer = buffer
@@ -146,6 +155,12 @@ class VectorPrinter:
         self.fast_math = fast_math
         self._rounded: dict[str, tuple[str, VectorValue | None]] = {}
         """Of names that hold whole numbers what was rounded, and what was added to that."""
+        self._narrowed: dict[str, VectorValue] = {}
+        """Of names that hold elements of `NEAREST` what was cast to these."""
+        self._floors: dict[str, tuple[str, float]] = {}
+        self._limited: dict[str, tuple[str, float]] = {}
+        """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
+        was limited, and that number."""
 
     # In and out
 
@@ -163,6 +178,11 @@ class VectorPrinter:
         """Name of `x` as elements of `dtype` (its own by default), which `store` to such memory takes."""
         target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
+        if target == "float32" and x.name in self._narrowed:
+            wide = self._narrowed[x.name]
+            limited = self._limited.get(wide.name, ("", math.inf))[1] <= LARGEST_FLOAT8[x.dtype]
+            word = f"{self.NEAREST[x.dtype]}{'_fast' * self.fast_math}"
+            return self.buffer.emit(f"{word}({wide.name}, {int(limited)})")
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
 
     def _caster(self, held: str, target: str) -> str:
@@ -196,7 +216,10 @@ class VectorPrinter:
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
-            return VectorValue(self.buffer.emit(f"{caster}({name})"), dtype, raw=True)
+            made = VectorValue(self.buffer.emit(f"{caster}({name})"), dtype, raw=True)
+            if dtype in self.NEAREST and x.dtype.compute is Type.float_type and self.lanes:
+                self._narrowed[made.name] = VectorValue(name, Type.float_type)
+            return made
         if x.dtype.compute == dtype:
             return VectorValue(name, dtype)
         return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
@@ -265,7 +288,14 @@ class VectorPrinter:
     def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
         if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less
             x, y = y, x
-        return self._call(name, x.dtype, x, y)
+        made = self._call(name, x.dtype, x, y)
+        if x.constant is not None and y.constant is None and x.dtype.compute is Type.float_type:
+            limit = float(x.constant)
+            if name == "max":
+                self._floors[made.name] = self.register(y), -limit
+            elif self._floors.get(y.name, ("", None))[1] == limit:
+                self._limited[made.name] = self._floors[y.name]
+        return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if not _is_defined(name, operands[0].dtype):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..ops import reduce
 from ..ops.reduce import ReduceOperator
 

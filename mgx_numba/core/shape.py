@@ -15,11 +15,12 @@ element has stride 1. Operators compute both as arrays of shape (1,); arrays tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 
+from ..dataclass import dataclass
 from ..errors import ShapeError
 from .types import Type
 
@@ -362,12 +363,19 @@ class Shape:
         """Leaf shapes of a tuple shape, or the shape itself."""
         return [leaf for s in self.sub_shapes for leaf in s.flatten()] if self.sub_shapes else [self]
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether its values are arrays of known lengths that kernels may have."""
+        return not (self.sub_shapes or self.is_dynamic or self.type.hosted)
+
     @property
     def _key(self) -> object:
         return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked, self.element)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Shape) and self._key == other._key)
+        if self is other:
+            return True
+        return isinstance(other, Shape) and self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash
@@ -379,6 +387,10 @@ class Shape:
         return hash((self.type.value, self.lens, self.strides, ends, self.sub_shapes, self.ranked, self.element or 0))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if self.sub_shapes or self.type is Type.tuple_type:
             return f"[{', '.join(map(str, self.sub_shapes))}]"
         if self.element is not None:

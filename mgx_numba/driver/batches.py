@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..api.program import program
+from ..dataclass import dataclass
 from ..errors import FormatError, OptionError, UnsupportedError
 from .compiling import compile_model
 from .feeding import make_inputs

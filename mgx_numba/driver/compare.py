@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..environment import environment_flag
 from ..graph.program import Program
 

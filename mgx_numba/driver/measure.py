@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ..api.program import program
+from ..dataclass import dataclass
 from ..runtime.limits import Limits
 from ..targets.base import Observation, Repeatable, Stage, stages_of, units_of
 from ..targets.registry import target

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..api.sensitivity import relative_error
 from ..core.shape import Shape
 from ..core.types import Type, from_numpy
+from ..dataclass import dataclass
 from ..errors import OptionError
 from ..graph.constants import STORED, is_constant
 from ..graph.instruction import Instruction

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..api.program import program
+from ..dataclass import dataclass
 from ..errors import MgxError, OptionError
 from ..graph.program import Program
 from ..graph.specialize import is_dynamic, specialize

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ..dataclass import dataclass
 from ..graph.instruction import Return
 from ..graph.printer import program_lines
 from ..runtime.limits import Limits

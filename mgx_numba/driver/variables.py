@@ -6,7 +6,7 @@ those that are set have an effect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ..dataclass import dataclass
 
 __all__ = ["GROUPS", "OWN", "VARIABLES", "Variable"]
 

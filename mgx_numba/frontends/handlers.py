@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..dataclass import dataclass
 from ..errors import ParseError
 from ..graph.instruction import Instruction
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..errors import FormatError, OptionError
 from .observers import BINS, Observer, make_observer
 

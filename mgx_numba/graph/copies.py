@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 
 from ..core.argument import Argument
 from ..core.shape import Shape
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import ShapeError
 from ..ops.base import Operator
 from .instruction import Instruction, Results, Return
@@ -187,12 +187,19 @@ class CopyPattern:
 
     def _keep(self, made: list[Instruction], changes: list[int], program: Program) -> bool:
         """Take a copy back that nobody uses any more, for the next lengths: that is ten times as quick as making one.
-        Not one of which more was changed than the order."""
+        Not one of which more was changed than the order, which becomes the pattern's again."""
         if len(self._released) >= MOST_RELEASED or [module.changes for module in program.modules] != changes:
             return False
         for ins, row in zip(made, chain.from_iterable(self._rows)):
             if row.literal >= 0:
                 ins.literal = None  # what follows from lengths may be large
+        begin = 0
+        for rows in self._rows:
+            own = made[begin : begin + len(rows)]
+            begin += len(rows)
+            module = own[0].module if own else None
+            if module is not None and list(module) != own:
+                module.reorder(own)
         program.keeper = _kept
         self._released.append((program, made))
         return True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..core.argument import Argument
 from ..core.shape import Shape
+from ..dataclass import dataclass
 from ..ops.base import Operator
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.argument import Argument
+from ..dataclass import dataclass
 from .constants import follows, uniform
 
 __all__ = ["Character", "KnownLiterals", "contents", "hollow"]

@@ -280,12 +280,16 @@ class Module:
         members = list(self)
         if len(order) != len(members) or set(order) != set(members):
             raise ValidationError(f"module {self.name!r}: the new order does not have the same instructions")
-        changes = self.changes
-        for ins in members:
-            self._unlink(ins)
+        previous = self._head = None
         for ins in order:
-            self._splice(ins, None)
-        self.changes = changes
+            ins._prev, ins._next = previous, None
+            if previous is None:
+                self._head = ins
+            else:
+                previous._next = ins
+            previous = ins
+        self._tail = previous
+        self._running = {ins: None for ins in order if ins.module_args}
 
     def release(self) -> None:
         """Take the instructions apart; see `Program.release`."""

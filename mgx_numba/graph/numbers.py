@@ -4,13 +4,14 @@ lengths, and what does not."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 from ..core.argument import Argument
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..ops.base import Operator
 from .instruction import Instruction, Return
 from .program import Program

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import OptionError
 
 __all__ = ["OBSERVERS", "Observer", "QuantParameters", "make_observer"]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..core.argument import Argument
+from ..dataclass import dataclass
 from ..errors import MgxError
 from .copies import CopyPattern, Numbered, chooser, copy_with
 from .known_literals import KnownLiterals, contents, hollow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.shape import Shape
+from ..dataclass import dataclass
 from ..environment import environment_flag, environment_words
 from ..messages import TRACE, tell
 from ..ops.base import Operator

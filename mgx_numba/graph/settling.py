@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from ..core.argument import Argument
 from ..core.shape import Shape
+from ..dataclass import dataclass
 from ..errors import MgxError, ShapeError
 from ..ops.base import Operator
 from .constants import CONSTANT_VIEWS, STORED, constant_array, is_constant, uniform

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
 from ..nearest import did_you_mean
 from .scalar import NumpyScalar, ScalarOps, TypeScalar

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core.types import Type
+from ..dataclass import dataclass
 from .base import Pointwise, register
 from .scalar import ScalarOps
 

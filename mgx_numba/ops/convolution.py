@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..core.shape import DynamicDimension, Shape, find_permutation
 from ..core.types import Type
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import any_dynamic
 from .dot import product_type, quantized_output, wrap_int32

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
+from ..dataclass import dataclass
 from ..errors import MgxError, OperatorError, UnknownValueError
 from .base import Operator, Pointwise, RunModule, forget, is_known, known_operators, operator_class, register
 from .elements import ScalarElement
@@ -174,8 +175,9 @@ def define(
         members["kernel"] = None if kernel is None else staticmethod(kernel)
         base = CustomOperator
     class_name = op_type if op_type.isidentifier() else base.__name__
-    made = make_dataclass(class_name, attributes, bases=(base,), namespace=members, frozen=True)
-    return register(made)
+    members["__annotations__"] = {attribute: kind for attribute, kind, _ in attributes}
+    members |= {attribute: default for attribute, _, default in attributes}
+    return register(dataclass(frozen=True)(type(class_name, (base,), members)))
 
 
 def undefine(domain: str, op_type: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..core.shape import Shape
+from ..dataclass import dataclass
 from .base import Operator, register
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
 from math import prod
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import from_numpy
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register, register_enum
 from .dims import packed_like
 from .window import PaddingMode, auto_padding, check_window, pad_pairs, window_length

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.types import from_numpy
+from ..dataclass import dataclass
 
 __all__ = ["CELLS", "LARGEST", "SMALLEST_STATE", "Cell", "Recurrence", "quantized_product", "reverse_sequences"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import packed_like
 

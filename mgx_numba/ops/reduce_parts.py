@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ..core.shape import Shape
+from ..dataclass import dataclass
 from .base import Operator, RunModule, operator_class, register
 from .dims import packed_like
 from .reduce import ReduceOperator

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape, invert_permutation
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import view_strides
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import from_numpy
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import map_dim, packed_like
 from .scalar import cast_array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import from_numpy
+from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from .base import Operator, RunModule, make_op, register, register_enum
 from .dims import meet_dim

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ one element or none. Tensors in it have their true rank, 0 included, and memory 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ..core.types import Type
+from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 
 if TYPE_CHECKING:

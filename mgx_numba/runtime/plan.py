@@ -7,7 +7,7 @@ of one step run in any order, on any number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from ..codegen.backend import backend
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
+from ..dataclass import dataclass
 
 __all__ = [
     "CarriedValue",

@@ -88,7 +88,9 @@ def _step(step: Step, kernels: Mapping[KernelSource, int]) -> dict[str, Any]:
 def _geometry(geometry: Geometry) -> list[Any]:
     if isinstance(geometry, TaskRange):
         return [geometry.tasks, geometry.grain]
-    return [geometry.blocks, geometry.threads, geometry.shared_bytes] if isinstance(geometry, Grid) else []
+    if not isinstance(geometry, Grid):
+        return []
+    return [geometry.blocks, geometry.threads, geometry.shared_bytes, geometry.cooperative]
 
 
 def _argument(arg: int | Pointer | MappedTensor | KernelSource, kernels: Mapping[KernelSource, int]) -> Any:
@@ -185,7 +187,7 @@ def _read_geometry(entry: list[Any]) -> Geometry:
         return TaskRange(*entry)
     if not entry:
         return OneCall()
-    return Grid(tuple(entry[0]), tuple(entry[1]), entry[2])
+    return Grid(tuple(entry[0]), tuple(entry[1]), *entry[2:])
 
 
 def _read_argument(arg: Any, kernels: list[KernelSource]) -> int | Pointer | MappedTensor | KernelSource:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..frontends.onnx.tensors import onnx_type_string
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any
 
+from ..dataclass import dataclass
 from ..errors import OptionError
 from ..nearest import did_you_mean
 

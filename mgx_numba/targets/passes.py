@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["BY_SIZE", "PASSES", "SETTLED_PASSES", "SOURCE_PASSES"]
 
-BY_SIZE: tuple[str, ...] = ("split_reduce", "one_pass_variance", "rewrite_reduce_max", "schedule")
+BY_SIZE: tuple[str, ...] = ("fuse_gated", "split_reduce", "one_pass_variance", "rewrite_reduce_max", "schedule")
 """What goes by the number of elements of every value, and its divisors: few sets of lengths are alike to it."""
 
 PASSES: tuple[str, ...] = (

@@ -5,6 +5,7 @@ A target is registered here by the module that holds it, which is imported when 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..environment import environment_flag
 from ..errors import OptionError, UnsupportedError
+from ..garbage import uncollected
 from ..interrupts import whole_module
 from ..messages import DEBUG, tell
 from .base import Compiled, KeptPlan, Progress
@@ -149,7 +151,10 @@ def compile_for(
     start = time.perf_counter()
     if environment_flag("MIGRAPHX_TRACE_COMPILE"):
         print(f"Compile for {name}:\n{known}")
-    compiled = target(name).compile(known, options or TargetOptions(), progress)
+    options = options or TargetOptions()
+    measured = options.tuning is not None and options.tuning.exhaustive  # for minutes, perhaps
+    with contextlib.nullcontext() if measured else uncollected():
+        compiled = target(name).compile(known, options, progress)
     tell("compile", DEBUG, "compiled for %s in %.3f ms", name, (time.perf_counter() - start) * 1e3)
     return compiled
 

@@ -4,12 +4,13 @@ program whose inputs have lengths."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes

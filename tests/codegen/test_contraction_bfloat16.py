@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import ml_dtypes
@@ -170,3 +171,12 @@ def test_other_types_and_tiles() -> None:
 def test_without_the_instruction_there_is_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512bf16")
     assert "no tile is declared" in (GEMM.refusal(GemmProblem(4, 5, 6, types=TYPES)) or "")
+
+
+@needs_tile
+def test_the_cost_of_rounding_and_of_finishing_counts() -> None:
+    """Pixels of three channels, and results that are sums of few products, are quicker in float32."""
+    for channels, filters, lens, kernel, groups in ((3, 24, (224, 224), (3, 3), 1), (24, 112, (56, 56), (1, 1), 4)):
+        wide = ConvProblem(1, channels, filters, lens, kernel, groups=groups)
+        narrow = dataclasses.replace(wide, types=TYPES)
+        assert CONV.estimate(narrow) > select(wide).estimate(wide)

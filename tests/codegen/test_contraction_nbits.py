@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
-from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, GemvNBits
+from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, SHARE, GemvNBits
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.machine import machine, using
-from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
@@ -135,8 +133,8 @@ def test_batches_of_any_strides(solver: Any) -> None:
         assert far(out, expected(form, x, w) + residual) < 5e-5
 
 
-BYTES = ["avx2", PAIRS, "-avx512vnni,-avxvnni"]
-"""Features with which rows of bytes pay: four products at once in 256 bits, and two in 256 and in 512."""
+BYTES = ["", "avx2", PAIRS, "-avx512vnni,-avxvnni"]
+"""Features with which rows are bytes: four products at once in 512 and in 256 bits, and two in 256 and in 512."""
 
 
 @pytest.mark.parametrize("features", BYTES)
@@ -158,11 +156,29 @@ def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.Mon
         assert far(out, expected(form, x, w)) < 3e-6
 
 
-def test_rows_are_not_bytes_where_weights_are_waited_for() -> None:
-    if not has_dot4(host.host(), 512):
-        pytest.skip("needs VNNI of 512 bits")
-    plain, allowed = (problem_for(rows(1, 64), 64, replace(FORMS[0], int8_rows=k), True) for k in (False, True))
-    assert GEMV.plan(plain).kernels == GEMV.plan(allowed).kernels
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_threads_share_a_row(form: BlockFormat) -> None:
+    """Shares of a row, the last one shorter, are as the whole; what no integer stands for counts in any of them."""
+    n, k = 20, 3 * SHARE + 40
+    w = weights(form, n, k)
+    x = rows(2, k)
+    for change in (0.0, np.inf):
+        x[1, -1] += change
+        problem = problem_for(x, n, form, True)
+        packed, found = GEMV.pack_blocks(problem, w), []
+        for threads in (1, 7):
+            plan = GEMV.plan(problem, Epilogue(), (), threads)
+            out = np.zeros((2, n), np.float32)
+            run_plan(plan, {"x": x, "w": packed, "out": out})
+            found.append((plan.launches[0].geometry.tasks, out))
+        (whole, first), (shared, second) = found
+        assert (whole, shared) == (2, 6)
+        np.testing.assert_array_equal(first, second)
+        with np.errstate(invalid="ignore"):
+            right = expected(form, x, w).astype(np.float32)
+        assert np.array_equal(np.isfinite(second), np.isfinite(right))
+        np.testing.assert_array_equal(second[~np.isfinite(right)], right[~np.isfinite(right)])
+        assert far(second[0], right[0]) < 5e-5
 
 
 @pytest.mark.parametrize("features", ["", PAIRS])
@@ -221,7 +237,7 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
     x, w, problem = rows(2, k), weights(form, n, k), problem_for(rows(2, k), n, form, True)
     packed = GEMV.pack_blocks(problem, w)
     found = []
-    for last_cache_bytes in (2 * packed.nbytes, packed.nbytes):
+    for last_cache_bytes in (packed.nbytes, packed.nbytes // 2):
         with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
             plan = GEMV.plan(problem)
         assert ("prefetch" in plan.launches[-1].kernel.text) == bool(found)

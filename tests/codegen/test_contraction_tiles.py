@@ -103,7 +103,7 @@ def product(types: ElementTypes, m: int, n: int, k: int, batch: tuple[int, ...] 
 
 @pytest.mark.parametrize("types", ALL, ids=str)
 def test_products_of_any_size(types: ElementTypes) -> None:
-    for size in ((1, 1, 1), (5, 7, 9), (16, 16, 64), (33, 100, 70), (49, 65, 300)):
+    for size in ((1, 1, 1), (5, 7, 9), (16, 16, 64), (33, 100, 70), (49, 65, 300), (34, 40, 2100)):
         product(types, *size)
     product(types, 20, 30, 40, (3,))
     product(types, 70, 70, 260, blocking=Blocking(40, 2, 1, 32))
@@ -136,6 +136,12 @@ def test_strided_and_repeated_rows(types: ElementTypes) -> None:
         agree(multiply(types, a, right), seen(types, a) @ right.astype(np.float64), types)
     a, many = np.broadcast_to(room[:9, :64], (3, 9, 64)), values(rng, types, (3, 64, 20), True)
     agree(multiply(types, a, many), seen(types, a) @ many.astype(np.float64), types)
+
+
+def test_many_rows_of_few_terms_keep_their_tile() -> None:
+    """Weights that are packed for it in 16 bits are not brought to the vectors of float32."""
+    product(BFLOAT16, 784, 130, 24)
+    product(BFLOAT16, 3136, 144, 24, (1,))
 
 
 @needs_page_protection
@@ -425,7 +431,7 @@ def test_the_system_is_asked_once_and_a_refusal_is_told(
 
 
 def test_the_instructions_of_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What becomes of the tiles on Sapphire Rapids: three products a step for parts, each operand loaded once."""
+    """What becomes of the tiles on Sapphire Rapids: three products a step for parts, an operand loaded for each."""
     names = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")
     fake = dataclasses.replace(
         platform(), cpu="sapphirerapids", features={**platform().features, **dict.fromkeys(names, True)}
@@ -443,7 +449,9 @@ def test_the_instructions_of_amx(monkeypatch: pytest.MonkeyPatch) -> None:
             whole = whole[: whole.index(".Lfunc_end")]
             steps, rest = divmod(whole.count(product), 12 if types is PARTS else 4)
             assert steps >= 1 and rest == 0
-            assert whole.count("tileloadd") == (8 if types is PARTS else 4) * steps + 4  # operands, sums to add to
+            # the first two operands, one between two products, and sums to add to
+            assert whole.count("tileloadd") == (13 if types is PARTS else 5) * steps + 4
+            assert "%tmm5" in whole and "%tmm6" not in whole and "%tmm7" not in whole
             assert whole.count("tilestored") == whole.count("tilezero") == 4
             assert "prefetcht1" in whole  # what is needed next
             (macro,) = (text for name, text in texts.items() if name.startswith("gemm_tiles"))

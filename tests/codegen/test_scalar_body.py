@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from mgx_numba.codegen.body import ScalarBody, scalar_body
 from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
+from mgx_numba.codegen.gpu.printer import ThreadPrinter
 from mgx_numba.codegen.printer import CodeBuffer, VectorPrinter, check_body, print_body
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
@@ -142,3 +144,32 @@ def test_each_side_of_a_contraction_has_its_own_operations() -> None:
     )  # fmt: skip
     assert epilogue.operands == (EpilogueOperand("float32", "full"),) and epilogue.dtype == "float32"
     assert dataclasses.replace(epilogue) == epilogue and len({epilogue, dataclasses.replace(epilogue)}) == 1
+
+
+def float8_body(limit: float | None) -> ScalarBody:
+    """A number that is limited, if ``limit`` is given, rounded to float8 and doubled."""
+    narrow = Type.fp8e4m3fn_type
+
+    def body(s: NumpyScalar, x: Any) -> Any:
+        if limit is not None:
+            x = s.min(s.max(x, s.const(-limit, FLOAT)), s.const(limit, FLOAT))
+        return s.mul(s.cast(s.cast(x, narrow), FLOAT), s.const(2.0, FLOAT))
+
+    return scalar_body(body, [FLOAT])
+
+
+@pytest.mark.parametrize("limit, fast, expected", [
+    (448.0, True, "nearest_float8_e4m3fn_fast(%, 1)"), (448.0, False, "nearest_float8_e4m3fn(%, 1)"),
+    (500.0, True, "nearest_float8_e4m3fn_fast(%, 0)"), (None, True, "nearest_float8_e4m3fn_fast(%, 0)"),
+])  # fmt: skip
+def test_what_becomes_float8_and_float32_again_is_rounded_in_place(
+    limit: float | None, fast: bool, expected: str
+) -> None:
+    body = float8_body(limit)
+    lines, _ = print_body(body, ("x",), 8, fast)
+    before, after = expected.split("%")
+    assert sum(before in line and after in line for line in lines) == 1
+    assert not any("cast_float32" in line for line in lines)
+    printed = ThreadPrinter(CodeBuffer(), 4, fast)
+    printed.stored(body.evaluate(printed, [printed.loaded("x", FLOAT)]))
+    assert not any("nearest" in line for line in printed.buffer.lines)  # GPUs have conversions

@@ -74,6 +74,28 @@ def test_float32_rounds_to_storage_everywhere() -> None:
         assert not wrong.any(), (target, x[wrong][:5], got[wrong][:5], want[wrong][:5])
 
 
+@pytest.mark.parametrize("limit", ["", "x86-64-v3", "sse"], ids=["native", "avx2", "sse"])
+@pytest.mark.parametrize("dtype", STORAGE[2:])
+def test_nearest_is_a_cast_there_and_back(dtype: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All codes, ties between them, what is beside those, all exponents, infinities and NaN."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
+    codes = np.unique(samples(dtype).astype(np.float32))
+    codes = codes[np.isfinite(codes)]
+    ties = (codes[1:] + codes[:-1]) / 2
+    beside = [np.nextafter(ties, np.float32(s)) for s in (np.inf, -np.inf)]
+    bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([codes, ties, *beside, bits.view(np.float32), np.array(SPECIAL, np.float32)])
+    inside = x[~(np.abs(x) > codes.max())]
+    for limited, values in ((0, x), (1, inside)):
+        calls = [(f"nearest_{dtype}{end}(a, {limited})", "float32") for end in ("", "_fast")]
+        want = expected_cast(expected_cast(values, dtype), "float32")
+        for (text, _), got in zip(calls, evaluate(calls, values, lanes=16), strict=True):
+            wrong = ~same(got, want)
+            if "fast" not in text:
+                wrong |= (np.signbit(got) != np.signbit(want)) & (want == 0)
+            assert not wrong.any(), (text, values[wrong][:5], got[wrong][:5], want[wrong][:5])
+
+
 def test_float64_rounds_once() -> None:
     base = np.arange(1, 2000).astype(np.float16).astype(np.float64) * 1.0009765625
     ties = np.concatenate([base * (1 + 2.0**-11), base * (1 + 2.0**-11 + 2.0**-40), base * (1 + 2.0**-11 - 2.0**-40)])

@@ -13,7 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 import mgx_numba
 from bench.models import MODELS, build, inputs
 from mgx_numba.codegen.cpu import host
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import HostStep
+
+from .agreement import reference, run
 
 TYPES = {"fp16": (np.float16, TensorProto.FLOAT16), "bf16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16)}
 
@@ -350,6 +355,19 @@ def test_products_with_weights_of_few_bits(
         assert sum(a.nbytes for a in constants(p)) < 4 * n + 2.5 * k * n * bits / 8 + 4096
         found = np.asarray(p.run({"x": x})[0])
         assert np.abs(found - expected).max() <= (5e-5 if fast_math else 2e-6) * np.abs(expected).max()
+
+
+def test_products_of_the_same_codes_keep_their_scales() -> None:
+    """They were packed once for all products, with the scales of the first one."""
+    program, rng = Program(), np.random.default_rng(3)
+    m = program.main
+    x = m.add_parameter("x", Shape(Type.float_type, (1, 128)))
+    codes = m.add_literal(rng.integers(0, 256, (16, 4, 16)).astype(np.uint8))
+    scales = [m.add_literal(rng.uniform(0.001, 0.1, (16, 4)).astype(np.float32)) for _ in range(2)]
+    m.add_return([m.add_instruction("matmul_nbits", [x, codes, own], bits=4, block_size=32) for own in scales])
+    given = {"x": rng.standard_normal((1, 128)).astype(np.float32)}
+    for found, wanted in zip(run(program, [given])[0], reference(program, given).results):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("level, least, most", [(0, 0, 5e-5), (3, 0, 5e-5), (4, 1e-4, 2e-2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ from numba import njit
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import nbits_cores
+from mgx_numba.codegen.gpu.contraction import nbits, nbits_cores
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
-from mgx_numba.codegen.gpu.contraction.nbits_cores import EXPONENTS, pack_chunks
+from mgx_numba.codegen.gpu.contraction.nbits_cores import CODE_WORDS, EXPONENTS, chunk_words, pack_chunks
+from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.lang.codes import codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.lang.target import with_features
 from mgx_numba.codegen.lang.values import extract, splat
-from mgx_numba.codegen.problems.gemm import BlockFormat
+from mgx_numba.codegen.problems.element_types import ElementTypes
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem
+from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
@@ -71,6 +78,8 @@ CASES = [
     (F16, (5,), 512, 7, 4, 256, True),
     (F16, (9,), 256, 24, 4, 64, True),
     (F16, (1,), 1088, 9, 4, 32, True),
+    (BF16, (9,), 384, 18, 4, 32, True),
+    (F16, (9,), 512, 7, 4, 256, True),
     (F32, (1,), 64, 5, 4, 64, False),
     (BF16, (3,), 160, 7, 4, 32, True),
     (F16, (2, 2), 96, 6, 4, 32, False),
@@ -121,6 +130,41 @@ def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkey
     assert error <= ALLOWED[F16], error
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"copy_wait({nbits_cores.TURNS - 1})", "which nobody has written"),
+        ("warp_barrier()", "without a barrier between|which nobody has written"),
+        ("barrier()", "without a barrier between|which nobody has written"),
+    ],
+)
+def test_chunks_are_waited_for(line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter tells who leaves out a wait."""
+    written = nbits.gpu_kernel
+
+    def wrong(name: str, lines: list[str], *rest: Any, **options: Any) -> KernelSource:
+        assert any(text.strip() == line for text in lines)
+        left = [text.replace(line, "pass") if text.strip() == line else text for text in lines]
+        return written(name, left, *rest, **options)
+
+    monkeypatch.setattr(nbits, "gpu_kernel", wrong)
+    program, inputs = product(F16, (2,), 2304, 33, 4, 64, True)
+    with pytest.raises(KernelFault, match=said):
+        compiled(program, interpreter()).run(inputs)
+
+
+@pytest.mark.parametrize(("rows", "depth", "size"), [(1, 4096, 32), (8, 11008, 32), (1, 128, 128), (8, 1024, 256)])
+@pytest.mark.parametrize("points", [False, True])
+def test_a_multiprocessor_has_room_for_so_many_blocks(rows: int, depth: int, size: int, points: bool) -> None:
+    types = ElementTypes(*["float16"] * 4)
+    problem = GemmProblem(rows, 640, depth, types=types, blocks=BlockFormat(4, size, points))
+    (launch,) = nbits_cores.cores_solution(PlacedRequest(Request(problem, Epilogue(), (), 1, True))).launches
+    (declared,) = re.findall(r"shared_float32\((\d+)\)", launch.kernel.text)
+    # of 228 KiB each block takes one for the driver and one for alignment
+    block = launch.geometry.shared_bytes + 4 * int(declared) + 2048
+    assert nbits_cores.BLOCKS * block <= 228 << 10 < (nbits_cores.BLOCKS + 1) * block
+
+
 @pytest.mark.parametrize("depth", [96, 128])
 def test_infinities_and_nan_stay_in_their_rows(depth: int, on: Engine) -> None:
     program, inputs = product(F16, (3,), depth, 6, 4, 32, True, special=True)
@@ -144,15 +188,46 @@ def test_codes_keep_their_number_of_bytes(bits: int, size: int) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_chunks_keep_all_codes() -> None:
-    codes = np.random.default_rng(0).integers(0, 256, (2, 8, 16)).astype(np.uint8)
-    packed = pack_chunks(BlockFormat(4, 32, False), codes).view(np.uint32)
-    assert packed.shape == (1, 2, 16, 16) and not packed[0, :, 2:].any()
-    words = packed[0, :, :2].swapaxes(0, 1).reshape(2, 2, 4, 4)
-    flat = np.stack([codes.reshape(2, -1) & 15, codes.reshape(2, -1) >> 4], -1).reshape(2, 2, 128)
+@pytest.mark.parametrize(("size", "points"), [(32, True), (64, False), (64, True), (128, True), (256, False)])
+def test_chunks_keep_all_codes_scales_and_points(size: int, points: bool) -> None:
+    form, rng = BlockFormat(4, size, points), np.random.default_rng(size)
+    blocks, inside = 256 // size, max(1, 128 // size)
+    codes = rng.integers(0, 256, (18, blocks, size // 2)).astype(np.uint8)
+    scales = rng.standard_normal((18, blocks)).astype(np.float32)
+    zeros = rng.integers(0, 16, (18, blocks)).astype(np.uint8) if points else None
+    packed = pack_chunks(form, codes, scales, zeros)
+    assert packed.shape == (2, 2, chunk_words(form)) and chunk_words(form) % 4 == 0
+
+    def columns(first: int, last: int, dtype: type) -> np.ndarray:
+        found = np.ascontiguousarray(packed[:, :, first:last]).view(dtype)  # tile, chunk, of 16 columns
+        flat = found.reshape(2, 2, 16, -1).swapaxes(1, 2).reshape(32, -1)
+        assert not flat[18:].any()
+        return flat[:18]
+
+    words = columns(0, CODE_WORDS, np.uint32).reshape(18, 2, 4, 4)
+    flat = np.stack([codes.reshape(18, -1) & 15, codes.reshape(18, -1) >> 4], -1).reshape(18, 2, 128)
     for thread, part, k in np.ndindex(4, 4, 8):
         found = words[:, :, thread, part] >> (4 * (k // 2) + 16 * (k % 2)) & 15
         np.testing.assert_array_equal(found, flat[:, :, 32 * part + 8 * thread + k])
+    behind = CODE_WORDS + 16 * inside
+    repeats = max(1, size // 128)
+    np.testing.assert_array_equal(columns(CODE_WORDS, behind, np.float32), scales.repeat(repeats, 1))
+    if zeros is not None:
+        np.testing.assert_array_equal(columns(behind, chunk_words(form), np.uint8), zeros.repeat(repeats, 1))
+
+
+def test_products_of_the_same_codes_keep_their_scales(on: Engine) -> None:
+    """Codes are packed with their scales: those of one product are not another's."""
+    program, rng = Program(), np.random.default_rng(3)
+    m = program.main
+    x = m.add_parameter("x", Shape(F16, (1, 128)))
+    codes = m.add_literal(rng.integers(0, 256, (16, 4, 16)).astype(np.uint8))
+    scales = rng.uniform(0.001, 0.1, (2, 16, 4)).astype(np.float32)
+    made = [m.add_instruction("matmul_nbits", [x, codes, m.add_literal(own)], bits=4, block_size=32) for own in scales]
+    m.add_return(made)
+    inputs = {"x": rng.standard_normal((1, 128)).astype(np.float16)}
+    for got, wanted in zip(compiled(program, on).run(inputs), reference(program, inputs).results):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=ALLOWED[F16] * np.abs(wanted).max())
 
 
 def test_what_the_language_makes_of_codes_is_exact() -> None:

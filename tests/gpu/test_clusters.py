@@ -9,6 +9,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.cluster.rows import reduction_launch
+from mgx_numba.codegen.launch import Grid
 from mgx_numba.codegen.problems.cluster import ReductionProblem, Tensor
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -16,6 +17,7 @@ from mgx_numba.errors import ShapeError, UnsupportedError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import assert_agrees, reference
 from .programs import compiled
@@ -284,3 +286,24 @@ def test_small_elements_are_turned_by_words(type: Type, high: int, wide: int, cu
     (kernel,) = made.kernels()
     whole = max(1, 4 // type.size)
     assert ("join" in kernel.text) == (not any(n % whole for n in (high, wide, cut, wide + cut)))
+
+
+@pytest.mark.parametrize("lens", [(3, 5, 1, 16), (15, 1, 16)])
+def test_planes_of_a_row_are_rows_of_one_product(lens: tuple[int, ...], on: Engine) -> None:
+    program = Program()
+    m = program.main
+    x, full = m.add_parameter("x", Shape(F32, lens)), (*lens[:-1], 24)
+    rng = np.random.default_rng(1)
+    w = m.add_literal(rng.standard_normal((16, 24)).astype(np.float32))
+    bias, more = m.add_parameter("bias", Shape(F32, (24,))), m.add_parameter("more", Shape(F32, full))
+    spread = m.add_instruction("multibroadcast", [w], out_lens=(*lens[:-2], 16, 24))
+    total = m.add_instruction("dot", [x, spread])
+    total = m.add_instruction("add", [total, m.add_instruction("multibroadcast", [bias], out_lens=full)])
+    m.add_return([m.add_instruction("add", [total, more])])
+    made = compiled(program, on)
+    assert made.executable is not None
+    (step,) = made.executable.plan.steps
+    assert isinstance(step, Step) and isinstance(step.geometry, Grid)
+    assert step.geometry.blocks[1] * step.geometry.blocks[2] < 15, step.geometry
+    inputs = {name: rng.standard_normal(s.lens).astype(np.float32) for name, s in program.parameter_shapes().items()}
+    assert_agrees(made.run(inputs), reference(program, inputs))

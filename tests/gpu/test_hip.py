@@ -14,6 +14,7 @@ import pytest
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver import device, hip, library
 from mgx_numba.codegen.gpu.driver.device import selected_architecture
+from mgx_numba.codegen.launch import Grid
 from mgx_numba.errors import DeviceError
 from mgx_numba.runtime.gpu import choice
 from mgx_numba.runtime.gpu import hip as engines
@@ -146,6 +147,13 @@ def test_what_cannot_be_used_is_told(installed: Callable[..., HipLibrary], monke
         hip.hip_architecture(0)
     with pytest.raises(DeviceError, match="there is no device 3; there are 1"):
         hip.hip_architecture(3)
+
+
+def test_blocks_that_wait_for_each_other_are_not_launched(installed: Callable[..., HipLibrary]) -> None:
+    installed()
+    queue = engines.hip_engine().queue()
+    with pytest.raises(DeviceError, match="blocks that wait for each other are launched on NVIDIA's alone"):
+        queue.launch(0, np.zeros(1, np.int64), Grid((1, 1, 1), (1, 1, 1), cooperative=True))
 
 
 def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.gpu.contraction import library_solver, solvers
+from mgx_numba.codegen.gpu.contraction import library_solver, library_solvers, solvers
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.driver.graphs import CallNode, GraphInMaking
 from mgx_numba.codegen.gpu.libraries import calls
@@ -58,7 +58,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets the cost model's place be taken by a library, and by the one of its algorithms that has this number."""
 
     def choose(name: str, number: int = 0) -> None:
-        own = next(s for s in solvers.LIBRARIES if s.name == name)
+        own = next(s for s in library_solvers.LIBRARIES if s.name == name)
 
         def chosen(placed: PlacedRequest) -> Candidate:
             reason = own.refusal(placed)
@@ -292,7 +292,7 @@ def test_convolutions(
 def test_one_image_for_all_of_a_batch_is_not_taken_for_several(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuDNN was told of as many images as the batch has, and read beyond the one."""
     program, lens = Program(), (3, 32, 6, 5)
-    m, own, ours = program.main, next(s for s in solvers.LIBRARIES if s.name == "cudnn"), solvers.choose
+    m, own, ours = program.main, next(s for s in library_solvers.LIBRARIES if s.name == "cudnn"), solvers.choose
     x, added = image(program, "x", F32, lens), image(program, "add", F32, (1, *lens[1:]))
     weights = m.add_literal(values(np.random.default_rng(0), Shape(F32, (32, 32, 3, 3))))
     y = m.add_instruction("convolution", [x, weights], padding=[1, 1])

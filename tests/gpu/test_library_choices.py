@@ -16,7 +16,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.backend import BACKEND
-from mgx_numba.codegen.gpu.contraction import library_solver, solvers
+from mgx_numba.codegen.gpu.contraction import library_solver, library_solvers, solvers
 from mgx_numba.codegen.gpu.contraction.library_solvers import CudnnConvolutions
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, finding
@@ -79,7 +79,7 @@ def test_only_measuring_takes_a_library(libraries: Both) -> None:
     ],
 )  # fmt: skip
 def test_what_cublaslt_refuses(asked: PlacedRequest, reason: str, libraries: Both) -> None:
-    found = solvers.LIBRARIES[0].refusal(asked)
+    found = library_solvers.LIBRARIES[0].refusal(asked)
     assert reason in found and bool(reason) == bool(found), found
 
 
@@ -96,7 +96,7 @@ def test_what_cublaslt_refuses(asked: PlacedRequest, reason: str, libraries: Bot
 )
 def test_what_cudnn_refuses(changed: dict[str, Any], reason: str, libraries: Both) -> None:
     problem = dataclasses.replace(ConvProblem(1, 8, 8, (5, 5), (3, 3)), **changed)
-    found = solvers.LIBRARIES[1].refusal(PlacedRequest(Request(problem, Epilogue(), (), 1, False)))
+    found = library_solvers.LIBRARIES[1].refusal(PlacedRequest(Request(problem, Epilogue(), (), 1, False)))
     assert reason in found and bool(reason) == bool(found), found
 
 
@@ -108,15 +108,15 @@ def test_engines_that_round_otherwise_are_not_taken(libraries: Both) -> None:
     for note, taken in ((0, [1, 1, 2]), (2, [1, 1, 1]), (4, [1, 1, 1]), (5, [1, 2, 1])):
         libraries[1].notes[4] = [note]
         library_solver._tilings.cache_clear()
-        assert [len(solvers.LIBRARIES[1].tilings(p)) for p in (*asked, tf32)] == taken
+        assert [len(library_solvers.LIBRARIES[1].tilings(p)) for p in (*asked, tf32)] == taken
     libraries[1].notes = {3: [2]}
     library_solver._tilings.cache_clear()
-    assert "nothing for float32" in solvers.LIBRARIES[1].refusal(asked[0])
+    assert "nothing for float32" in library_solvers.LIBRARIES[1].refusal(asked[0])
 
 
 def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     image_ = PlacedRequest(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False))
-    for solver, asked in zip(solvers.LIBRARIES, (placed(), image_)):
+    for solver, asked in zip(library_solvers.LIBRARIES, (placed(), image_)):
         for tiling in solver.tilings(asked):
             own = Candidate(solver, tiling)
             record = TuningRecord(asked.key(), BACKEND.fingerprint(), solver.name, own.configuration, 1e-6)
@@ -126,7 +126,7 @@ def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pyte
                 assert solvers.candidate_of(asked, dataclasses.replace(record, configuration=changed)) is None
         assert len(solver.tilings(asked)) == 2
     newer = CublasLtLibrary(interpreter(), 140000)
-    kept = Candidate(solvers.LIBRARIES[0], solvers.LIBRARIES[0].tilings(placed())[0])
+    kept = Candidate(library_solvers.LIBRARIES[0], library_solvers.LIBRARIES[0].tilings(placed())[0])
     call = kept.solver.plan(placed(), kept.blocking).launches[0].kernel
     with (
         standing_in(interpreter(), monkeypatch, newer),
@@ -139,7 +139,7 @@ def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pyte
 def test_libraries_that_are_not_there_or_too_old(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     conv = PlacedRequest(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False))
-    asked, solver = (placed(), conv)[number], solvers.LIBRARIES[number]
+    asked, solver = (placed(), conv)[number], library_solvers.LIBRARIES[number]
     old = CublasLtLibrary(interpreter(), 110000), CudnnLibrary(interpreter(), 8900)
     with standing_in(interpreter(), monkeypatch, *old):
         assert "is needed" in solver.refusal(asked)
@@ -245,7 +245,7 @@ def test_libraries_are_held_to_kernels_whatever_their_order_of_weights(problem: 
     """The quickest kernels may have columns in turns, others read a convolution's weights by rows."""
     asked = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
     *_, last = solvers.candidates(asked)
-    assert last.solver in solvers.LIBRARIES
+    assert last.solver in library_solvers.LIBRARIES
     assert DeviceBench(engine(), asked).sample(last) > 0
 
 

@@ -12,7 +12,7 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import right_columns, solvers, wgmma, wgmma_parts
-from mgx_numba.codegen.gpu.contraction.right_columns import in_halves, place_in_slice
+from mgx_numba.codegen.gpu.contraction.right_columns import halves_in_pieces, in_halves, place_in_slice
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, TileQuestion, WarpgroupTile, weighed_tiles
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
@@ -243,6 +243,21 @@ def test_halves_are_those_of_one_number_after_the_other(lens: tuple[int, ...]) -
         places = [64 * (k // 32) + place_in_slice(k % 32) for k in range(lens[-1])]
         for wanted, found in ((high, halves[..., places]), (low, halves[..., [p + 32 for p in places]])):
             np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("lens", [(1, 48, 3, 40), (2, 16, 1), (32, 96), (4096, 160)])
+def test_halves_of_columns_in_another_order_are_the_same(lens: tuple[int, ...]) -> None:
+    """Views too; the functions that fill them may be called in any order, and are needed for all of them."""
+    rng, count = np.random.default_rng(sum(lens)), prod(lens[:-1])
+    given = rng.standard_normal(lens).astype(np.float32)
+    given.reshape(-1)[::11] = np.inf
+    order = rng.permutation(count)
+    for columns in (given, np.ascontiguousarray(given.T).T):
+        halves, pieces = halves_in_pieces(columns, order)
+        for k in rng.permutation(len(pieces)):
+            pieces[k]()
+        wanted = in_halves(np.ascontiguousarray(columns).reshape(count, -1)[order]).reshape(halves.shape)
+        np.testing.assert_array_equal(halves.view(np.uint16), wanted.view(np.uint16))
 
 
 def test_positions_of_a_slice_are_read_as_vectors() -> None:

@@ -18,6 +18,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.call_form import CallForm
 from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Plan
@@ -251,6 +252,19 @@ def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None
         queue.download(got, placed.address)
         queue.wait()
     assert np.array_equal(got, c)
+
+
+def test_no_garbage_is_looked_for_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, record = [], CallForm._record
+
+    def noted(form: CallForm) -> None:
+        looks.append(gc.isenabled())
+        record(form)
+
+    monkeypatch.setattr(CallForm, "_record", noted)
+    case = MODELS["fully_convolutional"]()
+    dynamic(case, interpreter()).run(case.draw(np.random.default_rng(0)))
+    assert looks == [False] and gc.isenabled()
 
 
 def test_weights_are_on_a_device_once_whatever_the_batch() -> None:

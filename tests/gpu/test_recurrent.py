@@ -1,25 +1,30 @@
-"""Recurrent layers: a launch for each step, of all cells, directions, lengths of sequences and floats."""
+"""Recurrent layers of all cells, directions, lengths of sequences and floats: launches for each step, or one."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu import recurrent
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.recurrent import plan, steps, tiles
+from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.problems.recurrence import RecurrenceProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
+from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..cpu.agreement import assert_agrees, reference
 from ..cpu.test_recurrent import layer, operands
-from ..cpu.test_recurrent_int8 import steps
+from ..cpu.test_recurrent_int8 import steps as quantised_steps
 from .operators import hosted
 from .programs import compiled, interpreter
 
@@ -28,9 +33,43 @@ EVERYTHING = "bias hidden state peephole"
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two warps a block: the interpreter takes time for each thread, also for those without a unit."""
-    monkeypatch.setattr(recurrent, "WARPS", 2)
+    monkeypatch.setattr(steps, "WARPS", 2)
+    monkeypatch.setattr(plan, "ranked_tiles", lambda *_: [None])
+
+
+def tile_of(
+    problem: RecurrenceProblem, kind: str, units: int = 2, slices: int = 1, directions: int = 2
+) -> PersistentTile:
+    """Of blocks of two warps, too."""
+    rows = -(-problem.batch // min(slices, problem.batch))
+    return PersistentTile(
+        2, units, -(-problem.hidden // (2 * units)), -(-problem.batch // rows), kind, min(directions, problem.lanes)
+    )
+
+
+class Form:
+    """One launch computes all steps, whose blocks give each other states in one way."""
+
+    def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kind, self._monkeypatch = kind, monkeypatch
+        self.use()
+
+    def use(self, **options: int) -> None:
+        """From now on with so many units of a warp, and slices."""
+        self._least = 1 + 2 * options.get("units", 2) if self.kind == "cluster" else 1
+        only = lambda problem, *_: [tile_of(problem, self.kind, **options)]  # noqa: E731
+        self._monkeypatch.setattr(plan, "ranked_tiles", only)
+
+    def units(self, hidden: int) -> int:
+        """So many hidden units, or more: words with tags are read in fours, and clusters have two blocks."""
+        return hidden + -hidden % 4 if self.kind == "tagged" else max(hidden, self._least)
+
+
+@pytest.fixture(params=["grid", "cluster", "tagged"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, launches: None) -> Form:
+    return Form(request.param, monkeypatch)
 
 
 def program_of(
@@ -68,8 +107,83 @@ def test_sizes_that_do_not_fill_vectors_or_tiles(cell: str, h: int, b: int, s: i
 
 
 @pytest.mark.parametrize("cell", FUNCTIONS)
+def test_one_launch_computes_all_steps(cell: str, form: Form, on: Engine) -> None:
+    compare(on, cell, direction="bidirectional", given="", h=form.units(4), b=1, s=3)
+    compare(on, cell, direction="bidirectional", b=3, s=3, h=form.units(5), lengths=[2, 0, 1], given=EVERYTHING)
+
+
+def test_a_launch_for_each_direction(form: Form, on: Engine) -> None:
+    form.use(directions=1)
+    compare(on, "lstm", direction="bidirectional", s=3, h=form.units(4), given=EVERYTHING)
+
+
+def test_one_launch_of_sizes_that_do_not_fill_blocks_lanes_or_turns(form: Form, on: Engine) -> None:
+    form.use(units=4)
+    compare(on, "lstm", h=form.units(1), b=1, s=1)
+    compare(on, "lstm", h=form.units(7), b=3, direction="reverse")
+    form.use(slices=3)
+    compare(on, "gru", h=form.units(4), b=4, s=3)
+    form.use(units=8)
+    compare(on, "gru", h=form.units(5), b=5, s=3)  # a warp's lanes have the cells of four sequences
+    if form.kind != "tagged":  # 128 units then are a chunk
+        compare(on, "rnn", h=33, s=3)  # two chunks of a row, the second not full
+
+
+def test_one_launch_of_variants(form: Form, on: Engine) -> None:
+    compare(on, "lstm", given=EVERYTHING, input_forget=True, clip=0.3, h=form.units(4))
+    compare(on, "gru", linear_before_reset=True, lengths=[1, 2], h=form.units(3))
+    compare(on, "gru", linear_before_reset=False, clip=0.5, s=3, h=form.units(3))
+    compare(on, "gru", dtype=np.float16, h=form.units(4))
+    if form.kind != "tagged":  # of float32
+        compare(on, "lstm", dtype=np.float64, h=form.units(3), constants=False)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_one_launch_keeps_what_is_not_finite_within_its_sequence(bad: float, form: Form, on: Engine) -> None:
+    program, feed = program_of("rnn", s=3, b=2, h=form.units(5), actv_func=(make_op("relu"),))
+    feed["p0"][1, 0, 0] = bad
+    found = compiled(program, on).run(feed)
+    meant = reference(program, feed)
+    assert_agrees(found, meant)
+    assert np.isfinite(np.asarray(found[0])[:, :, 1]).all()
+
+
+def test_states_that_lie_on_the_device_are_read_where_they_are(form: Form, on: Engine) -> None:
+    program, feed = program_of("lstm", h=form.units(4), direction="bidirectional")
+    made = compiled(program, on)
+    assert made.executable is not None
+    rng = np.random.default_rng(0)
+    kept = []  # so that each call has addresses of its own
+    for _ in range(3):
+        feed = {name: rng.standard_normal(a.shape).astype(a.dtype) for name, a in feed.items()}
+        kept.append([to_device(on, feed[p.name], p.name) for p in made.executable.plan.parameters])
+        kept.append(made.executable.run(kept[-1], [None] * 3))
+        assert_agrees([to_host(on, r).reshape(r.shape.lens) for r in kept[-1]], reference(program, feed))
+
+
+@pytest.mark.gpu
+def test_programs_whose_blocks_wait_for_each_other_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "ranked_tiles", tiles.ranked_tiles)
+    made = []
+    for hidden in (600, 1000):  # of which two, and one, have room on 132 multiprocessors
+        program, feed = program_of("lstm", h=hidden, s=20)
+        one = compiled(program, cuda_engine())
+        assert any(kernel.name in ("lstm_grid_kernel", "lstm_tagged_kernel") for kernel in one.kernels())
+        made.append((one, feed, one.run(feed)))
+
+    def run(number: int) -> None:
+        one, feed, first = made[number % 2]
+        for _ in range(10):
+            for found, meant in zip(one.run(feed), first):
+                assert np.array_equal(np.asarray(found), np.asarray(meant))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
+
+
+@pytest.mark.parametrize("cell", FUNCTIONS)
 def test_weights_in_8_bits_are_multiplied_as_floats(cell: str, on: Engine) -> None:
-    arrays, build = steps(cell, s=2, b=2, h=5, d=2, given="hidden")
+    arrays, build = quantised_steps(cell, s=2, b=2, h=5, d=2, given="hidden")
     program = Program()
     shapes = [Shape(from_numpy(a.dtype), a.shape) for a in arrays]
     program.main.add_return(build(program.main, [program.main.add_parameter(f"p{k}", s) for k, s in enumerate(shapes)]))
@@ -96,8 +210,49 @@ def test_variants_of_cells(on: Engine) -> None:
 def test_kernels_compile_and_do_not_grow_with_the_steps(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     made = compiled(program_of(cell, s=5, b=6, h=16)[0], interpreter())
-    steps = [kernel for kernel in made.kernels() if "step" in kernel.name]
-    assert len(steps) == (2 if cell == "gru" else 1)
-    for kernel in steps:
+    found = [kernel for kernel in made.kernels() if "step" in kernel.name]
+    assert len(found) == (2 if cell == "gru" else 1)
+    for kernel in found:
         for name in ("sm_75", "sm_90a", "gfx942"):
             assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[name])
+
+
+@pytest.mark.parametrize("cell", FUNCTIONS)
+def test_kernels_of_all_steps_compile(cell: str, form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    made = compiled(program_of(cell, s=5, b=6, h=16)[0], interpreter())
+    (kernel,) = [kernel for kernel in made.kernels() if kernel.name == f"{cell}_{form.kind}_kernel"]
+    nvidia, amd = ["sm_90a", "sm_120a"], ["gfx942", "gfx1100"]
+    known = {"cluster": nvidia, "tagged": ["sm_75", "sm_80", *nvidia], "grid": ["sm_75", "sm_80", *nvidia, *amd]}
+    for name in known[form.kind]:
+        assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[name])
+
+
+def problem_of(cell: str, hidden: int, batch: int = 1, lanes: int = 1) -> RecurrenceProblem:
+    rows = (batch * lanes * hidden, lanes * hidden, hidden)
+    functions = tuple(make_op(f) for f in FUNCTIONS[cell])
+    return RecurrenceProblem(cell, 64, batch, hidden, (False, True)[:lanes], functions, rows, rows)
+
+
+def test_tiles_fit_the_device_and_what_fits_none_has_launches() -> None:
+    hopper, multiprocessors = ARCHITECTURES["sm_90a"], 132
+    for cell in FUNCTIONS:
+        for hidden in (1, 17, 64, 256, 300, 512, 1024):
+            for batch in (1, 16, 100):
+                problem = problem_of(cell, hidden, batch, 1 + (hidden < 600))
+                found = tiles.fitting_tiles(problem, hopper, multiprocessors)
+                assert found, problem
+                for tile in found:
+                    blocks = tile.directions * tile.slices * tile.blocks
+                    assert blocks <= multiprocessors or tile.cluster
+                    assert tile.blocks * tile.warps * tile.units >= hidden
+                    assert not tile.cluster or 2 <= tile.blocks <= 8
+    for hidden, arch, wanted in ((256, hopper, True), (1024, hopper, False), (256, ARCHITECTURES["sm_80"], False)):
+        best, *_ = tiles.ranked_tiles(problem_of("lstm", hidden), arch, 108)
+        assert best is None if hidden == 1024 else best is not None and best.cluster is wanted
+    best, *_ = tiles.ranked_tiles(problem_of("lstm", 1024), hopper, multiprocessors)
+    assert best is not None and not best.cluster
+    best, *_ = tiles.ranked_tiles(problem_of("lstm", 1024, lanes=2), hopper, multiprocessors)
+    assert best is not None and best.directions == 1
+    assert tiles.ranked_tiles(problem_of("lstm", 4096), hopper, multiprocessors) == [None]
+    assert tiles.ranked_tiles(problem_of("lstm", 256), ARCHITECTURES["gfx942"], 304) == [None]

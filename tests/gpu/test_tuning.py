@@ -19,9 +19,9 @@ import pytest
 import mgx_numba as mgx
 from mgx_numba.codegen import files
 from mgx_numba.codegen.gpu.backend import BACKEND
-from mgx_numba.codegen.gpu.contraction import solvers
+from mgx_numba.codegen.gpu.contraction import library_solvers
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
-from mgx_numba.codegen.gpu.contraction.solvers import LIBRARIES, SOLVERS, candidate_of, candidates, refinements
+from mgx_numba.codegen.gpu.contraction.solvers import SOLVERS, candidate_of, candidates, refinements
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.codegen.problems.epilogue import Epilogue
@@ -81,7 +81,7 @@ def measured(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tup
         return 1e-6 * (c.get("rows", 500) * c.get("columns", 500) * c.get("splits", 1) + c.get("stages", 0))
 
     monkeypatch.setattr(DeviceBench, "sample", sample)
-    monkeypatch.setattr(solvers, "LIBRARIES", ())
+    monkeypatch.setattr(library_solvers, "LIBRARIES", ())
     with interpreted():
         engine().name = "a device for tests"
         yield noted
@@ -143,7 +143,7 @@ def test_the_cost_model_says_of_every_solver_what_it_takes_or_why_it_does_not_ap
     hopper: None, request_: PlacedRequest, first: str, refused: list[str]
 ) -> None:
     found = BACKEND.estimates(request_)
-    assert {e.solver for e in found} == {s.name for s in (*SOLVERS, *LIBRARIES)}
+    assert {e.solver for e in found} == {s.name for s in (*SOLVERS, *library_solvers.LIBRARIES)}
     assert BACKEND.choose(request_).solver.name == found[0].solver == first
     able = [e.seconds for e in found if e.seconds is not None]
     assert able == sorted(able) and 1e-6 < able[0] < 1e-2

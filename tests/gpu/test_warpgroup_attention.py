@@ -22,6 +22,7 @@ from .programs import compiled, interpreter
 from .test_attention import BF16, BOOL, F16, F32, Mask, attention
 
 SMALL = AttentionTile(1, 64, 2, 4)
+TURNS = AttentionTile(2, 64, 2, 1, producer=True)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,8 @@ def agree(
         (F16, (1, 2, 1, 70, 300, 16, 24), None, AttentionTile(2, 64, 3, 1)),
         (F16, (1, 2, 1, 70, 300, 40, 40), None, AttentionTile(4, 64, 3, 1)),
         (F16, (1, 1, 1, 150, 300, 80, 80), None, AttentionTile(3, 64, 2, 1)),
+        (F16, (1, 2, 1, 70, 300, 24, 72), None, TURNS),
+        (BF16, (1, 1, 1, 150, 200, 16, 16), (BOOL, (150, 200)), AttentionTile(3, 64, 3, 1, producer=True)),
         (BF16, (2, 1, 1, 65, 130, 40, 16), None, AttentionTile(1, 128, 2, 1)),
         (F16, (1, 1, 1, 3, 5, 8, 8), (F16, (3, 5)), SMALL),
         (F16, (2, 2, 2, 9, 140, 72, 136), (BOOL, (2, 1, 1, 140)), SMALL),
@@ -68,8 +71,9 @@ def test_rows_that_see_no_key(mask: Mask, nan_rows: bool, on: Engine, monkeypatc
     agree((1, 1, 1, 5, 70, 16, 16), SMALL, on, monkeypatch, mask=mask, spoil=True, nan_rows=nan_rows)
 
 
-def test_first_queries_see_no_key(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    agree((1, 1, 1, 150, 7, 16, 16), SMALL, on, monkeypatch, causal=True)
+@pytest.mark.parametrize("tile", [SMALL, TURNS])
+def test_first_queries_see_no_key(tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree((1, 1, 1, 150, 7, 16, 16), tile, on, monkeypatch, causal=True)
 
 
 def test_a_negative_scale(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,19 +109,22 @@ def leave_out(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "producer", "said"),
     [
-        ("mbarrier_wait(offset(come_q, 0), 0)", "no box has come|on the way"),
-        ("mbarrier_wait(offset(come_v, slot), phase)", "no box has come|on the way"),
-        ("mbarrier_wait(offset(read_k, slot), phase)", "may still be reading|on the way"),
-        ("scores = wgmma_wait(scores, 1)", "reads sums that products may still be adding to"),
-        ("acc = wgmma_wait(acc, 0)", "reads sums that products may still be adding to"),
+        ("mbarrier_wait(offset(come_q, 0), 0)", False, "no box has come|on the way"),
+        ("mbarrier_wait(offset(come_v, slot), phase)", False, "no box has come|on the way"),
+        ("mbarrier_wait(offset(read_k, slot), phase)", False, "may still be reading|on the way"),
+        ("mbarrier_wait(offset(come_v, slot), phase)", True, "no box has come|on the way"),
+        ("mbarrier_wait(offset(read_k, slot), 1 - phase)", True, "may still be reading|on the way"),
+        ("mbarrier_wait(offset(read_v, slot), 1 - phase)", True, "may still be reading|on the way"),
+        ("scores = wgmma_wait(scores, 1)", False, "reads sums that products may still be adding to"),
+        ("acc = wgmma_wait(acc, 0)", False, "reads sums that products may still be adding to"),
     ],
 )
 def test_what_the_interpreter_says_of_wrong_synchronisation(
-    line: str, said: str, monkeypatch: pytest.MonkeyPatch
+    line: str, producer: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: AttentionTile(2, 64, 2, 1))
+    monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: AttentionTile(2, 64, 2, 1, producer))
     leave_out(line, monkeypatch)
     program, inputs = qkv((1, 1, 300, 16))
     with pytest.raises(KernelFault, match=said):
@@ -131,6 +138,16 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
     for wanted in ("wgmma.mma_async.sync.aligned.m64n", "cp.async.bulk.tensor.4d", "ex2.approx"):
         assert wanted in text, wanted
     assert ".local" not in text
+
+
+def test_many_keys_of_many_features_have_a_producer() -> None:
+    programs = [qkv((1, 1, keys, 128))[0] for keys in (64, 2048)]
+    (few,), (kernel,) = (compiled(program, interpreter()).kernels() for program in programs)
+    assert "THREADS = 256" in few.text
+    text = assembly(kernel, ARCHITECTURES["sm_90a"])
+    assert "THREADS = 384" in kernel.text and ".minnctapersm 1" in text
+    for wanted in ("setmaxnreg.dec.sync.aligned.u32 24;", "setmaxnreg.inc.sync.aligned.u32 240;"):
+        assert wanted in text, wanted
 
 
 @pytest.mark.parametrize("features", [40, 64, 128, 160, 256])

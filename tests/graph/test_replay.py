@@ -81,8 +81,8 @@ def test_a_pattern_is_copied_with_values_that_its_integers_are_some_of() -> None
 
 
 def test_a_copy_that_is_released_is_the_next_one() -> None:
-    """With other integers and literals, and a log of its own, whatever order it was put in; one that was changed is
-    made anew, and so is one while others are in use."""
+    """With other integers and literals, a log of its own, and the order of the first, whatever it was put in; one that
+    was changed is made anew, and so is one while others are in use."""
     program = layer(5)
     own = numbers_of(program)
     pattern = CopyPattern(program)
@@ -98,8 +98,9 @@ def test_a_copy_that_is_released_is_the_next_one() -> None:
     first = copied(5)
     first.log.apply("schedule", first.main.results()[0])
     literals = [ins for ins in first.main if ins.literal is not None]
-    first.main.reorder([*reversed(literals), *(ins for ins in first.main if ins not in literals)])
     order = list(first.main)
+    first.main.reorder([*reversed(literals), *(ins for ins in first.main if ins not in literals)])
+    assert list(first.main) == list(reversed(list(reversed(first.main)))) != order
     first.release()
     assert all(ins.literal is None for ins in literals)
     second = pattern.copy(own.values, own.literals)
@@ -179,6 +180,30 @@ def test_replayed_programs_are_those_that_rewriting_gives() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
         assert count < 3 or replay.replayed
     assert replay.replayed >= 4
+
+
+def test_a_copy_that_was_put_in_another_order_refutes_no_trace() -> None:
+    """As scheduling does it with what a plan is made of, which then is released and filled again."""
+
+    def batches(count: int, rows: int) -> Program:
+        program = Program()
+        x = program.main.add_parameter("x", Shape(Type.float_type, (count, rows)))
+        one, other = (program.main.add_instruction(name, [x]) for name in ("relu", "exp"))
+        program.main.add_return([program.main.add_instruction("add", [one, other])])
+        return program
+
+    def asking(program: Program) -> None:
+        x = program.main.parameters()[0]
+        if x.shape.lens[0] == 1:
+            program.main.replace_return([program.main.add_instruction("neg", [program.main.results()[0]])])
+
+    replay = Replay(asking)
+    for count, rows in ((37, 41), (17, 19), (1, 43), (1, 23), (1, 29)):
+        made = replay.run(Numbered.of(batches(count, rows)))
+        x, one, other, *others = made.main
+        made.main.reorder([x, other, one, *others])
+        made.release()
+    assert replay.replayed == 1
 
 
 def test_other_forms_and_other_constants_are_rewritten_by_themselves() -> None:

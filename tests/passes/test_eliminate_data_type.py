@@ -100,6 +100,21 @@ def test_rounding_between_operations_is_left_out_with_fast_math_alone() -> None:
     assert names(after) == ["convert", "convert"]  # a step of a quantised program
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_what_is_rounded_to_float8_is_moved_in_float32(given: bool) -> None:
+    """It is rounded where it is made and nowhere again; what is given in float8 is moved as it is."""
+    g = Graph()
+    x = g.param("x", [2, 6], "fp8e4m3fn_type" if given else "float_type")
+    narrow = x if given else g.op("convert", x, target_type=int(Type.fp8e4m3fn_type))
+    turned = g.op("transpose", narrow, permutation=(1, 0))
+    moved = g.op("contiguous", g.op("concat", turned, turned, axis=1))
+    wide = g.op("convert", moved if given else g.op("reshape", moved, dims=(4, 6)), target_type=2)
+    after = check(g.ret(g.op("add", wide, wide)), EliminateDataType(), DeadCodeElimination(), options=FAST)
+    types = [i.shape.type for i in after.main if i.name in ("reshape", "transpose", "concat", "contiguous")]
+    assert set(types) == {Type.fp8e4m3fn_type if given else Type.float_type}
+    assert names(after).count("convert") == (1 if given else 2)
+
+
 @pytest.mark.parametrize("type", ["half", "bf16"])
 @pytest.mark.parametrize("options", [STRICT, FAST], ids=["strict", "fast"])
 def test_products_of_two_values_in_bfloat16_are_marked(type: str, options: Options) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mgx_numba.graph.constants import constant_array
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
+from mgx_numba.graph.passes.rules.contractions import PIECE_BYTES
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
 from mgx_numba.graph.program import Program
+from mgx_numba.parallel import PART_BYTES
 
 from .support import FAST, STRICT, Graph, check, find, names
 
@@ -291,6 +294,27 @@ def test_one_dimensional_and_three_dimensional_convolutions_too() -> None:
         assert names(after) == ["convolution", "multibroadcast", "add"]
 
 
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_weights_take_the_factors_of_what_is_convolved(group: int, per_channel: bool) -> None:
+    g = Graph()
+    x = g.param("x", [2, 4, 6, 6])
+    factor = g.channels(g.random(4, seed=9), x) if per_channel else g.spread(g.random(1, seed=9), 2, 4, 6, 6)
+    y = g.op("convolution", g.op("mul", x, factor), g.random(8, 4 // group, 3, 3), padding=(1, 1), group=group)
+    after = check(g.ret(y), NormalizeOps(), SimplifyAlgebra(), rtol=1e-4)
+    assert names(after) == ["convolution"]
+
+
+def test_weights_in_16_bits_are_not_rounded_for_factors_of_what_is_convolved() -> None:
+    g = Graph()
+    x = g.param("x", [1, 2, 4, 4], "half_type")
+    w = g.lit(np.random.default_rng(0).uniform(-1, 1, (2, 2, 1, 1)), np.dtype(np.float16))
+    algebra = SimplifyAlgebra()
+    after = check(g.ret(g.op("convolution", g.op("mul", x, g.scalar(0.3, x)), w)), NormalizeOps(), algebra, rtol=1e-2)
+    assert "mul" in names(after)
+    assert any("once more" in r.reason for r in algebra.refusals("mul_conv"))
+
+
 def test_a_factor_that_is_not_per_channel_stays_outside_of_the_weights() -> None:
     g = Graph()
     x = g.param("x", [1, 2, 4, 4])
@@ -315,6 +339,28 @@ def test_infinite_factors_stay_outside_of_the_weights() -> None:
     y = g.op("convolution", x, g.random(2, 2, 1, 1))
     factor = g.channels(g.lit([1.0, np.inf]), y)
     assert "mul" in names(check(g.ret(g.op("mul", y, factor)), NormalizeOps(), SimplifyAlgebra()))
+
+
+@pytest.mark.parametrize("beyond", [None, 0, 600, 1099])
+def test_products_of_many_weights_are_all_looked_at(beyond: int | None) -> None:
+    """In pieces and on several threads: one that overflows keeps the factor outside, wherever it is."""
+    g = Graph()
+    x = g.param("x", [1, 1100, 1, 2])
+    weights = np.random.default_rng(0).standard_normal((1100, 1100, 1, 1)).astype(np.float32)
+    assert weights.nbytes > 2 * PART_BYTES > 4 * PIECE_BYTES
+    if beyond is not None:
+        weights[beyond, -1] = 3e38
+    y = g.op("convolution", x, g.lit(weights))
+    factors = np.linspace(1.5, 2, 1100, dtype=np.float32)
+    algebra = SimplifyAlgebra()
+    after = g.ret(g.op("mul", y, g.channels(g.lit(factors), y))).clone()
+    run_passes(after, [NormalizeOps(), algebra])
+    if beyond is not None:
+        assert "mul" in names(after) and "weights overflow" in [r.reason for r in algebra.refusals("mul_conv")]
+        return
+    (scaled,) = (constant_array(i.inputs[1]) for i in after.main if i.name == "convolution")
+    np.testing.assert_array_equal(scaled, weights * factors[:, None, None, None])
+    assert names(after) == ["convolution"]
 
 
 def test_factors_of_dots_move_into_constant_operands() -> None:

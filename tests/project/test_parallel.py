@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
-from mgx_numba.parallel import PART_BYTES, in_parts, on_threads
+from mgx_numba.parallel import PART_BYTES, in_parts, on_threads, run_all
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -46,3 +47,12 @@ def test_an_error_of_a_part_is_raised() -> None:
 
     with pytest.raises(ValueError, match="slice"):
         in_parts(fail, 4, 8 * PART_BYTES)
+
+
+def test_all_functions_are_called() -> None:
+    done: list[int] = []
+    run_all(partial(done.append, k) for k in range(50))
+    run_all([])
+    assert sorted(done) == list(range(50))
+    with pytest.raises(ZeroDivisionError):
+        run_all([lambda: 1 / 0])

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from ...dataclass import dataclass
 from ...errors import OptionError
 from ..lang.target import itemsize
 from ..platform import platform

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...dataclass import dataclass
 from ...errors import OptionError
 from . import host
 from .host import Host

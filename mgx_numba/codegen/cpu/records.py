@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
+from ...dataclass import dataclass
 from ...errors import CompileError
 
 __all__ = ["Holds", "Record", "RecordText", "Word", "pointer"]

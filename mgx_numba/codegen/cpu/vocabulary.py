@@ -108,7 +108,8 @@ Index arithmetic on int64 scalars
                                          idiv and imod: a >= 0, b > 0, unchecked
 
 Their own modules describe the contraction tiles (`microkernels`, `contraction.strassen.tile`,
-`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`, `lang.byte_rounding`),
+`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`, `lang.byte_rounding`,
+`lang.float8_rounding`),
 moves through registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
@@ -126,11 +127,12 @@ from .contraction.strassen.tile import *
 from .contraction.winograd import transforms as winograd_transforms
 from .contraction.winograd.transforms import *
 from .lang import bfloat16 as rounding
-from .lang import byte_rounding, dots, executor, indexed, shuffle, stream, transpose
+from .lang import byte_rounding, dots, executor, float8_rounding, indexed, shuffle, stream, transpose
 from .lang.bfloat16 import *
 from .lang.byte_rounding import *
 from .lang.dots import *
 from .lang.executor import *
+from .lang.float8_rounding import *
 from .lang.indexed import *
 from .lang.shuffle import *
 from .lang.stream import *
@@ -152,6 +154,7 @@ _PARTS = (
     depthwise,
     dots,
     executor,
+    float8_rounding,
     fused_epilogue,
     indexed,
     int8,

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
+from ...dataclass import dataclass
 from ...errors import OptionError
 
 __all__ = [

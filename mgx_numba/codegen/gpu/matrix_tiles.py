@@ -7,8 +7,7 @@ for 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...dataclass import dataclass
 from ..problems.element_types import ElementTypes
 from .architecture import Architecture
 from .products import result_type, types_name

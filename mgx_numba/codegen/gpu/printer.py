@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
-from ..printer import CodeBuffer, VectorPrinter, VectorValue
+from ..printer import LARGEST_FLOAT8, CodeBuffer, VectorPrinter, VectorValue
 
 __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
@@ -21,7 +20,7 @@ _SHORT = frozenset(("gelu_erf",))
 """Those with a shorter one for results of 16 bits."""
 _SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
 _EIGHT_BITS = (Type.int8_type, Type.uint8_type)
-_SATURATED = {t: float(ml_dtypes.finfo(t.numpy).max) for t in (Type.fp8e4m3fn_type, Type.fp8e5m2_type)}
+_SATURATED = {t: LARGEST_FLOAT8[t] for t in (Type.fp8e4m3fn_type, Type.fp8e5m2_type)}
 """Types that `lang.rounding` rounds to; of floats with the largest number."""
 VECTOR_BYTES = 16
 """Bytes of the widest load and store of one thread."""
@@ -32,15 +31,12 @@ class ThreadPrinter(VectorPrinter):
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {}
     ROUNDERS: ClassVar[Mapping[Type, str]] = {}
+    NEAREST: ClassVar[Mapping[Type, str]] = {}
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)
         self._points: dict[str, Type] = {}
         """Of names that hold numbers of 8 bits their type."""
-        self._floors: dict[str, tuple[str, float]] = {}
-        self._limited: dict[str, tuple[str, float]] = {}
-        """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
-        was limited, and that number."""
         self._products: dict[str, tuple[str, str]] = {}
         self._gelus: dict[str, tuple[str, Type]] = {}
         """Of products, with fast math, what was multiplied, and of values of GELU the argument and their type."""
@@ -130,15 +126,6 @@ class ThreadPrinter(VectorPrinter):
             one = f"const_float32(1.0, {self.lanes})"
             inverse = self.buffer.emit(f"div({one}, {self.register(operands[1])})")
             self._products[made.name] = (self.register(operands[0]), inverse)
-        elif name in ("max", "min"):
-            limits = [v.constant for v in operands if v.constant is not None]
-            others = [v for v in operands if v.constant is None]
-            if len(limits) != 1 or len(others) != 1:
-                return
-            if name == "max":
-                self._floors[made.name] = self.register(others[0]), -float(limits[0])
-            elif self._floors.get(others[0].name, ("", None))[1] == float(limits[0]):
-                self._limited[made.name] = self._floors[others[0].name]
 
 
 def dtype_name(type: Type) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...dataclass import dataclass
 from ..problems.element_types import ITEMSIZE, ElementTypes
 
 __all__ = ["PRODUCTS", "Product", "product_of", "result_type", "types_name"]

@@ -17,6 +17,15 @@ Threads
     grid_wait()                          until the launches before are done; a kernel whose text has no such call makes
                                          it first. Before it a thread may touch the block's memory and the program's
                                          constants
+    grid_barrier(p, count)               until all threads of all blocks of a cooperative launch are here; the int32 at
+                                         p, 0 at first, counts the blocks that have come to such barriers: count of them
+                                         with those of this one
+    grid_leave(p, count)                 behind a block's last grid_barrier(p, ...): the counter is 0 again when all
+                                         have left, these counted, too
+    tagged_store(p, i, x, tag)           x, a float32, with a tag of 31 bits, as one word at the int64 p[i]
+    tagged_load4(p, i, tag)              the float32 lanes of four neighbouring words when all have this tag, or, of
+                                         which nobody may rely on the values, a higher one; blocks of a cooperative
+                                         launch wait so for what others store
     shuffle_xor(x, MASK)                 x of the thread of the same warp whose index differs in the bits of MASK (1 to
                                          31); all 32 threads of the warp call it
     shuffle_halves(x)                    x, float32 or int32, of the thread of the same wave of 64 whose index differs
@@ -95,6 +104,9 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
                                          boxes of rows of 128 bytes do (`lang.operand_stores`)
     operand_fence()                      what this thread has stored so may be multiplied by those who wait for what it
                                          arrives at after this
+    give_registers(COUNT), take_registers(COUNT)
+                                         this warpgroup's threads have COUNT registers each from now on, fewer or more
+                                         than before; the second waits until others have given as many
     wgmma_zero(COLUMNS)                  sums of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
     wgmma_<product>(sums, a, b, TURNED, STEPS)
@@ -166,6 +178,7 @@ from .lang import (
     clusters,
     codes,
     faults,
+    grids,
     matrix_cores,
     mbarriers,
     operand_stores,
@@ -173,6 +186,7 @@ from .lang import (
     quick,
     remainders,
     rounding,
+    tagged,
     tensor_copies,
     tensor_cores,
     threads,
@@ -184,6 +198,7 @@ from .lang.clusters import *
 from .lang.codes import *
 from .lang.double import *
 from .lang.faults import *
+from .lang.grids import *
 from .lang.matrix_cores import *
 from .lang.mbarriers import *
 from .lang.operand_stores import *
@@ -191,13 +206,14 @@ from .lang.pipelines import *
 from .lang.quick import *
 from .lang.remainders import *
 from .lang.rounding import *
+from .lang.tagged import *
 from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, bytes, clusters, codes, faults, matrix_cores, mbarriers, memory, operand_stores, pipelines,
-    quick, reduce, remainders, rounding, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
+    arith, blocks, bytes, clusters, codes, faults, grids, matrix_cores, mbarriers, memory, operand_stores, pipelines,
+    quick, reduce, remainders, rounding, tagged, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

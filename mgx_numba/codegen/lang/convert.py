@@ -7,15 +7,16 @@ as the format has it (no saturation, as ml_dtypes ``astype``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 from llvmlite import ir
 
+from ...dataclass import dataclass
 from .builder import VectorBuilder, element_type, is_signed
 from .float8_pairs import from_pairs, has_pairs, to_pairs
 from .target import has
 
-__all__ = ["convert", "truth"]
+__all__ = ["convert", "nearest", "truth"]
 
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _I32 = ir.IntType(32)
@@ -119,6 +120,26 @@ def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
     if dtype in _SMALL or dtype == "bfloat16":
         return truth(b, _load_storage(b, x, dtype), "float32")
     return b.icmp("!=", x, 0)
+
+
+def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limited: bool) -> ir.Value:
+    """float32 as a float8 dtype and back; ``limited``: no number is beyond the largest one of the dtype. With fast math
+    zeros have any sign."""
+    f, signed_zeros = _SMALL[dtype], not b.fast
+    b = b.strict()
+    bits = b.bits(x)
+    # 1.5 times the power of two whose last place is that of the result, which for subnormals is that of the least
+    # normal number: what is added to it is rounded to that place, ties to even. The exponent of what is far beyond the
+    # largest number may leave its field; NaN stays NaN with anything.
+    power = b.intrinsic("smax", [b.and_(bits, 0x7F800000), (128 - f.bias) << _FRACTION])
+    power = b.from_bits(b.iadd(power, (_FRACTION - f.mantissa << _FRACTION) + (1 << _FRACTION - 1)))
+    near = b.sub(b.add(x, power), power)
+    if not limited:
+        beyond = b.fcmp(">=" if f.largest % 2 else ">", b.fabs(x), f.end)
+        near = b.select(beyond, math.nan if f.overflow == f.nan else b.copysign(math.inf, x), near)
+    if f.one_zero or not signed_zeros:
+        return near
+    return b.from_bits(b.or_(b.bits(near), b.and_(bits, 0x80000000)))
 
 
 def _to_float32(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import ITEMSIZE
 from .epilogue import Epilogue

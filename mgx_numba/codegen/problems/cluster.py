@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import field
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...graph.module import Module
 
-__all__ = ["CopyProblem", "PointwiseProblem", "ReductionProblem", "Tensor"]
+__all__ = [
+    "STRUCTURAL",
+    "CopyProblem",
+    "PointwiseProblem",
+    "ReductionProblem",
+    "Tensor",
+    "own_lens",
+]
+
+
+STRUCTURAL = {"structural": True}
+"""Metadata of fields whose integers are no lengths: problems that differ in them have nothing in common."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,13 @@ class ReductionProblem:
     """
 
     module: Module
-    axes: tuple[int, ...]
+    axes: tuple[int, ...] = field(metadata=STRUCTURAL)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     fast_math: bool = False
     origin: str = ""
     parts: int = 1
-    cut: tuple[int, ...] = ()
+    cut: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
     share: int = 0
     fold: int = 1
     general: bool = False
@@ -81,3 +93,11 @@ class CopyProblem:
     source: Tensor
     target: Tensor
     origin: str = ""
+
+
+def own_lens(module: Module) -> tuple[int, ...]:
+    """The lengths that a module's values together have, which are those of its problem's operands: of each axis the
+    largest. Values of another rank, such as literals, do not count."""
+    shapes = [ins.shape.lens for ins in module if not ins.is_literal and ins.name != "@return"]
+    rank = max(map(len, shapes), default=0)
+    return tuple(map(max, zip(*(lens for lens in shapes if len(lens) == rank))))

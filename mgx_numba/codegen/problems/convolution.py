@@ -6,8 +6,10 @@ All strides are in elements. Activations are channels-last: the channel of an in
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ...core.integers import plain_int
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
@@ -60,7 +62,7 @@ class ConvProblem:
             value = getattr(self, name) or default
             if value is None or len(value) != rank:
                 raise ShapeError(f"convolution {name}={value}; expected {rank} values")
-            object.__setattr__(self, name, tuple(int(v) for v in value))
+            object.__setattr__(self, name, tuple(map(plain_int, value)))
         if self.groups < 1 or self.in_channels % self.groups or self.out_channels % self.groups:
             raise ShapeError(
                 f"convolution of {self.in_channels} to {self.out_channels} channels does not divide into "
@@ -72,7 +74,7 @@ class ConvProblem:
         x_default = packed_strides((self.batch, *self.in_lens, self.in_channels))[:-1]
         out_default = (self.out_pixels * self.out_channels, self.out_channels)
         for name, strides in (("x_strides", x_default), ("out_strides", out_default)):
-            value = tuple(int(s) for s in getattr(self, name)) or strides
+            value = tuple(map(plain_int, getattr(self, name))) or strides
             if len(value) != len(strides):
                 raise ShapeError(f"convolution {name} has {len(value)} entries; expected {len(strides)}")
             object.__setattr__(self, name, value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
+from ...dataclass import dataclass
 from ...errors import ShapeError
 
 __all__ = ["FLOAT32", "ITEMSIZE", "ElementTypes", "element_types"]

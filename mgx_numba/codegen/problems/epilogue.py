@@ -6,9 +6,9 @@ It is data: each back end prints the scalar operations where its kernels need th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...dataclass import dataclass
 from ...errors import ShapeError
 
 if TYPE_CHECKING:
@@ -41,15 +41,25 @@ class Epilogue:
 
     ``body`` takes the sum, then one value of each operand (None: sums are stored as they are). With ``fast_math`` its
     functions may differ by 4 units in the last place. ``name`` is that of its operations, for kernels and tuning.
+    With ``gated`` the result has half as many columns as the contraction, and ``body`` takes two sums: that of the
+    result's column, and that of the column as far into the second half (Shazeer, "GLU Variants Improve Transformer").
     """
 
     operands: tuple[EpilogueOperand, ...] = ()
     body: ScalarBody | None = None
     fast_math: bool = False
     name: str = ""
+    gated: bool = False
 
     def __post_init__(self) -> None:
-        _check_operands("epilogue", self.operands, self.body)
+        if self.gated and self.body is None:
+            raise ShapeError("a gated epilogue has no operations; expected those that make one value of two sums")
+        _check_operands("epilogue", self.operands, self.body, self.sums)
+
+    @property
+    def sums(self) -> int:
+        """How many of them ``body`` takes."""
+        return 2 if self.gated else 1
 
     @property
     def dtype(self) -> str | None:
@@ -101,15 +111,17 @@ class Prologue:
     name: str
 
     def __post_init__(self) -> None:
-        _check_operands("prologue", self.operands, self.body)
+        _check_operands("prologue", self.operands, self.body, 1)
 
 
 NOT_COMPUTED = "the left operand has a prologue"
 """Why a solver refuses a problem that has one."""
 
 
-def _check_operands(what: str, operands: Sequence[EpilogueOperand | PrologueOperand], body: ScalarBody | None) -> None:
-    wanted = [] if body is None else [t.dtype_name for t in body.parameters[1:]]
+def _check_operands(
+    what: str, operands: Sequence[EpilogueOperand | PrologueOperand], body: ScalarBody | None, first: int
+) -> None:
+    wanted = [] if body is None else [t.dtype_name for t in body.parameters[first:]]
     found = [operand.dtype for operand in operands]
     if found != wanted:
         raise ShapeError(f"{what} operands of dtypes {found}; its operations take {wanted}")

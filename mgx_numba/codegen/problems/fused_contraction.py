@@ -47,15 +47,17 @@ def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str
 
     Args:
         module: the contraction and the pointwise operations around it; one result.
-        contraction: the contraction inside of the module.
+        contraction: the contraction inside of the module, whose result two slices alone may read, the halves of its
+            columns.
         access: for each of the ``epilogue_parameters``, in order, how it varies over the result: ``full``, ``per_n``,
             ``per_m`` or ``scalar``.
         fast_math: whether functions may differ by 4 units in the last place.
     """
     extras = epilogue_parameters(module, contraction)
-    body, name = _body(module, [contraction, *extras], module.results()[0])
+    halves = sorted((i for i in contraction.users if i.name == "slice"), key=lambda i: i.op.attributes()["starts"])
+    body, name = _body(module, [*(halves or [contraction]), *extras], module.results()[0])
     operands = tuple(EpilogueOperand(p.shape.type.dtype_name, a) for p, a in zip(extras, access))
-    return Epilogue(operands, body, fast_math, name)
+    return Epilogue(operands, body, fast_math, name, gated=bool(halves))
 
 
 def make_prologue(

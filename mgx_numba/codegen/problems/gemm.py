@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from ...core.integers import plain_int
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
@@ -92,7 +93,7 @@ class GemmProblem:
             value = getattr(self, name) or default
             if len(value) != len(default):
                 raise ShapeError(f"{name} has {len(value)} entries; expected {len(default)}")
-            object.__setattr__(self, name, tuple(int(s) for s in value))
+            object.__setattr__(self, name, tuple(map(plain_int, value)))
 
     @property
     def batch_count(self) -> int:
@@ -117,5 +118,5 @@ def packed_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides of ``lens``, those of an empty axis as if it had length 1."""
     strides = [1] * len(lens)
     for i in range(len(lens) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(int(lens[i + 1]), 1)
+        strides[i] = strides[i + 1] * max(plain_int(lens[i + 1]), 1)
     return tuple(strides)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from .cluster import Tensor
 
 __all__ = ["IndexedCopy", "Term", "gather_copy", "gather_elements_copy", "gathernd_copy", "remapping"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from ...ops.base import Operator, Pointwise
 from ...ops.recurrence import CELLS

@@ -11,12 +11,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from numba.core import types
 from numba.core.errors import NumbaError
 
+from ...dataclass import dataclass
 from . import overloads
 
 __all__ = ["Inference", "Refused", "Way", "folded", "variables"]

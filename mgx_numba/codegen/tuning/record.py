@@ -6,9 +6,10 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import FormatError
 
 __all__ = [

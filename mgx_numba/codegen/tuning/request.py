@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...dataclass import dataclass
 from ...errors import MgxError
 from ..problems.convolution import ConvProblem
 from ..problems.element_types import ITEMSIZE, element_types
@@ -104,6 +104,7 @@ class Request:
             "strides": _plain(self.strides),
             "dtype": epilogue.dtype,
             "name": epilogue.name,
+            **({"gated": True} if epilogue.gated else {}),
         }
         prologue = self.problem.prologue
         if prologue:

@@ -7,10 +7,11 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...dataclass import dataclass
 from ...environment import environment_flag
 from ...errors import MgxError
 from ..backend import Backend

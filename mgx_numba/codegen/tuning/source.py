@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...dataclass import dataclass
 from ...errors import FormatError, MgxError, OptionError
 from ..files import default_folder
 from .files import best, merge_records, read_records

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Generic, TypeVar
 
+from ...dataclass import dataclass
 from ...errors import MgxError
 
 __all__ = ["Outcome", "race"]

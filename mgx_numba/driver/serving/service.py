@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field
 from typing import Any
 
 from ...api.functions import get_onnx_operators, parse_onnx, parse_onnx_buffer, parse_tf, parse_tf_buffer
@@ -15,6 +15,7 @@ from ...api.program import program
 from ...api.quantization import quantize_bf16, quantize_fp8, quantize_fp16, quantize_int8
 from ...api.saving import save
 from ...api.target import get_target
+from ...dataclass import dataclass
 from ...errors import CompileError, FormatError, OptionError, UnsupportedError
 from ..logs import LOG
 from .tensors import attributes_of, described, packed, shape_of, tensor_of
@@ -24,13 +25,13 @@ __all__ = ["Service"]
 Answer = dict[str, Any]
 
 
-@dataclasses.dataclass
+@dataclass
 class _Held:
     """A program, with the modules and instructions that C++ refers to by their numbers, and its library's folder."""
 
     model: program
-    modules: list[module] = dataclasses.field(default_factory=list)
-    instructions: list[instruction_ref] = dataclasses.field(default_factory=list)
+    modules: list[module] = field(default_factory=list)
+    instructions: list[instruction_ref] = field(default_factory=list)
     folder: tempfile.TemporaryDirectory[str] | None = None
 
     def take(self, one: instruction_ref) -> Answer:
@@ -157,7 +158,7 @@ class Service:
         target, options = held.model._target, held.model._options
         held.model.reshape(lengths)
         if options is not None and not held.model.is_compiled():
-            held.model.compile(target, dataclasses.asdict(options))
+            held.model.compile(target, asdict(options))
         return self._changed(held)
 
     def do_run(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:

@@ -6,11 +6,11 @@ ai.onnx: Attention (from operator set 23).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .activation import mul_scalar

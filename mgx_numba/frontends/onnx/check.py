@@ -6,11 +6,11 @@ What uses a value of a node that cannot be read has no type here, and is held to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...errors import MgxError, OptionError
 from ...graph.instruction import Instruction
 from ...nearest import did_you_mean

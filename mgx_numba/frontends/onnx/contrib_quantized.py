@@ -9,11 +9,11 @@ onnx.brevitas and ai.onnx: DynamicScale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank

@@ -5,12 +5,12 @@ ai.onnx.ml: SVMClassifier SVMRegressor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .builder import Builder

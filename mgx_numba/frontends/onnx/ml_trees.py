@@ -5,11 +5,10 @@ ai.onnx.ml: TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import Builder

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...errors import FormatError, ParseError, UnsupportedError
 from ...graph.content import FileContent, FileWindow
 from ...graph.origin import Origin

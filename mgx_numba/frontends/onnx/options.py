@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ...core.shape import UNBOUNDED, DynamicDimension
+from ...dataclass import dataclass
 from ...errors import OptionError
 
 __all__ = ["ParseOptions"]

@@ -8,12 +8,12 @@ gather for nearest).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction

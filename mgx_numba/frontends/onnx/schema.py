@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, INTEGERS_FOR_FLOATS, Node
 

@@ -7,9 +7,9 @@ decoded by protobuf, and the place of each, so that literals can borrow the file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import ParseError
 from ...graph.content import FileWindow
 

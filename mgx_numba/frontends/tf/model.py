@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import ParseError
 from .messages import message
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
 from ...messages import DEBUG, tell
@@ -94,13 +94,8 @@ class Pass:
     def run(self, program: Program, options: Options) -> None:
         """Rewrite every module of a program, inner modules first; bodies of kernels are left alone, and those that
         have their turn later."""
-        modules = program.reachable_modules()
-        bodies = kernel_modules(modules)
-        if options.later is not None:
-            bodies |= _later_modules(modules, options.later)
-        for module in reversed(modules):
-            if id(module) not in bodies:
-                self.apply(program, module, options)
+        for module in _rewritten(program, options.later):
+            self.apply(program, module, options)
 
     def __repr__(self) -> str:
         return f"<pass {self.name}>"
@@ -124,6 +119,22 @@ def make_pass(name: str) -> Pass:
     if cls is None:
         raise OptionError(f"unknown pass {name!r}; known: {', '.join(known_passes())}")
     return cls()
+
+
+def _rewritten(program: Program, later: Callable[[Instruction], bool] | None) -> list[Module]:
+    """The modules that passes rewrite, inner ones first; see `Options.later`."""
+    changes = tuple([module.changes for module in program.modules])
+    if program.only_bodies == changes:
+        return [program.main]
+    modules = program.reachable_modules()
+    bodies = kernel_modules(modules)
+    found = [module for module in reversed(modules) if id(module) not in bodies]
+    if found == [program.main]:
+        program.only_bodies = changes
+    elif later is not None:
+        put_off = _later_modules(modules, later)
+        found = [module for module in found if id(module) not in put_off]
+    return found
 
 
 def kernel_modules(modules: Sequence[Module]) -> set[int]:

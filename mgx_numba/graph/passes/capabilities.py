@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...core.shape import Shape
+from ...core.types import Type
+from ...dataclass import dataclass
 
 if TYPE_CHECKING:
     from ..instruction import Instruction
@@ -62,6 +63,10 @@ class Capabilities:
         narrow_results: whether a reduction's kernel stores what is rounded of its result besides the result itself.
         multiplies_bfloat16: whether a product of float32 with constant weights in bfloat16 is best computed of left
             operands that are stored in bfloat16; None if none is.
+        joins_halves: whether a product with constants is best computed by a kernel that may make one value of a column
+            in the first half of its result and of that in the second half; None if there is none.
+        joins_products: whether that is so of products of an element type with so many columns, whatever their rows;
+            products of one input are then joined for it. None if it is of none.
         depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers where each result receives
             one tap.
@@ -84,6 +89,8 @@ class Capabilities:
     float16_residuals: bool = False
     narrow_results: bool = False
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
+    joins_halves: Callable[[Instruction], bool] | None = None
+    joins_products: Callable[[Type, int], bool] | None = None
     depthwise_integers: bool = False
     scattered_integers: bool = False
     prologues: bool = True

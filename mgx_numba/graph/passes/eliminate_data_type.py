@@ -3,7 +3,8 @@
 
 Values are narrow where a program takes or gives them, where they are moved without being computed with, and as weights.
 With ``fast_math`` no other value of 16 bits is rounded; without it each result is, as the program says. What is rounded
-to float8 always is: that is what a quantised program means. Products of two values in bfloat16 are marked, so that a
+to float8 always is, since that is what a quantised program means, but moved and kept in float32: to round is cheaper
+than to make codes and numbers of them again. Products of two values in bfloat16 are marked, so that a
 target may round their operands.
 """
 
@@ -37,6 +38,8 @@ MOVES = frozenset(
     " concat_past_present".split()
 )
 """Operators that only move values: those in 16 bits are moved as such, unless all are there in float32."""
+COPIES = MOVES | {"reshape"}
+"""Operators whose results are elements of their inputs, in the types of these."""
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
 QUANTIZED = {f"quant_{name}": name for name in ("dot", "convolution", "convolution_backwards")}
 
@@ -80,6 +83,8 @@ class Widening:
         self.fast_math = fast_math
         self.narrow, self.storage, self.to = narrow, storage, to
         self.wide: dict[Instruction, Instruction] = {}
+        self.rounded: set[Instruction] = set()
+        """Values of types that are not in ``storage``, and how these are seen, which are made of wide ones."""
 
     def run(self) -> None:
         for ins in list(self.module):
@@ -93,7 +98,7 @@ class Widening:
                 continue
             elif ins.op.view:
                 self._view(ins)
-            elif ins.name not in MOVES or (narrow and all(i in self.wide for i in narrow)):
+            elif ins.name not in MOVES or (narrow and all(i in self.wide or i in self.rounded for i in narrow)):
                 self._compute(ins)
 
     def _convert(self, ins: Instruction) -> None:
@@ -107,9 +112,13 @@ class Widening:
             self.wide[ins] = source
         elif self.fast_math and kind in self.storage and source in self.wide:
             self.wide[ins] = self.wide[source]
+        elif kind in self.narrow and kind not in self.storage and (source.shape.type is self.to or source in self.wide):
+            self.rounded.add(ins)
 
     def _view(self, ins: Instruction) -> None:
         """A view of a value that is there in the wide type is there, too."""
+        if ins.inputs[0] in self.rounded:
+            self._widened(ins, 0)
         if ins.inputs[0] in self.wide:
             inputs = [self.wide.get(i, i) for i in ins.inputs]
             self.wide[ins] = self._insert(ins, ins.op, inputs)
@@ -136,8 +145,10 @@ class Widening:
         if computed.shape.type is kind:
             return computed
         narrow = self._insert(ins, make_op("convert", target_type=kind), [computed])
-        if self.fast_math and kind in self.storage:
+        if (self.fast_math and kind in self.storage) or (ins.name in COPIES and kind not in self.storage):
             self.wide[narrow] = computed
+        elif kind not in self.storage:
+            self.rounded.add(narrow)
         return narrow
 
     def _widened(self, user: Instruction, place: int) -> Instruction:

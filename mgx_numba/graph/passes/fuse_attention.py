@@ -9,12 +9,13 @@ float32 between them: so has the operator.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from ...core.shape import Shape
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...ops.dot import Dot
 from ..constants import compact, constant_array, is_causal, is_constant, uniform_value
 from ..instruction import Instruction

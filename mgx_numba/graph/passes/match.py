@@ -8,9 +8,9 @@ see ``explain``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...dataclass import dataclass
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder

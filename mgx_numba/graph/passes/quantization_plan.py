@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ..calibration import Calibration, ValueStatistics
 from ..constants import compact, constant_array, is_constant
 from ..instruction import Instruction

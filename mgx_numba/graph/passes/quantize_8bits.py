@@ -11,12 +11,12 @@ integer contractions of the pairs (``simplify_qdq``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
+from ...dataclass import dataclass
 from ..constants import compact
 from ..instruction import Instruction
 from ..module import Module

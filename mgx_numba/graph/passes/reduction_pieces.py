@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ...core.argument import Argument
 from ...core.shape import Lens, Shape
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...ops.base import Operator, make_op
 from ...ops.reduce import DOWN, ReduceOperator
 from ..instruction import Instruction

@@ -5,10 +5,10 @@ Equations: ONNX operators RNN, GRU and LSTM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...ops.base import Operator
 from ...ops.recurrence import CELLS
 from ...ops.recurrent_steps import RecurrentSteps

@@ -6,7 +6,7 @@ from ...environment import environment_flag
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
-from .base import Options, Pass
+from .base import KERNEL_OPERATORS, Options, Pass
 
 __all__ = ["Schedule"]
 
@@ -23,13 +23,16 @@ class Schedule(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         members = {ins: position for position, ins in enumerate(module)}
         fixed = [ins for ins in members if ins.literal is not None or isinstance(ins.op, Parameter)]
-        moving = dict.fromkeys(ins for ins in members if ins.literal is None)
-        taken = {ins: [i for i in ins.dependencies if i in moving] for ins in moving}
+        taken = {
+            ins: [i for i in _dependencies(ins) if i.literal is None and i in members]
+            for ins in members
+            if ins.literal is None
+        }
         need = _memory_needs(taken)
         order: list[Instruction] = []
         done = set(fixed)
         for root in [*module.results(), *members]:
-            stack = [root] if root in members else []
+            stack = [root] if root in members and root not in done else []
             while stack:
                 ins = stack[-1]
                 waiting = () if ins in done else [i for i in taken[ins] if i not in done]
@@ -45,8 +48,14 @@ class Schedule(Pass):
             for ins in order:
                 if not isinstance(ins.op, Return):
                     print(f"schedule: {ins.op} -> {ins.shape}, from place {members[ins]}, needs {need[ins]} bytes")
-        if [*fixed, *order] != list(members):
-            module.reorder([*fixed, *order])
+        wanted = [*fixed, *order]
+        if wanted != list(members):
+            module.reorder(wanted)
+
+
+def _dependencies(ins: Instruction) -> list[Instruction]:
+    """As `Instruction.dependencies`: bodies of kernels have all that they use from their parameters."""
+    return ins.dependencies if ins.module_args and ins.name not in KERNEL_OPERATORS else ins.inputs
 
 
 def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instruction, int]:

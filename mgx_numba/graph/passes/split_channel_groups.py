@@ -7,11 +7,11 @@ channels are innermost that is a transposed copy, there and back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from ...core.shape import Lens
+from ...dataclass import dataclass
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program

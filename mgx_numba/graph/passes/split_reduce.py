@@ -7,10 +7,10 @@ values; what is left takes those as inputs, and may be divided again.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...environment import environment_number
 from ...ops.base import Operator, make_op
 from ...ops.reduce_parts import ReduceParts

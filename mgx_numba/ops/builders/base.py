@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...errors import OperatorError, ShapeError
 from ..base import make_op
 from ..emitter import Emitter

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.store import Store
+from ...dataclass import dataclass
 from ...errors import ShapeError
 from ..plan import HostStep, Plan, PlannedStep, Step, TensorView
 from .context import Context, Frame

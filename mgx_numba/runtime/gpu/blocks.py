@@ -1,4 +1,5 @@
-"""Memory of a device that is given back when nothing refers to it, and kept a while for the next that want as much.
+"""Memory that is given back when nothing refers to it, and kept a while for the next that want as much: a device's, and
+what of the host's a device copies from and to.
 
 A driver's own allocation and release wait for all work of a device, so what each call needs anew is kept here.
 """
@@ -8,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
+from typing import Protocol
 
 from ...errors import DeviceError
-from .engine import Engine, Queue
+from .engine import Queue
 
-__all__ = ["DeviceBlock", "KeptBlocks"]
+__all__ = ["DeviceBlock", "KeptBlocks", "MemorySource"]
 
 GRAIN = 512
 """Bytes that sizes are rounded up to: the driver's own grain for small allocations, as PyTorch's allocator has it."""
@@ -22,13 +24,27 @@ _MIXED = -1
 """Work on a block that is not in the order of one queue: several, or one that is not known."""
 
 
+class MemorySource(Protocol):
+    """What has memory: an `Engine`, or the driver's memory of the host."""
+
+    def allocate(self, size: int, name: str) -> int:
+        """See `Engine.allocate`."""
+
+    def free(self, address: int) -> None:
+        """See `Engine.free`."""
+
+    def synchronize(self) -> None:
+        """See `Engine.synchronize`."""
+
+
 class DeviceBlock:
-    """Memory of a device. ``engine`` has it; ``address`` and ``size`` in bytes, at least those that were asked for."""
+    """Memory that a device works on. ``kept`` gets it back; ``address`` and ``size`` in bytes, at least those that were
+    asked for."""
 
-    __slots__ = ("__weakref__", "_order", "address", "engine", "size")
+    __slots__ = ("__weakref__", "_order", "address", "kept", "size")
 
-    def __init__(self, engine: Engine, address: int, size: int) -> None:
-        self.engine = engine
+    def __init__(self, kept: KeptBlocks, address: int, size: int) -> None:
+        self.kept = kept
         self.address = address
         self.size = size
         self._order = 0
@@ -43,14 +59,18 @@ class DeviceBlock:
 
     def __del__(self) -> None:
         with contextlib.suppress(DeviceError):  # the device is lost, or not this process's: so is the memory
-            self.engine.kept.give(self.address, self.size, self._order)
+            self.kept.give(self.address, self.size, self._order)
 
 
 class KeptBlocks:
-    """Memory of one engine that nothing refers to, by size; the oldest goes first where it becomes too much."""
+    """Memory of one source that nothing refers to, by size; the oldest goes first where it becomes too much."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, source: MemorySource, slab: int = 0) -> None:
+        """Blocks of up to half a ``slab``, in bytes, are powers of two that slabs are cut into; those stay."""
+        self._source = source
+        self._slab = slab
+        self._cut: set[int] = set()
+        self._next = self._left = 0
         self._lock = threading.Lock()
         self._given: deque[tuple[int, int, int]] = deque()
         self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()  # size and order, by address
@@ -63,17 +83,32 @@ class KeptBlocks:
             DeviceError: there is not so much memory.
         """
         size = -(-max(size, 1) // GRAIN) * GRAIN
+        in_slab = 2 * size <= self._slab
+        if in_slab:
+            size = 1 << (size - 1).bit_length()
         with self._lock:
             self._settle()
             ready = self._ready(size, 0 if queue is None else queue.identity)
+            if ready is None and in_slab:
+                ready = self._piece(size, name)
         if ready is not None:
-            return DeviceBlock(self._engine, ready, size)
+            return DeviceBlock(self, ready, size)
         try:
-            return DeviceBlock(self._engine, self._engine.allocate(size, name), size)
+            return DeviceBlock(self, self._source.allocate(size, name), size)
         except DeviceError:
             if not self.release():
                 raise
-        return DeviceBlock(self._engine, self._engine.allocate(size, name), size)
+        return DeviceBlock(self, self._source.allocate(size, name), size)
+
+    def _piece(self, size: int, name: str) -> int:
+        """A new piece of a slab; what is left of one that has too little is for nobody."""
+        if self._left < size:
+            self._next, self._left = self._source.allocate(self._slab, name), self._slab
+        address = self._next
+        self._cut.add(address)
+        self._next += size
+        self._left -= size
+        return address
 
     def _ready(self, size: int, own: int) -> int | None:
         """A block that waits, the last that was given back first: a call that is repeated so has the addresses of the
@@ -81,12 +116,12 @@ class KeptBlocks:
         fitting = [address for address in reversed(self._waiting) if self._waiting[address][0] == size]
         ready = next((a for a in fitting if self._waiting[a][1] in (0, own)), None)
         if ready is None and fitting:
-            self._engine.synchronize()
+            self._source.synchronize()
             self._waiting = OrderedDict((address, (other, 0)) for address, (other, _) in self._waiting.items())
             ready = fitting[-1]
         if ready is not None:
             del self._waiting[ready]
-            self._bytes -= size
+            self._bytes -= size * (ready not in self._cut)
         return ready
 
     def give(self, address: int, size: int, order: int) -> None:
@@ -99,11 +134,11 @@ class KeptBlocks:
                 self._lock.release()
 
     def release(self) -> bool:
-        """Give all of it back to the driver; whether there was any."""
+        """Give all of it back to the driver, but for slabs; whether there was any."""
         with self._lock:
             self._settle()
-            found = bool(self._waiting)
-            while self._waiting:
+            found = self._bytes > 0
+            while self._bytes:
                 self._drop()
         return found
 
@@ -111,11 +146,12 @@ class KeptBlocks:
         while self._given:
             address, size, order = self._given.popleft()
             self._waiting[address] = (size, order)
-            self._bytes += size
+            self._bytes += size * (address not in self._cut)
         while self._bytes > MOST_KEPT:
             self._drop()
 
     def _drop(self) -> None:
-        address, (size, _) = self._waiting.popitem(last=False)
+        address = next(address for address in self._waiting if address not in self._cut)
+        size, _ = self._waiting.pop(address)
         self._bytes -= size
-        self._engine.free(address)
+        self._source.free(address)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,9 @@ import numpy as np
 
 from ...codegen.launch import Grid, TensorLayout
 from ...core.types import numpy_dtype
+from ...dataclass import dataclass
 from ...errors import CompileError, ParameterError
+from ...garbage import uncollected
 from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
 from .blocks import DeviceBlock
 from .engine import Engine, Queue, Recording
@@ -146,7 +147,8 @@ class CallForm:
                 self._write(use.words, use.slot, now + use.offset, use.layout)
                 changed[use.segment, use.number] = None
         if not self.segments:
-            self._record()
+            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+                self._record()
         else:
             for segment, number in changed:
                 self._recordings[segment].change(number)
@@ -234,17 +236,15 @@ class CallForm:
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
         """The argument block of a step's kernel; what a call brings is noted for `aim`."""
-        values: list[int] = []
+        values: list[Any] = list(step.args)
         placed: list[tuple[int, Pointer, TensorLayout | None]] = []
-        for slot, arg in enumerate(step.args):
-            if type(arg) is int:
-                values.append(arg)
-            elif isinstance(arg, Pointer):
-                values.append(self.address(arg))
+        for slot, arg in [(slot, arg) for slot, arg in enumerate(values) if type(arg) is not int]:
+            if isinstance(arg, Pointer):
+                values[slot] = self.address(arg)
                 if arg.region in _COMING:
                     placed.append((slot, arg, None))
             elif isinstance(arg, MappedTensor):
-                values.append(0)  # and so are the slots behind it, which the description fills
+                values[slot] = 0  # and so are the slots behind it, which the description fills
                 placed.append((slot, arg.pointer, arg.layout))
             else:
                 raise CompileError(f"{step.label}: a kernel of this target calls no other one")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ..memory import address_of
 from .blocks import DeviceBlock
 from .call_form import Packed, owned
@@ -31,11 +31,12 @@ class DeviceConstants:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
+        self._nothing: PlacedConstant | None = None
         self._known: dict[tuple[int, int], tuple[weakref.ref[np.ndarray], PlacedConstant]] = {}
 
     def placed(self, arrays: Sequence[np.ndarray]) -> list[PlacedConstant]:
         """Where C-contiguous arrays are; those that are new are copied to one new block. Arrays of objects, which the
-        host alone has, are at its beginning.
+        host alone has, and those without elements are at one place.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -46,22 +47,24 @@ class DeviceConstants:
                 return [placed for placed in found if placed is not None]
             for key in [key for key, (owner, _) in self._known.items() if owner() is None]:
                 del self._known[key]
-            new = [a for a, placed in zip(arrays, found) if placed is None and not a.dtype.hasobject]
+            new = [a for a, placed in zip(arrays, found) if placed is None]
             packed = Packed([a.nbytes for a in new])
             block = owned(self._engine, packed.size, "the program's constants")
             with self._engine.use():
                 queue = self._engine.queue()
                 for array, start in zip(new, packed.starts):
                     self._known[_key(array)] = weakref.ref(_owner(array)), PlacedConstant(block.address + start, block)
-                    if array.nbytes:
-                        queue.upload(block.address + start, array.reshape(-1).view(np.uint8))
+                    queue.upload(block.address + start, array.reshape(-1).view(np.uint8))
                 queue.wait()
-            return [
-                placed or self._find(array) or PlacedConstant(block.address, block)
-                for array, placed in zip(arrays, found)
-            ]
+            placed = [self._find(array) for array in arrays]
+            return [one for one in placed if one is not None]
 
     def _find(self, array: np.ndarray) -> PlacedConstant | None:
+        if not array.nbytes or array.dtype.hasobject:
+            if self._nothing is None:
+                block = owned(self._engine, 1, "the program's constants")
+                self._nothing = PlacedConstant(block.address, block)
+            return self._nothing
         known = self._known.get(_key(array))
         return None if known is None or known[0]() is not _owner(array) else known[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
@@ -20,7 +21,7 @@ from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
 from .blocks import KeptBlocks
-from .driver_engine import DriverNames, OpenedEngines, functions_of, pinned, timed
+from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 
 __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
@@ -42,7 +43,8 @@ MOST_PLANES = 65535
 """Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
 
 MOST_STREAMS = 64
-"""Streams of the process that are known: a caller's are few, and one that comes again costs some microseconds more."""
+"""Streams of the process that are known: a caller's are few, and one that comes again costs some microseconds more. So
+many of our own that nobody needs are kept, too: the driver takes longer to make one than to launch a graph."""
 
 
 class CudaEngine:
@@ -56,10 +58,12 @@ class CudaEngine:
         self.use = opened.use
         self.synchronize = opened.synchronize
         self.kept = KeptBlocks(self)
+        self._pinned = PinnedMemory(self, _NAMES)
         self.record = self.driver.bound("cuEventRecord")
         self.wait = self.driver.bound("cuStreamSynchronize")
         self._stream_id = self.driver.bound("cuStreamGetId")
         self._queues: dict[int, CudaQueue] = {}
+        self.idle_streams: deque[c_void_p] = deque()
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -100,8 +104,8 @@ class CudaEngine:
             return encoded(self.driver, layout, address)
 
     def staging(self, size: int) -> np.ndarray:
-        """Pinned memory, which is given back with the array."""
-        return pinned(self, _NAMES, size)
+        """See `PinnedMemory.staging`."""
+        return self._pinned.staging(size)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
         """See `Engine.queue`; one object for a stream as long as there is that stream."""
@@ -168,14 +172,18 @@ class CudaQueue:
     """See `Queue`: a stream."""
 
     def __init__(self, engine: CudaEngine, stream: int | None = None) -> None:
-        """A new stream, or one of the process."""
+        """A stream that nobody else has, or one of the process. One that is given back may still have work to do, which
+        comes before what it is asked for next."""
         self._engine, self._device, self._driver = engine, engine.device, engine.driver
         self._own = stream is None
         self.stream = c_void_p(stream or 0)
         self._graph: GraphInMaking | None = None
         with engine.use():
             if self._own:
-                self._driver.call("cuStreamCreate", byref(self.stream), c_uint(_WITH_DEFAULT))
+                try:
+                    self.stream = engine.idle_streams.pop()
+                except IndexError:
+                    self._driver.call("cuStreamCreate", byref(self.stream), c_uint(_WITH_DEFAULT))
             self.identity = engine.identity_of(self.stream)
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
@@ -191,9 +199,10 @@ class CudaQueue:
             self._graph.kernel(KernelNode.of(function, words, geometry, shared))
             return
         parameters = (c_void_p * 1)(address_of(words))
+        name, extra = ("cuLaunchCooperativeKernel", ()) if geometry.cooperative else ("cuLaunchKernel", (None,))
         self._driver.call(
-            "cuLaunchKernel", c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads),
-            c_uint(shared), self.stream, parameters, None,
+            name, c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads), c_uint(shared), self.stream,
+            parameters, *extra,
         )  # fmt: skip
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
@@ -259,7 +268,11 @@ class CudaQueue:
         self._engine.wait(self.stream)
 
     def __del__(self) -> None:
-        if self._own and self.stream.value:
+        if not self._own or not self.stream.value:
+            return
+        if len(self._engine.idle_streams) < MOST_STREAMS and not self._driver.forked:
+            self._engine.idle_streams.append(self.stream)
+        else:
             with contextlib.suppress(DeviceError), self._engine.use():
                 self._driver.call("cuStreamDestroy_v2", self.stream)
 

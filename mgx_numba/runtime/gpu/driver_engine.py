@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -15,12 +14,16 @@ from ...codegen.backend import backend
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
-from ...errors import DeviceError
+from ...dataclass import dataclass
+from .blocks import DeviceBlock, KeptBlocks
 from .engine import Progress
 
-__all__ = ["DriverNames", "OpenedEngines", "functions_of", "pinned", "timed"]
+__all__ = ["DriverNames", "OpenedEngines", "PinnedMemory", "functions_of", "timed"]
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE and hipHostMallocPortable
+SLAB = 1 << 20
+"""Bytes of pinned memory that are taken at once for blocks of up to half of it: plans of many sets of lengths each have
+some kilobytes."""
 
 E = TypeVar("E")
 
@@ -61,6 +64,9 @@ class _Engine(Protocol):
     @property
     def use(self) -> Callable[[], contextlib.AbstractContextManager[None]]: ...
 
+    @property
+    def synchronize(self) -> Callable[[], None]: ...
+
 
 def functions_of(
     device: _Functions, kernels: Sequence[KernelSource], progress: Progress | None, store: Store | None
@@ -73,35 +79,50 @@ def functions_of(
     return [loaded[source.symbol] for source in kernels]
 
 
-def pinned(engine: _Engine, names: DriverNames, size: int) -> np.ndarray:
-    """Pinned memory of the host as uint8 ``[size]``, given back with the array."""
-    return np.asarray(_Pinned(engine, names, size))
+class PinnedMemory:
+    """Memory of the host from which and to which a device copies itself. See `MemorySource`.
+
+    Taking some of a driver and giving it back are calls of the operating system that lock pages; what is given back is
+    `kept`.
+    """
+
+    def __init__(self, engine: _Engine, names: DriverNames) -> None:
+        self._engine = engine
+        self._names = names
+        self.synchronize = engine.synchronize
+        self.kept = KeptBlocks(self, SLAB)
+
+    def allocate(self, size: int, name: str) -> int:
+        """See `Engine.allocate`."""
+        place = c_void_p()
+        with self._engine.use():
+            self._engine.driver.call(self._names.take_pinned, byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
+        assert place.value is not None
+        return place.value
+
+    def free(self, address: int) -> None:
+        """See `Engine.free`."""
+        with self._engine.use():
+            self._engine.driver.call(self._names.give_pinned, c_void_p(address))
+
+    def staging(self, size: int) -> np.ndarray:
+        """Some of it as uint8 ``[size]``, which is given back with the array."""
+        block = self.kept.take(size, "memory to copy from and to")
+        block.shown()
+        return np.asarray(_Pinned(block, size))
 
 
 class _Pinned:
-    """Pinned memory of the host, given back when nothing refers to it any more."""
+    """A block as NumPy wants it, given back when nothing refers to it any more."""
 
-    def __init__(self, engine: _Engine, names: DriverNames, size: int) -> None:
-        self._engine = engine
-        self._names = names
+    def __init__(self, block: DeviceBlock, size: int) -> None:
+        self._block = block
         self._size = size
-        self._address = 0
-        place = c_void_p()
-        with engine.use():
-            engine.driver.call(names.take_pinned, byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
-        assert place.value is not None
-        self._address = place.value
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The bytes, as NumPy asks for them."""
-        return {"shape": (self._size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
-
-    def __del__(self) -> None:
-        # A process that has been forked, or has lost the device, has lost the memory with it.
-        if self._address:
-            with contextlib.suppress(DeviceError), self._engine.use():
-                self._engine.driver.call(self._names.give_pinned, c_void_p(self._address))
+        """The bytes."""
+        return {"shape": (self._size,), "typestr": "|u1", "data": (self._block.address, False), "version": 3}
 
 
 def timed(engine: _Engine, names: DriverNames, stream: c_void_p, ask: Callable[[], None]) -> float:

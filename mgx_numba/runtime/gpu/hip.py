@@ -21,7 +21,7 @@ from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
 from .blocks import KeptBlocks
-from .driver_engine import DriverNames, OpenedEngines, functions_of, pinned, timed
+from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 
 __all__ = ["HipEngine", "hip_engine", "hip_engines"]
@@ -51,6 +51,7 @@ class HipEngine:
         self.use = opened.use
         self.synchronize = opened.synchronize
         self.kept = KeptBlocks(self)
+        self._pinned = PinnedMemory(self, _NAMES)
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -79,8 +80,8 @@ class HipEngine:
         raise DeviceError(f"{self.name} has no copy engine for tensors")
 
     def staging(self, size: int) -> np.ndarray:
-        """Pinned memory, which is given back with the array."""
-        return pinned(self, _NAMES, size)
+        """See `PinnedMemory.staging`."""
+        return self._pinned.staging(size)
 
     def queue(self, stream: int | None = None) -> HipQueue:
         """See `Engine.queue`."""
@@ -154,6 +155,8 @@ class HipQueue:
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return
+        if geometry.cooperative:
+            raise DeviceError(f"{self._engine.name}: blocks that wait for each other are launched on NVIDIA's alone")
         shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels round up to it
         parameters = (c_void_p * 1)(address_of(words))
         self._driver.call(

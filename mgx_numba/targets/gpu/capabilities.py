@@ -13,13 +13,14 @@ from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.element_types import ElementTypes
 from ...core.shape import Shape
+from ...core.types import Type
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
+from ...interrupts import whole_module
 from ..options import TargetOptions
 from ..stages import has_late_lengths
-from .rules.attention import features_refusal
-from .rules.contraction import FLOATS
+from .rules.contraction import FLOATS, joins_halves, joins_products
 
 __all__ = ["pass_options"]
 
@@ -42,7 +43,7 @@ def pass_options(options: TargetOptions) -> Options:
     return Options(
         fast_math=options.fast_math,
         later=has_late_lengths,
-        attention_refusal=partial(features_refusal, options.precision),
+        attention_refusal=partial(_attention_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(
             threads=ENOUGH_BLOCKS,
@@ -59,8 +60,18 @@ def pass_options(options: TargetOptions) -> Options:
             narrow_results=True,
             float8_products=_multiplies_float8(),
             prologues=not _has_warpgroups(),
+            joins_halves=partial(joins_halves, options.precision),
+            joins_products=partial(joins_products, options.precision) if _has_warpgroups() else None,
         ),
     )
+
+
+def _attention_refusal(precision: str, type: Type, depth: int, width: int) -> str:
+    """See `features_refusal`, which is imported for programs that have attention."""
+    whole_module("mgx_numba.targets.gpu.rules.attention")
+    from .rules.attention import features_refusal
+
+    return features_refusal(precision, type, depth, width)
 
 
 def _has_warpgroups() -> bool:

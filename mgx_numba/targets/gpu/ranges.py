@@ -72,7 +72,7 @@ class LengthRanges:
         self._bodies: set[Hashable] = set()
         arrays, self.trees = without_tuples(self.source)
         self._copy = settling(arrays, options, pass_options(options))
-        self._shared = Shared.of(self.source, partial(_rewrite, options))
+        self._shared = Shared.of(self.source, partial(_rewrite, options), traced=True)
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
         self._ready = ready

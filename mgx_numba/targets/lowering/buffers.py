@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ...codegen.problems.cluster import Tensor
 from ...core.shape import Shape
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...runtime.plan import Pointer, Region, TensorView
 
 __all__ = ["Buffer", "View", "color"]

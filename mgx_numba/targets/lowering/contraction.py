@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
 from ...codegen.tuning.request import Asked, Candidate
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from .buffers import View
 from .lowering import Lowering

@@ -1,14 +1,17 @@
-"""Values of host steps, arrays or tuples of them, as lists of arrays and back."""
+"""Values of host steps: which are, and arrays or tuples of them as lists of arrays and back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...core.shape import Shape
+from ...runtime.plan import Region
 from .buffers import View
 
-__all__ = ["flatten", "leaves", "rebuild"]
+__all__ = ["flatten", "is_hosts", "leaves", "made_by_host", "no_kernels", "rebuild", "returned"]
 
 
 def flatten(value: Any, into: list[View]) -> Any:
@@ -27,3 +30,30 @@ def rebuild(tree: Any, arrays: list) -> Any:
 def leaves(value: Any) -> list:
     """All arrays of a value, those of tuples one after the other."""
     return [leaf for v in value for leaf in leaves(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]
+
+
+def is_hosts(shape: Shape) -> bool:
+    """Whether a value of this shape is the host's: an array that a host step of this run makes."""
+    return shape.is_dynamic or shape.type.hosted
+
+
+def made_by_host(value: Any) -> bool:
+    """Whether a value, or one of a tuple, lies where host steps leave theirs."""
+    if isinstance(value, View):
+        return value.buffer.region is Region.HOST
+    return isinstance(value, (list, tuple)) and any(made_by_host(v) for v in value)
+
+
+def no_kernels(shapes: Sequence[Shape]) -> str:
+    """Why values of some shapes are the host's whatever the target, empty if they are not."""
+    if not any(shape.sub_shapes or shape.type.hosted for shape in shapes):
+        return ""
+    types = dict.fromkeys(leaf.type for shape in shapes for leaf in shape.flatten() if leaf.type.hosted)
+    return f"no target has kernels for {', '.join(t.name for t in types)}" if types else ""
+
+
+def returned(shape: Shape) -> Callable[[list], list]:
+    """What gives a value as a result; those of the host's types have the rank that a user sees."""
+    if shape.is_dynamic or not shape.type.hosted:
+        return list
+    return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]

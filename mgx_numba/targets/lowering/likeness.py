@@ -4,13 +4,13 @@ rule of the first of them tried, and the steps of the others follow."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...codegen.launch import Launch
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from ...graph.structure import structure
 from ...runtime.plan import Region
@@ -82,18 +82,17 @@ class Recipe:
 
 def made_of(low: Lowering, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
     """See `Lowering.derived`; what plans for other lengths have made so is taken from them."""
-    value, seen = low.constant_value(source), low.values[source]
-    assert value is not None
-    if low.shared is None:
-        return make(value)
-    base = low.owner_of(seen)
+    shared, seen = low.shared, low.values[source]
     key = seen.shape, seen.offset, how
-    known = low.shared.made(base, key)
+    known = None if shared is None else shared.made(low.owner_of(seen), key)
     if known is not None:
         array, shape, offset = known
         return View(low.constant(array).buffer, shape, offset)
+    value = low.constant_value(source)
+    assert value is not None
     view = make(value)
-    low.shared.note_made(base, key, (low.owner_of(view), view.shape, view.offset))
+    if shared is not None:
+        shared.note_made(low.owner_of(seen), key, (low.owner_of(view), view.shape, view.offset))
     return view
 
 

@@ -19,7 +19,7 @@ from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
-from ...core.types import Type, from_numpy
+from ...core.types import Type
 from ...environment import environment_flag
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
@@ -27,7 +27,8 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
-from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
+from ...parallel import run_all
+from ...runtime.memory import address_of
 from ...runtime.plan import (
     DeviceFunction,
     ParameterSpec,
@@ -40,12 +41,12 @@ from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
-from .host_values import flatten, leaves, rebuild
+from .host_values import flatten, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
-from .shared_weights import SharedWeights
+from .shared_weights import SharedWeights, stored
 from .solutions import Solutions
 from .steps import PendingStep, referenced, resolved
 
@@ -55,9 +56,6 @@ if TYPE_CHECKING:
     from ...graph.module import Module
 
 __all__ = ["Lowering"]
-
-_SMALL = 1 << 20
-"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
 
 
 class Lowering:
@@ -99,6 +97,7 @@ class Lowering:
         self.hosted = 0
         self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
+        self._unfilled: list[Callable[[], object]] = []
         self.packing_room = options.packing_growth
         self.ready: Callable[[KernelSource], bool] | None = None
         self.wanting: dict[KernelSource, None] = {}
@@ -143,6 +142,8 @@ class Lowering:
         self._recipes.clear()  # they hold this
         self._derived.clear()
         self.later = None
+        run_all(self._unfilled)
+        self._unfilled.clear()
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:
@@ -201,27 +202,18 @@ class Lowering:
         """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
             return ""
-        if any(i.shape.sub_shapes or i.shape.type.hosted for i in (ins, *ins.inputs)):
-            reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
-            if reason:
-                return reason
+        shapes = [ins.shape, *[i.shape for i in ins.inputs]]
+        if not self.hosted and all(shape.plain for shape in shapes):
+            return ""
+        reason = no_kernels(shapes)
+        if reason:
+            return reason
         if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
-        hosted = self.hosted and any(self._is_hosted(self.values[i]) for i in ins.inputs)
+        hosted = self.hosted and any(made_by_host(self.values[i]) for i in ins.inputs)
         return "an input is made by a host step" if hosted else ""
-
-    @staticmethod
-    def _hosts(shape: Shape) -> bool:
-        """Whether a value of this shape is the host's: an array that a host step of this run makes."""
-        return shape.is_dynamic or shape.type.hosted
-
-    @staticmethod
-    def _is_hosted(value: Any) -> bool:
-        if isinstance(value, View):
-            return value.buffer.region is Region.HOST
-        return isinstance(value, (list, tuple)) and any(Lowering._is_hosted(v) for v in value)
 
     def _literal(self, literal: Any) -> Any:
         if literal.array is None:
@@ -232,20 +224,20 @@ class Lowering:
         """View of a constant array; the plan keeps the array alive and never copies it."""
         key = id(array)
         if key not in self.constant_views:
-            strides = [s // array.itemsize for s in array.strides]
-            view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
-            storage = array
-            plain = not array.dtype.hasobject
-            if plain and array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
-                storage = aligned_copy(array) if self.shared is None else self.shared.aligned(array)
-            elif plain and not array.flags.c_contiguous:
-                raw = array.view(f"u{array.itemsize}")
-                flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
-                storage = flat.view(array.dtype)
+            shared = self.shared
+            storage, own = stored(array) if shared is None else shared.stored(array)
             self.constants.append(storage)
             self._constant_owners.append(array)
-            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
+            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), shape or own)
         return self.constant_views[key]
+
+    def fill(self, pieces: Sequence[Callable[[], object]]) -> None:
+        """Have functions called that write constants which nothing reads before the plan is there: with those of all
+        others, on all CPUs, in the end; at once where other plans take these constants meanwhile."""
+        if self.shared is None:
+            self._unfilled += pieces
+        else:
+            run_all(pieces)
 
     def owner_of(self, view: View) -> np.ndarray:
         """The array that `constant` got for a view of it."""
@@ -273,7 +265,7 @@ class Lowering:
         lens = tuple(solver.packed_lens(problem))
         if isinstance(weights, BlockWeights):
             blocks = weights
-            return self.packed_constant(blocks.codes, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
+            return self.packed_blocks(blocks, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
         place = address_of(weights), weights.shape, weights.strides
         how = (solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)
@@ -303,6 +295,12 @@ class Lowering:
         if key not in self._packed:
             self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
         return self._packed[key]
+
+    def packed_blocks(self, blocks: BlockWeights, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+        """The same of weights in blocks, with their scales and zero points: others may have the same codes."""
+        identity = address_of if self.shared is None else self.shared.identity
+        rest = [identity(values) for values in blocks[1:] if values is not None]
+        return self.packed_constant(blocks.codes, (how, *rest), pack)
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""
@@ -466,7 +464,7 @@ class Lowering:
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
-            if self._hosts(shape):
+            if is_hosts(shape):
                 views.append(self.on_host(shape))
             elif len(shapes) == 1 and ins in self.destinations:
                 views.append(self.destinations[ins])
@@ -488,7 +486,7 @@ class Lowering:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
         for ins in reversed(self.module):
-            if ins.name == "concat" and not self._hosts(ins.shape) and ins not in self.destinations:
+            if ins.name == "concat" and not is_hosts(ins.shape) and ins not in self.destinations:
                 self.destinations[ins] = self.allocate(ins.shape)
             if ins.name != "concat" or ins not in self.destinations:
                 continue
@@ -518,7 +516,7 @@ class Lowering:
         """Whether an instruction's lowering can write into memory of this shape."""
         if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
             return False
-        if self._hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
+        if is_hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
@@ -538,7 +536,7 @@ class Lowering:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
             hosted = "a host step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
-            reason = _no_kernels([ins.shape]) or hosted
+            reason = no_kernels([ins.shape]) or hosted
             if not reason:
                 try:
                     self.copy(value, target, ins)
@@ -546,7 +544,7 @@ class Lowering:
                     reason = str(error)
             if reason:
                 self.steps.append(
-                    PendingStep(None, {}, "ref::@return", ins, _returned(ins.shape), [value], [target], reason=reason)
+                    PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
                 )
 
     def _finish(self) -> Plan:
@@ -571,7 +569,7 @@ class Lowering:
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,
-            constants=referenced(self.constants, steps),
+            constants=referenced(self.constants, self.steps),
             parameters=[
                 ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
@@ -586,18 +584,3 @@ class Lowering:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
-
-
-def _no_kernels(shapes: Sequence[Shape]) -> str:
-    """Why values of some shapes are the host's whatever the target, empty if they are not."""
-    if not any(shape.sub_shapes or shape.type.hosted for shape in shapes):
-        return ""
-    types = dict.fromkeys(leaf.type for shape in shapes for leaf in shape.flatten() if leaf.type.hosted)
-    return f"no target has kernels for {', '.join(t.name for t in types)}" if types else ""
-
-
-def _returned(shape: Shape) -> Callable[[list], list]:
-    """What gives a value as a result; those of the host's types have the rank that a user sees."""
-    if shape.is_dynamic or not shape.type.hosted:
-        return list
-    return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]

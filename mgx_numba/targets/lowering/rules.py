@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...core.shape import Shape
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
+from ...interrupts import whole_module
 
 if TYPE_CHECKING:
     from ...codegen.kernel import KernelSource
@@ -63,19 +64,32 @@ class LoweringRule:
 
 
 class RuleTable:
-    """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported."""
+    """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported.
+
+    Attributes:
+        families: modules that are imported when a program has one of their operators, by the operator's name.
+    """
 
     def __init__(self, base: RuleTable | None = None) -> None:
         self._rules: dict[str, LoweringRule] = {}
         self._base = base
+        self.families: dict[str, str] = {}
+
+    def family(self, module: str, names: str) -> None:
+        """Let a module be imported when one of these operators, parted by spaces, is asked for: it has their rules."""
+        self.families.update(dict.fromkeys(names.split(), module))
 
     @property
     def rules(self) -> Mapping[str, LoweringRule]:
         """All rules by operator name."""
+        for module in set(self.families.values()):
+            whole_module(module)
         return {**(self._base.rules if self._base is not None else {}), **self._rules}
 
     def get(self, name: str) -> LoweringRule | None:
         """The rule of an operator, or None: it then runs by its NumPy meaning."""
+        if name in self.families:
+            whole_module(self.families[name])
         found = self._rules.get(name)
         return self._base.get(name) if found is None and self._base is not None else found
 

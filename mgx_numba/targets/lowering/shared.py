@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from ...dataclass import dataclass
 from ...graph.program import Program
 from ...graph.replay import Replay
 from ...runtime.plan import HostStep, Plan
@@ -20,12 +20,13 @@ class Shared:
 
     weights: SharedWeights
     passes: Replay
-    solutions: Solutions = field(default_factory=Solutions)
+    solutions: Solutions
 
     @classmethod
-    def of(cls, program: Program, passes: Callable[[Program], None]) -> Shared:
-        """For the plans of a program, whose literals live as long as this; ``passes`` rewrites one in place."""
-        return cls(SharedWeights(program), Replay(passes, program))
+    def of(cls, program: Program, passes: Callable[[Program], None], traced: bool = False) -> Shared:
+        """For the plans of a program, whose literals live as long as this; ``passes`` rewrites one in place, ``traced``
+        is of `Solutions`."""
+        return cls(SharedWeights(program), Replay(passes, program), Solutions(traced))
 
 
 def release(optimized: Program, plan: Plan) -> None:

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from ...core.shape import Shape
+from ...core.types import from_numpy
 from ...graph.program import Program
-from ...runtime.memory import address_of, aligned_copy
+from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 
-__all__ = ["SharedWeights"]
+__all__ = ["SharedWeights", "stored"]
+
+_SMALL = 1 << 20
+"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
 
 
 Made = tuple[np.ndarray, Shape, int]
@@ -35,13 +39,13 @@ class SharedWeights:
         arrays = [ins.literal.array for module in program.modules for ins in module if ins.literal is not None]
         self._places = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a is not None)
         self._packed: weakref.WeakValueDictionary[Hashable, np.ndarray] = weakref.WeakValueDictionary()
-        self._copies: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
+        self._stored: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray | None, Shape]] = {}
         self._made: dict[Hashable, tuple[weakref.ref[np.ndarray], weakref.ref[np.ndarray], Any]] = {}
         self._digests: dict[int, tuple[weakref.ref[np.ndarray], dict[Hashable, bytes]]] = {}
 
     def packed(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> np.ndarray:
         """What ``pack`` makes of ``weights``, or made of the same weights before; ``how`` tells packings apart."""
-        key = self._identity(weights), weights.dtype, weights.shape, weights.strides, how
+        key = self.identity(weights), weights.dtype, weights.shape, weights.strides, how
         found = self._packed.get(key)
         if found is None:
             self._packed[key] = found = pack()
@@ -59,16 +63,20 @@ class SharedWeights:
         gone = partial(_forget, self._made, key)
         self._made[key] = weakref.ref(base, gone), weakref.ref(array), rest
 
-    def aligned(self, array: np.ndarray) -> np.ndarray:
-        """A copy of a contiguous constant from an aligned address on; the same one as long as the constant lives."""
-        known = self._copies.get(id(array))
+    def stored(self, array: np.ndarray) -> tuple[np.ndarray, Shape]:
+        """See the function of this name; the same copy as long as the constant lives."""
+        known = self._stored.get(id(array))
         if known is not None and known[0]() is array:
-            return known[1]
-        copy = aligned_copy(array)
-        self._copies[id(array)] = weakref.ref(array, partial(_forget, self._copies, id(array))), copy
-        return copy
+            return array if known[1] is None else known[1], known[2]
+        storage, shape = stored(array)
+        own = None if storage is array else storage
+        if own is None or not np.may_share_memory(own, array):  # else it would never be gone
+            gone = partial(_forget, self._stored, id(array))
+            self._stored[id(array)] = weakref.ref(array, gone), own, shape
+        return storage, shape
 
-    def _identity(self, weights: np.ndarray) -> Hashable:
+    def identity(self, weights: np.ndarray) -> Hashable:
+        """What tells weights from others of their type and shape, in all plans of the program."""
         address = address_of(weights)
         before = bisect.bisect_right(self._places, address, key=lambda place: place[0])
         if before and address < self._places[before - 1][1]:
@@ -84,6 +92,19 @@ class SharedWeights:
         if found is None:
             found = known[1][place] = _digest(weights)
         return found
+
+
+def stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
+    """A constant as a plan has it, its memory in one row and aligned unless that is large, and how it is seen."""
+    shape = Shape(from_numpy(array.dtype), array.shape, [s // array.itemsize for s in array.strides])
+    if array.dtype.hasobject:
+        return array, shape
+    if not array.flags.c_contiguous:
+        raw = array.view(f"u{array.itemsize}")
+        flat = np.lib.stride_tricks.as_strided(raw, (shape.element_space,), (array.itemsize,))
+        return flat.view(array.dtype), shape
+    small = array.nbytes <= _SMALL
+    return (aligned_copy(array) if small and address_of(array) % ALIGNMENT else array), shape
 
 
 def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
+from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from ...runtime.plan import (
     ControlStep,
@@ -28,6 +30,9 @@ from ..ref.interpreter import named
 from .buffers import View
 
 __all__ = ["PendingStep", "referenced", "resolved"]
+
+_UNUSED = np.empty(0, np.uint8)
+"""What plans have in the place of a constant that no step refers to."""
 
 
 @dataclass
@@ -80,20 +85,18 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
             on_device=step.on_device,
         )
     launch = step.launch
-    args: list[int | Pointer | MappedTensor | KernelSource] = []
-    for arg in launch.args:
-        if type(arg) is int:
-            args.append(arg)
-        elif isinstance(arg, Operand):
-            args.append(step.operands[arg.name].pointer(arg.offset))
+    args: list[Any] = list(launch.args)
+    for slot, arg in launch.unplaced:
+        if isinstance(arg, Operand):
+            args[slot] = step.operands[arg.name].pointer(arg.offset)
         elif isinstance(arg, TensorMap):
-            args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
+            args[slot] = MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout)
         elif isinstance(arg, Callee):
-            args.append(arg.kernel)
+            args[slot] = arg.kernel
         elif isinstance(arg, Mark):
-            args.append(Pointer(Region.FAULT) if arg is Mark.FAULT else number)
+            args[slot] = Pointer(Region.FAULT) if arg is Mark.FAULT else number
         else:
-            args.append(int(arg))
+            args[slot] = int(arg)
     return Step(
         kernel=launch.kernel,
         args=tuple(args),
@@ -107,18 +110,15 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
     )
 
 
-def referenced(constants: Sequence[np.ndarray], steps: Sequence[PlannedStep]) -> list[np.ndarray]:
+def referenced(constants: Sequence[np.ndarray], steps: Sequence[PendingStep]) -> list[np.ndarray]:
     """The constants, with nothing in place of those that no step refers to."""
     used: set[int] = set()
     for step in steps:
-        pointers: list[Pointer | KernelSource] = []
-        if isinstance(step, Step):
-            others = [arg for arg in step.args if not isinstance(arg, int)]
-            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in others]
-        else:
-            pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
-        used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
-    return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
+        views = [*step.inputs, *step.outputs]
+        if step.launch is not None:
+            views += [step.operands[name] for name in step.launch.operands]
+        used.update([view.buffer.index for view in views if view.buffer.region is Region.CONSTANT])
+    return [array if k in used else _UNUSED for k, array in enumerate(constants)]
 
 
 def _plan_view(view: View) -> TensorView:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 

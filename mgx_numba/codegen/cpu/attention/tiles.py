@@ -12,6 +12,7 @@ from __future__ import annotations
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
+from ..contraction.macro_kernel import next_height
 from ..contraction.parts import LINE_ELEMENTS, row_note, split_vector
 from ..contraction.tile_source import tile_record, tile_source
 from ..microkernels.register_tile import RegisterTile
@@ -120,7 +121,7 @@ class MatrixQueries(AttentionKernel):
         return lines
 
     def body(self) -> list[str]:
-        rows, columns = self.matrix.rows, self.matrix.columns
+        columns = self.matrix.columns
         return [
             *self._noted(self._round_queries(), "exact_queries"),
             "for j0 in range(first, seen, k_block):",
@@ -136,10 +137,12 @@ class MatrixQueries(AttentionKernel):
                     depth=f"panels * {columns // 2}",
                     w_panel=f"padded * {self.parts * columns // 2}",
                 ),
-                f"for p in range(0, rows, {rows}):",
+                "p = 0",
+                "while p < rows:",
                 *indent([
-                    f"left = imin(rows - p, {rows})",
-                    f"height = {rows} if left > {self.matrix.heights[1]} else {self.matrix.heights[1]}",
+                    "left = rows - p",
+                    *next_height(self.matrix, tall=False),
+                    "left = imin(left, height)",
                     *SCORES.fill(x="offset(queries_words, p * q_ld)", rows="height", exist="left"),
                     *self._unless(
                         "exact_scores", self._exact_scores(), self.arguments.call("tile", SCORES.name, 0, "panels")
@@ -152,6 +155,7 @@ class MatrixQueries(AttentionKernel):
                         self._exact_values(),
                         self.arguments.call("tile", VALUES.name, 0, f"idiv(sums_row, {columns})"),
                     ),
+                    "p += left",
                 ]),
                 "started = 1",
             ]),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ...arguments import Arguments
 from ...statements import dtype_name

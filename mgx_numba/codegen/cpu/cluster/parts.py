@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from .layout import ReduceLayout
 

@@ -7,8 +7,8 @@ written. So each stage works on the row after that of the next stage, and they t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ...statements import dtype_name, indent
 from ..loops import Odometer

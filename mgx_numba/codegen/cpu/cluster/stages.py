@@ -8,8 +8,8 @@ next stage, and so on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....ops.reduce_parts import HeadMean

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from ....dataclass import dataclass
 from ....graph.module import Module
 from ...lang.target import MAX_LANES
 from ...problems.cluster import Tensor

@@ -7,8 +7,9 @@ mode), so no tensor is transposed first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ....dataclass import dataclass
 from ....errors import CompileError, UnsupportedError
 from ....graph.module import Module
 from ...body import cluster_name

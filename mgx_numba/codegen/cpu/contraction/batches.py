@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
 from .solver import Strides

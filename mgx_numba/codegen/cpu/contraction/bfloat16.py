@@ -17,6 +17,10 @@ __all__ = ["ConvBfloat16", "GemmBfloat16"]
 
 ROUNDED_BYTES = 6
 """Bytes that rounding an element on the left reads and writes."""
+ROW_CYCLES = 10.0
+"""Of the launch that rounds, for each group of a pixel besides its elements: 6 to 16 on Zen 5, of 3 to 68 channels."""
+FINISH_CYCLES = 4.5
+"""In which a vector of sums of a convolution is stored and read again for what follows (Zen 5, ShuffleNet)."""
 
 
 def _refused(types: ElementTypes) -> str | None:
@@ -49,4 +53,8 @@ class ConvBfloat16(ConvInt8):
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         rounded = problem.batch * problem.in_pixels * problem.in_channels * ROUNDED_BYTES
-        return super().estimate(problem, threads) + rounded / machine().bytes_per_second
+        rows, results = problem.in_pixels * problem.groups, problem.out_pixels * problem.out_channels
+        lanes = machine().vector_bits // 32
+        cycles = problem.batch * (rows * ROW_CYCLES + results / lanes * FINISH_CYCLES)
+        more = rounded / machine().bytes_per_second + cycles / machine().clock / max(threads, 1)
+        return super().estimate(problem, threads) + more

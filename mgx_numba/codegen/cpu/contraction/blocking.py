@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile

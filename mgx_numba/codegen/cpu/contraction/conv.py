@@ -210,7 +210,7 @@ def direct_launch(
     packed_panel = (sums_row + taps * depth) * columns
     w_steps = columns, packed_panel
     left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
-    near = stored_near(problem.types, rows, blocking, packed_panel)
+    near = stored_near(tile, problem.types, rows, blocking, packed_panel)
     if near:
         tile, blocking = near.tile, near.fit(blocking, rows, problem.group_out, depth, taps)
         w_steps = near.steps(blocking)

@@ -231,7 +231,7 @@ def _launch(
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=forming)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
-    near = near or stored_near(problem.types, batched.m, blocking, w_steps[1])
+    near = near or stored_near(tile, problem.types, batched.m, blocking, w_steps[1])
     if near:
         tile = near.tile
         blocking = near.fit(blocking, batched.m, problem.n, depth)

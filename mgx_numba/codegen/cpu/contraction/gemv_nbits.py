@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import BlockFormat, GemmProblem
-from ...statements import for_tasks, indent, kernel_text
+from ...statements import indent, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
 from ..machine import machine
@@ -54,9 +56,14 @@ UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
 AHEAD_BYTES = 3072
-"""How far ahead of each stream weights are asked for that come from memory: on Zen 5 they arrive at 1.2 to 1.3 times
-the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In the last cache it costs 2 to 15% of
-10 MB, and gains as much as in memory of 28 MB, which fill a cache of 32 that others use, too. Into L2 is no better."""
+"""How far ahead of each stream weights are asked for that the last cache has no room for: on Zen 5 they arrive at 1.0
+to 1.3 times the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In that cache it costs 7 to
+15% of 10, 23 and 28 MB, though it gains 10% of 28 while others use a cache of 32, too. Into L2 is no better."""
+SHARE = 1024
+"""Elements of a row from which a thread is worth making integers of some of them: they take about as long as
+two threads take to meet (Zen 5, 0.5 us)."""
+ROUND = 1.5 * 2.0**23
+"""Added to a float32 below 2**22 in magnitude, it leaves the nearest integer in the low bits of the sum."""
 LARGEST = {1: 127, 2: 127 * 256 + 127}
 """By bytes, the largest integer of one that is signed, or of two that both are: then the high one is rounded."""
 SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-100, 2.0**100
@@ -79,7 +86,7 @@ class GemvNBits(BlockSolver):
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, _ = setting
-        left = _Left(problem)
+        left = _Left(problem, threads)
         flat = collapse(left.packed(), epilogue, strides, (0,) * len(problem.batch))
         launches = [_launch(problem, epilogue, *one, left, threads) for one in flat.pieces(0)]
         return Solution((left.launch(), *launches), left.bytes)
@@ -108,14 +115,14 @@ def _integers(problem: GemmProblem) -> bool:
 
 
 def _bytes_each(problem: GemmProblem) -> int:
-    """Bytes of an integer of a row: one where that is allowed and pays.
+    """Bytes of an integer of a row: one where that is allowed.
 
     Zen 5, blocks of 32 and 128, one thread and two: one byte takes 0.63 to 0.87 of the time with VNNI of 256 bits or
-    none, 0.80 to 0.90 with AVX-512 but no VNNI, and with VNNI of 512 bits 0.91 to 1.02: there weights are waited for.
+    none, 0.80 to 0.90 with AVX-512 but no VNNI, and with VNNI of 512 bits 0.90 to 0.95 of weights in the last cache.
     """
     form = problem.blocks
     assert form is not None
-    return 1 if form.int8_rows and not (_quads() and host.host().vector_bits == 512) else 2
+    return 1 if form.int8_rows else 2
 
 
 def _quads() -> bool:
@@ -127,7 +134,7 @@ def _quads() -> bool:
 class _Left:
     """The rows of a product as its kernel reads them, in scratch memory."""
 
-    def __init__(self, problem: GemmProblem) -> None:
+    def __init__(self, problem: GemmProblem, threads: int) -> None:
         form = problem.blocks
         assert form is not None
         self.problem, self.form, self.integers = problem, form, _integers(problem)
@@ -135,12 +142,15 @@ class _Left:
         self.lens = (*problem.batch, problem.m)
         self.rows, self.blocks = math.prod(self.lens), form.blocks(problem.k)
         self.padded = self.blocks * form.size
+        self.share_blocks = -(-self.blocks // max(1, min(-(-threads // self.rows), self.padded // SHARE)))
+        self.shares = -(-self.blocks // self.share_blocks)
         self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows do not meet in one set of a cache
         self._at: dict[str, int] = {}
         self.bytes = 0
         parts = {"floats": 4 * self.pitch}
         if self.integers:
-            parts |= {"parts": 4 * self._parts_pitch, "steps": 4 * self.blocks, "totals": 4 * self.blocks, "flags": 4}
+            parts |= {"parts": 4 * self._parts_pitch, "flags": 4 * self.shares}
+            parts |= dict.fromkeys(("steps", "totals"), 4 * self.blocks)
         for name, size in parts.items():
             self._at[name] = self.bytes
             self.bytes += -(-self.rows * size // host.CACHE_LINE) * host.CACHE_LINE
@@ -158,8 +168,8 @@ class _Left:
 
     def pointers(self, arguments: Arguments, row: int = 0) -> None:
         """Declare what a row consists of, from a row on."""
-        sizes = {"floats": (self.pitch, "float32"), "parts": (self._parts_pitch, "int32"), "flags": (1, "int32")}
-        sizes |= dict.fromkeys(("steps", "totals"), (self.blocks, "float32"))
+        sizes = {"floats": (self.pitch, "float32"), "parts": (self._parts_pitch, "int32")}
+        sizes |= {"flags": (self.shares, "int32")} | dict.fromkeys(("steps", "totals"), (self.blocks, "float32"))
         for name, at in self._at.items():
             count, dtype = sizes[name]
             arguments.pointer(name, Operand("scratch", at + 4 * row * count), dtype)
@@ -168,38 +178,42 @@ class _Left:
             arguments.integers(parts_pitch=self._parts_pitch)
 
     def launch(self) -> Launch:
-        """A task is a row."""
+        """A task is a share of a row: so many of its blocks."""
         problem, form, lanes = self.problem, self.form, host.lanes()
         arguments = Arguments()
         arguments.pointer("x", "x", problem.dtype)
         self.pointers(arguments)
         if self.integers:
             arguments.pointer("octets", Operand("scratch", self._at["parts"]), "int8")
-        arguments.integers(depth=problem.k, k_stride=problem.a_strides[-1])
+        arguments.integers(depth=problem.k, k_stride=problem.a_strides[-1], shares=self.shares)
+        arguments.integers(share_blocks=self.share_blocks)
         contiguous = problem.a_strides[-1] == 1 or problem.k == 1
         strided = "" if contiguous else "_strided"
         place = "start + at + i" if contiguous else "start + (at + i) * k_stride, k_stride"
         block = [
             f"at = block * {form.size}",
-            f"largest = const_float32(0, {lanes})",
+            f"largest = const_int32(0, {lanes})",
             f"for i in range(0, {form.size}, {lanes}):",
             f"    count = imax(imin(depth - at - i, {lanes}), 0)",
             f"    value = load{strided}_tail(x, {place}, count, 0, {lanes})",
             "    store(floats, row + at + i, value)",
-            "    largest = max(largest, abs(value))",
+            "    largest = max(largest, bits_int32(abs(value)))",
             *(self._integer_block(lanes) if self.integers else ()),
         ]
         task = [
+            "task = idiv(share, shares)",
+            "first = imod(share, shares) * share_blocks",
             *row_start(arguments, self.lens, problem.a_strides),
             "row = task * pitch",
             *(["flag = 0"] if self.integers else ()),
-            "for block in range(blocks):",
+            "for block in range(first, imin(first + share_blocks, blocks)):",
             *indent(block),
-            *(["store_scalar(flags, task, cast_int32(flag))"] if self.integers else ()),
+            *(["store_scalar(flags, share, cast_int32(flag))"] if self.integers else ()),
         ]
         name = f"nbits_rows{f'_{8 * self.each}bits' if self.integers else ''}{strided}_kernel"
-        source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
-        return Launch(source, arguments.values, TaskRange(self.rows), 0, 4 * self.rows * problem.k + self.bytes)
+        source = cpu_kernel(name, kernel_text([*arguments.bind(), "for share in range(begin, end):", *indent(task)]))
+        tasks = TaskRange(self.rows * self.shares)
+        return Launch(source, arguments.values, tasks, 0, 4 * self.rows * problem.k + self.bytes)
 
     def _integer_block(self, lanes: int) -> list[str]:
         largest = float(LARGEST[self.each])
@@ -210,7 +224,7 @@ class _Left:
             f"    store(octets, place + {self.form.size}, cast_int8(low))",
         ]
         return [
-            "top = reduce_max(largest)",
+            "top = bits_float32(reduce_max(largest))",  # of bits: NaN is above all numbers
             f"if not lt(top, {LARGEST_NUMBER!r}):",
             "    flag = 1",
             f"if gt(top, 0.0) and lt(top, {SMALLEST_NUMBER!r}):",
@@ -219,7 +233,8 @@ class _Left:
             f"up = div({largest!r}, top)",
             f"total = const_int32(0, {lanes})",
             f"for i in range(0, {self.form.size}, {lanes}):",
-            f"    number = cast_int32(nearbyint(mul(load(floats, row + at + i, {lanes}), up)))",
+            f"    sum = add(mul(load(floats, row + at + i, {lanes}), up), {ROUND!r})",
+            f"    number = sub(bits_int32(sum), {int(np.float32(ROUND).view(np.int32))})",
             f"    place = {LANES_TOGETHER} * task * parts_pitch + {self.each} * at + i",
             *(parts if self.each == 2 else ["    store(octets, place, cast_int8(number))"]),
             "    total = add(total, number)",
@@ -253,7 +268,9 @@ def _launch(
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
-    ahead = AHEAD_BYTES if size > machine().last_cache_bytes // 2 else 0
+    ahead = AHEAD_BYTES if size > machine().last_cache_bytes else 0
+    if left.integers:
+        arguments.integers(flag_count=batched.m * left.shares)
     product = _Product(form, lanes, streams, batched.m, ahead, left.each)
     body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
@@ -277,8 +294,9 @@ class _Product:
         self.depth = block_words(form)
 
     def look(self) -> list[str]:
-        """Statements: ``flags_set``, how many rows are no integers."""
-        return ["flags_set = 0", *(f"flags_set += cast_int64(load_scalar(flags, {r}))" for r in range(self.m))]
+        """Statements: ``flags_set``, how many shares of rows are no integers."""
+        add = "    flags_set += cast_int64(load_scalar(flags, flag))"
+        return ["flags_set = 0", "for flag in range(flag_count):", add]
 
     def text(self, integers: bool) -> list[str]:
         """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it.

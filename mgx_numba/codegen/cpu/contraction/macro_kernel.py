@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
@@ -406,8 +407,8 @@ def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> lis
 
 def next_height(tile: RegisterTile, tall: bool) -> list[str]:
     """Statements: the ``height`` of the tile that is next where ``left`` rows are; ``tall`` ones may be taken."""
-    if tile.step > 1:
-        return [f"height = {tile.rows} if left > {tile.heights[1]} else {tile.heights[1]}"]
+    if tile.step > 1:  # of two registers of rows all exist
+        return [f"height = {tile.rows} if left >= {tile.rows} else {tile.heights[1]}"]
     lines = [f"height = ({height_table(tile)} >> (4 * imin(left, {tile.rows}))) & 15"]
     if tall and tile.tall:
         more = f"over <= idiv(left, {tile.rows}) * {tile.tall - tile.rows}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...problems.gemm import BlockFormat
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile

@@ -10,10 +10,10 @@ in float32, of numbers put together again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.gemm import GemmProblem

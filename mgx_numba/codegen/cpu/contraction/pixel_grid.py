@@ -12,8 +12,9 @@ An input that is not padded may lie so by itself; nothing is then computed behin
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from .. import host

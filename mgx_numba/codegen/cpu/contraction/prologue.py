@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...launch import Operand
 from ...printer import print_body
 from ...problems.element_types import ITEMSIZE

@@ -8,8 +8,8 @@ tile finishes its sums in registers.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
@@ -70,14 +70,17 @@ class StoredNear:
         return blocking.taps * blocking.depth * self.tile.columns
 
 
-def stored_near(types: ElementTypes, rows: int, blocking: Blocking, packed_panel: int) -> StoredNear | None:
-    """How weights of these types are brought near for so many rows; None if their own tile shall read them.
+def stored_near(
+    own: RegisterTile, types: ElementTypes, rows: int, blocking: Blocking, packed_panel: int
+) -> StoredNear | None:
+    """How weights of these types, packed for the tile ``own``, are brought near for so many rows; None if that tile
+    shall read them.
 
     ``blocking`` is that of the float32 tile.
     """
     if types.uniform is not None or not types.a == types.accumulator == types.out:
         return None
-    own, tile = tile_for(types), tile_for(element_types(types.a))
+    tile = tile_for(element_types(types.a))
     if own.packing.k_interleave > 1 or own.step > 1 or (own.columns, own.lanes) != (tile.columns, tile.lanes):
         return None
     if min(rows, blocking.rows) < FEWEST_TILES * tile.rows or not tile.finishes:

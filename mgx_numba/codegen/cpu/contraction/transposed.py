@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ....dataclass import dataclass
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 import numpy as np
 
 from ....core.types import Type
+from ....dataclass import dataclass
 from ....ops.pooling import Pooling, PoolingMode
 from ...arguments import Arguments
 from ...problems.cluster import Tensor

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
+from ....dataclass import dataclass
 from ...lang.builder import VectorBuilder
 from ...lang.convert import convert
 from ...lang.memory import (

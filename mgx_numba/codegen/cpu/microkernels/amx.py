@@ -7,7 +7,7 @@ As `tile_float32` over words of int32, by whole matrices (`MATRIX_BLOCK`): every
     tile_amx_uint8           four unsigned bytes on the left, four signed ones on the right, sums in int32
     tile_amx_int8            four signed ones on either side
     tile_emulated_...        the same in vector code, on any CPU with AVX-512
-    configure_tiles(ROWS)    the shapes of the registers for so many rows of sums, an integer literal
+    configure_tiles(ROWS)    the shapes of the registers for blocks of so many rows, an integer literal
     release_tiles()          the registers are no longer in use
 
 A thread that has configured its tiles runs code that knows nothing of that only after it has released them.
@@ -43,8 +43,12 @@ _PANEL_LINE = 2 * _LINE
 """Bytes of a row of a panel: of two registers side by side."""
 _TILE_WORDS = TILE_STEP * _PANEL_LINE // _BYTES
 """Words of a step of a panel."""
-_LEFT, _RIGHT = 4, 6
-"""The first registers of the operands: two each. Those before are the sums, two for each 16 rows."""
+_LEFT, _RIGHT, _REGISTERS = 4, 5, 6
+"""The registers of the operands, and how many there are with those before, the sums: two for each 16 rows. Each of the
+eight that holds something leaves one less to rename: beside the core's other hyperthread every product and every load
+of a register takes 40 cycles with all eight in use, 22 with six and 18 with five (alone 16 and 8 with any; Emerald
+Rapids). UNet takes 0.88 of the time there with six instead of eight (in bfloat16 0.86), and as long with four, for
+which sums of 16 columns are made one after the other; ResNet-50 and BERT take 1.0 alone with six, and 1.2 with four."""
 _PALETTE, _WIDTHS, _HEIGHTS = 1, 16, 48
 """The first byte of a configuration, and where the widths in bytes (two each) and heights of the registers begin
 (Intel SDM, LDTILECFG)."""
@@ -52,6 +56,9 @@ _AHEAD = 2
 """Steps ahead for which the right-hand side is asked: 4 to 8 KiB, as far as the other tiles do. On Emerald Rapids that
 is worth 20% where the right-hand side comes from beyond the L2 cache (1024 x 1024 x 1024 in parts), and costs up to 5%
 where it does not."""
+_LEFT_AHEAD = 1
+"""The same of the left-hand side in parts, which comes from the L2 cache for each panel: BERT, ViT and UNet take 0.97
+to 0.98 of the time, ResNet-50 1.0. In bfloat16 the instructions that this adds would cost more (in a loop 5%)."""
 
 
 _L1, _L2 = 3, 2
@@ -59,7 +66,7 @@ _L1, _L2 = 3, 2
 
 
 def _write_configuration(writer: VectorWriter, rows: ir.Value, room: ir.Value) -> None:
-    """Set the registers for ``rows`` rows of sums, 1 to 32; ``room`` is a pointer to 64 bytes."""
+    """Set the registers for blocks of ``rows`` rows of sums, 1 to 16; ``room`` is a pointer to 64 bytes."""
     b = writer.ir
     words = b.bitcast(room, _I64.as_pointer())
     for k in range(_LINE // 8):
@@ -68,13 +75,9 @@ def _write_configuration(writer: VectorWriter, rows: ir.Value, room: ir.Value) -
     def put(place: int, value: ir.Value) -> None:
         b.store(b.trunc(value, _I8), b.gep(room, [constant(place)]))
 
-    upper = b.icmp_signed(">", rows, constant(TILE_STEP))
-    first = b.select(upper, constant(TILE_STEP), rows)
-    second = b.select(upper, b.sub(rows, constant(TILE_STEP)), constant(TILE_STEP))
-    for register in range(8):
+    for register in range(_REGISTERS):
         put(_WIDTHS + 2 * register, constant(_LINE))
-        height = constant(TILE_STEP) if register >= _RIGHT else second if register in (2, 3, _LEFT + 1) else first
-        put(_HEIGHTS + register, height)
+        put(_HEIGHTS + register, constant(TILE_STEP) if register == _RIGHT else rows)
     writer.call("llvm.x86.ldtilecfg", ir.VoidType(), [room])
 
 
@@ -87,28 +90,28 @@ class MatrixWriter(TileWriter):
 
     def write(self) -> None:
         self.down, self.across = self.rows // TILE_STEP, self.vectors
-        part = self.ir.icmp_signed("<", self.slot["exist"], constant(self.rows))
-        self._begin(part)
-        row, stride = (self.ir.mul(self.slot[name], constant(_BYTES)) for name in ("x_row", "acc_row"))
+        self._begin()
+        stride = self.ir.mul(self.slot["acc_row"], constant(_BYTES))
 
         def one_panel(number: ir.Value, state: Values) -> Values:
             w, acc, far = state
             places = self._sums_places(acc, self.slot["acc_row"])
+            registers = [self._sums(r, c) for r in range(self.down) for c in range(self.across)]
             old = self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))
             with self.ir.if_else(old) as (more, first):
                 with more:
-                    for k, place in enumerate(places):
-                        self._read(self._sums(k), place, stride)
+                    for register, place in zip(registers, places):
+                        self._read(register, place, stride)
                 with first:
-                    for k in range(len(places)):
-                        self._zero(self._sums(k))
+                    for register in registers:
+                        self._zero(register)
 
             def one_tap(tap: ir.Value, inner: Values) -> Values:
                 offset = self.ir.load(self.at(self.slot["offsets"], self.ir.mul(tap, constant(TILE_TABLE_ROWS))))
                 x = self.at(self.slot["x"], offset)
 
                 def one_step(k: ir.Value, right: Values) -> Values:
-                    self._step(self.at(x, k), right[0], row)
+                    self._step(self.at(x, k), right[0])
                     self._finish_rows(self.slot["pace"])
                     return [self.at(right[0], constant(self.parts * _TILE_WORDS)), self._bring_near(right[1])]
 
@@ -122,8 +125,8 @@ class MatrixWriter(TileWriter):
                 self.ir.select(finish, *pair)
                 for pair in ((self._word("spare"), acc), (constant(_PANEL_LINE // _BYTES), self.slot["acc_row"]))
             )
-            for k, place in enumerate(self._sums_places(goal, apart)):
-                self._put(self._sums(k), place, self.ir.mul(apart, constant(_BYTES)))
+            for register, place in zip(registers, self._sums_places(goal, apart)):
+                self._put(register, place, self.ir.mul(apart, constant(_BYTES)))
             with self.ir.if_then(finish):
                 self._wait(number, goal)
             panel = self.slot["w_panel"]
@@ -132,28 +135,41 @@ class MatrixWriter(TileWriter):
         w, far = (self.at(self.slot[name], self.ir.mul(self.begin, self.slot["w_panel"])) for name in ("w", "far"))
         acc = self.at(self.slot["acc"], self.ir.mul(self.begin, self.slot["acc_panel"]))
         self.loop("panel", self.begin, self.end, 1, [w, acc, far], one_panel)
-        self._finish(part)
+        self._finish()
         self.ir.ret_void()
 
-    def _step(self, x: ir.Value, w: ir.Value, row: ir.Value) -> None:
-        """The products of one step of k. Of parts: high by low, then high by high, then low by high, so that of four
-        operands only one is loaded anew between two products."""
-        line = constant(_PANEL_LINE)
-        lefts = [self._left(x, r) for r in range(self.down)]
-        for part in reversed(range(self.parts)):
-            for c in range(self.across):
-                place = part * _TILE_WORDS + c * TILE_STEP
-                self._read(_RIGHT + c, self.at(w, constant(place)), line)
-                self._ask(w, place + _AHEAD * self.parts * _TILE_WORDS)
-                for r, left in enumerate(lefts):
-                    if part == self.parts - 1 and c == 0:
-                        self._read(_LEFT + r, left, row)
-                    self._multiply_tiles(r, c)
+    def _step(self, x: ir.Value, w: ir.Value) -> None:
+        """The products of one step of k, of parts high by low, then high by high, then low by high. Each shares an
+        operand with the one before, so that between two of them one register is loaded."""
+        around = [(0, 0), (0, 1), (1, 1), (1, 0)]
+        order = [(r, c) for r, c in around if r < self.down and c < self.across]
+        lefts = [[self._left(x, r) for r in range(self.down)]]
         if self.parts > 1:
-            for r, left in enumerate(lefts):
-                self._read(_LEFT + r, self.at(left, self.slot["x_low"]), row)
-                for c in range(self.across):
-                    self._multiply_tiles(r, c)
+            lefts.append([self.at(left, self.slot["x_low"]) for left in lefts[0]])
+        held: dict[int, tuple[int, int]] = {}
+        asked: set[tuple[int, int, int]] = set()
+
+        def hold(register: int, operand: tuple[int, int], place: ir.Value, apart: ir.Value, ahead: int) -> None:
+            """Load an operand, if it is not there, whose rows are so many words apart; the first time ask for the one
+            that is so many words ``ahead``."""
+            if held.get(register) == operand:
+                return
+            held[register] = operand
+            self._read(register, place, self.ir.mul(apart, constant(_BYTES)))
+            if ahead and (register, *operand) not in asked:
+                asked.add((register, *operand))
+                self._ask(self.at(place, constant(ahead)), apart)
+
+        line, row = constant(_PANEL_LINE // _BYTES), self.slot["x_row"]
+        right_ahead = _AHEAD * self.parts * _TILE_WORDS
+        left_ahead = _LEFT_AHEAD * TILE_STEP if self.parts > 1 else 0
+        for left_part, right_part in [(0, 0)] if self.parts == 1 else [(0, 1), (0, 0), (1, 0)]:
+            for r, c in order:
+                right = self.at(w, constant(right_part * _TILE_WORDS + c * TILE_STEP))
+                hold(_RIGHT, (right_part, c), right, line, right_ahead)
+                hold(_LEFT, (left_part, r), lefts[left_part][r], row, left_ahead)
+                self._multiply_tiles(r, c)
+            order = [order[-1], *order[:-1]]
 
     def _word(self, name: str) -> ir.Value:
         """A field that changes during a call."""
@@ -199,17 +215,15 @@ class MatrixWriter(TileWriter):
         rows = [self.at(acc, self.ir.mul(apart, constant(r * TILE_STEP))) for r in range(self.down)]
         return [self.at(row, constant(c * TILE_STEP)) for row in rows for c in range(self.across)]
 
-    def _sums(self, k: int) -> int:
-        """The register of the k-th of the sums that the variant has."""
-        r, c = divmod(k, self.across)
+    def _sums(self, r: int, c: int) -> int:
+        """The register of the sums of 16 rows and 16 columns."""
         return 2 * r + c
 
-    def _ask(self, w: ir.Value, place: int) -> None:
-        """Ask for the lines of one tile of the right-hand side."""
-        if not _AHEAD:
-            return
-        for k in range(TILE_STEP):
-            self._ask_line(self.at(w, constant(place + k * _PANEL_LINE // _BYTES)), _L1)
+    def _ask(self, place: ir.Value, apart: ir.Value) -> None:
+        """Ask for the lines of a register that are so many words ``apart``."""
+        for _ in range(TILE_STEP):
+            self._ask_line(place, _L1)
+            place = self.at(place, apart)
 
     def _ask_line(self, line: ir.Value, near: int) -> None:
         hints = [ir.Constant(_I32, hint) for hint in (0, near, 1)]  # read, near, data
@@ -224,15 +238,20 @@ class MatrixWriter(TileWriter):
 
         return self.loop("line", constant(0), self.slot["far_lines"], 1, [far], one_line)[0]
 
-    def _begin(self, part: ir.Value) -> None:
-        """Set what rows there are, if they are not all."""
+    def _begin(self) -> None:
+        """Set what rows there are, if they are not all: of two registers of rows they are."""
+        if self.down > 1:
+            return
+        self.part = self.ir.icmp_signed("<", self.slot["exist"], constant(TILE_STEP))
         self.room = self.ir.bitcast(self.ir.alloca(ir.ArrayType(_I64, _LINE // 8)), _I8.as_pointer())
-        with self.ir.if_then(part):
+        with self.ir.if_then(self.part):
             _write_configuration(self, self.slot["exist"], self.room)
 
-    def _finish(self, part: ir.Value) -> None:
-        with self.ir.if_then(part):
-            _write_configuration(self, constant(2 * TILE_STEP), self.room)
+    def _finish(self) -> None:
+        if self.down > 1:
+            return
+        with self.ir.if_then(self.part):
+            _write_configuration(self, constant(TILE_STEP), self.room)
 
     def _zero(self, register: int) -> None:
         self.call("llvm.x86.tilezero", ir.VoidType(), [ir.Constant(_I8, register)])
@@ -247,30 +266,25 @@ class MatrixWriter(TileWriter):
         return [ir.Constant(_I8, register), self.ir.bitcast(place, _I8.as_pointer())]
 
     def _multiply_tiles(self, r: int, c: int) -> None:
-        registers = [ir.Constant(_I8, k) for k in (2 * r + c, _LEFT + r, _RIGHT + c)]
+        registers = [ir.Constant(_I8, k) for k in (self._sums(r, c), _LEFT, _RIGHT)]
         self.call(f"llvm.x86.{self.product}", ir.VoidType(), registers)
 
 
 class EmulatedWriter(MatrixWriter):
     """The same registers in memory. Denormal operands count as zero, as they do in AMX."""
 
-    def _begin(self, part: ir.Value) -> None:
+    def _begin(self) -> None:
         register = ir.ArrayType(_I32, TILE_STEP * TILE_STEP)
-        self.registers = [self.ir.bitcast(self.ir.alloca(register), _I32.as_pointer()) for _ in range(8)]
-        zero, most = constant(0), constant(TILE_STEP)
-        self.heights = []
-        for r in range(2):
-            left = self.ir.sub(self.slot["exist"], constant(r * TILE_STEP))
-            left = self.ir.select(self.ir.icmp_signed("<", left, zero), zero, left)
-            self.heights.append(self.ir.select(self.ir.icmp_signed("<", left, most), left, most))
+        self.registers = [self.ir.bitcast(self.ir.alloca(register), _I32.as_pointer()) for _ in range(_REGISTERS)]
+        most = constant(TILE_STEP)
+        part = self.ir.icmp_signed("<", self.slot["exist"], most)
+        self.height = self.ir.select(part, self.slot["exist"], most)
 
-    def _finish(self, part: ir.Value) -> None:
+    def _finish(self) -> None:
         pass
 
     def _height(self, register: int) -> ir.Value:
-        if register >= _RIGHT:
-            return constant(TILE_STEP)
-        return self.heights[register - _LEFT if register >= _LEFT else register // 2]
+        return constant(TILE_STEP) if register == _RIGHT else self.height
 
     def _each_row(self, register: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
         """``body(row, place in the register)`` for the rows that exist."""
@@ -301,7 +315,7 @@ class EmulatedWriter(MatrixWriter):
         self._each_row(register, one)
 
     def _multiply_tiles(self, r: int, c: int) -> None:
-        left, right = self.registers[_LEFT + r], self.registers[_RIGHT + c]
+        left, right = self.registers[_LEFT], self.registers[_RIGHT]
 
         def one(row: ir.Value, place: ir.Value) -> None:
             first = self.ir.mul(row, constant(TILE_STEP))
@@ -315,7 +329,7 @@ class EmulatedWriter(MatrixWriter):
             (sums,) = self.loop("word", constant(0), constant(TILE_STEP), 1, [sums], one_word)
             self.ir.store(sums, place, align=4)
 
-        self._each_row(2 * r + c, one)
+        self._each_row(self._sums(r, c), one)
 
     def _add_products(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         """A vector of sums with the products of the elements of two vectors of words added, in the bits of int32."""

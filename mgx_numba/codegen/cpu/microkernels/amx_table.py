@@ -1,9 +1,9 @@
-"""The register tiles of AMX: eight registers of 16 rows by 64 bytes, four of them sums of 32 rows by 32 columns.
+"""The register tiles of AMX: registers of 16 rows by 64 bytes, four of them sums of 32 rows by 32 columns.
 
 ``tdpbf16ps`` adds to 16 x 16 sums the products of 16 rows of 32 bfloat16 by as many columns, ``tdpbusd`` and
 ``tdpbssd`` those of 64 bytes. Denormals count as zero in bfloat16. Float32 is multiplied in parts: what bfloat16 has
 of a number, and what bfloat16 has of the rest, together 16 bits of it; of their four products the three large ones
-are added in the same sums, and each part is loaded once for all of them.
+are added in the same sums, and each part comes from beyond the L1 cache once for all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEAR_BYTES = 131072
 from there (2,300 GFLOP/s in bfloat16, 2,450 from the L1 cache, Emerald Rapids), and each step more parks all sums: with
 a quarter of it 3x3 convolutions took 10 to 20% longer."""
 
-_STATE = TileState((f"configure_tiles({2 * TILE_STEP})",), ("release_tiles()",))
+_STATE = TileState((f"configure_tiles({TILE_STEP})",), ("release_tiles()",))
 
 
 def _amx(feature: str) -> Callable[[Host], bool]:

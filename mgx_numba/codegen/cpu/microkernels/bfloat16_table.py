@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import host
+from ..host import EMULATED_TILES
 from .register_tile import Packing, RegisterTile, TileTypes, avx512, neon
 
 __all__ = ["BFLOAT16_TILES"]
 
 
 def _fast_bfloat16(cpu: host.Host) -> bool:
-    """AVX512-BF16 that is not the slow one beside AMX."""
-    return avx512(cpu) and "avx512bf16" in cpu.features and "amx-bf16" not in cpu.features
+    """AVX512-BF16 that is not the slow one beside AMX, nor beside what stands for AMX."""
+    return avx512(cpu) and "avx512bf16" in cpu.features and cpu.features.isdisjoint({"amx-bf16", EMULATED_TILES})
 
 
 def _neon_bfloat16(cpu: host.Host) -> bool:

@@ -9,13 +9,13 @@ the result is stored. The operands are in a block of int64 words, `finish_block`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from ....dataclass import dataclass
 from ...lang import vecmath
 from ...lang.vector import Vec, pointer_type
 from ..records import Record, Word

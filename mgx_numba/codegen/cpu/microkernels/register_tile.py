@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ...lang.target import itemsize
 from ...problems.element_types import ElementTypes
 from .. import host

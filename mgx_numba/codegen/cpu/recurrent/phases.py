@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...problems.recurrence import RecurrenceProblem
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from ....dataclass import dataclass
 from ...elf import read_object
 from ...kernel import KernelSource
 from ...toolchain.garbage import collection_paused

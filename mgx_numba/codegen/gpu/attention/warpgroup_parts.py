@@ -17,8 +17,7 @@ float32 may become infinity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ..architecture import ARCHITECTURES

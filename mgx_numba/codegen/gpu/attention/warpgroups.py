@@ -3,17 +3,18 @@
 A warpgroup has 64 queries. Products of these with a tile of keys come from the block's memory; its weights are the left
 operand of the products with values as they lie in registers. While weights are made of the scores of one tile, the
 tensor cores multiply the values of the tile before. Keys and values come to a ring of tiles each, that one thread asks
-for when all warpgroups of the block have multiplied what was there.
+for when all warpgroups of the block have multiplied what was there; or two threads of a producer do, a warpgroup that
+gives its registers to the others, and these issue their products in turns.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
+from ..architecture import WARP
 from ..driver.device import known_architecture
 from .text import AttentionText
 
@@ -30,13 +31,16 @@ ROWS = 64
 LEAST_QUERIES = 33
 """Queries from which on half of a warpgroup's rows are some."""
 LEAST_BLOCKS = 132
-"""Blocks of four warpgroups from which on each multiprocessor of a large device has one."""
+"""Blocks from which on each multiprocessor of a large device has one."""
+MANY_KEYS = 2048
+"""Keys that a multiprocessor's blocks have one after another from which on a producer pays, see `chosen_tile`: with
+half of them 2 x 8 heads of 1024 of 80 features take 16.1 us, and 15.3 without."""
+GIVEN_REGISTERS = 24
+"""Registers that a thread of a producer keeps: the fewest."""
+REGISTERS = {2: 240, 3: 160}
+"""Those of a thread of so many other warpgroups then, in steps of 8: a part of a multiprocessor has 512 for a lane."""
 MOST_FEATURES = 256
 """Columns of one instruction, and features of which a thread's sums fit its registers."""
-SMALL_KEYS, LARGE_KEYS = 128, 192
-"""Keys of a tile for two warpgroups and up to 128 features, see `_keys_of_two`."""
-LARGER_GAIN = 0.93
-"""Time of a key in tiles of 192 to that in tiles of 128, see `_keys_of_two`."""
 BOX_BYTES = SLICE * SLICE * 2
 """Bytes of 64 positions of 64 features."""
 
@@ -50,12 +54,14 @@ class AttentionTile:
         keys: of a tile of keys and values; a multiple of 64.
         stages: tiles of each that are there or on their way.
         blocks: those that share a multiprocessor.
+        producer: whether a warpgroup besides two or three asks for keys and values, and these multiply in turns.
     """
 
     warpgroups: int
     keys: int
     stages: int
     blocks: int
+    producer: bool = False
 
 
 def fits_warpgroups(problem: AttentionProblem) -> bool:
@@ -75,26 +81,26 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     rows of 128 bytes, of which the copy engine brings one in some nine cycles, or where there are more features than
     their registers hold sums of, each tile of keys is better brought for more: 2 x 8 heads of 4096 of 40 features take
     302 us, 174 with two warpgroups and 163 with four, 4 x 16 of 2048 of 128 take 387 and 307 with two.
+
+    Where blocks of a multiprocessor have many keys, a producer asks for these sooner, and turns keep one warpgroup's
+    products beside the other one's weights: 4 x 16 heads of 2048 queries and keys of 128 features then take 230 us and
+    without 265, with ``causal`` 150 and 171; 2048 queries and 8192 keys of 8 heads 104 and 122. Of few it begins
+    later: 8 x 12 heads of 384 of 96 features take 23.2 us then and 22.2 without.
     """
     features = max(problem.depth, problem.width)
     if features > 2 * SLICE:
         return AttentionTile(2, 64, 2, 1)
     if features > SLICE:
-        return AttentionTile(2, _keys_of_two(problem), 2, 1)
+        rounds = -(-_blocks(problem, 2) // LEAST_BLOCKS)
+        return AttentionTile(2, 128, 2, 1, rounds * problem.keys >= MANY_KEYS)
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
-    many = -(-problem.queries // (4 * ROWS)) * problem.heads * problem.batch >= LEAST_BLOCKS
-    return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
+    return AttentionTile(4, 64, 4, 1) if _blocks(problem, 4) >= LEAST_BLOCKS else AttentionTile(2, 64, 3, 1)
 
 
-def _keys_of_two(problem: AttentionProblem) -> int:
-    """`SMALL_KEYS` or `LARGE_KEYS`.
-
-    4 x 16 heads of 2048 queries and keys of 128 features take 302 us on an H200 with 192, of which the last tile is
-    empty in part, and 314 with 128. Of what ``causal`` hides the larger tile has more, which was not measured.
-    """
-    small, large = (-(-problem.keys // keys) * keys for keys in (SMALL_KEYS, LARGE_KEYS))
-    return LARGE_KEYS if large * LARGER_GAIN < small and not problem.causal else SMALL_KEYS
+def _blocks(problem: AttentionProblem, warpgroups: int) -> int:
+    """Blocks of so many warpgroups that a problem has."""
+    return -(-problem.queries // (warpgroups * ROWS)) * problem.heads * problem.batch
 
 
 def _pieces(features: int) -> list[int]:
@@ -123,7 +129,9 @@ class WarpgroupAttentionText(AttentionText):
         """``tile`` is chosen if it is not given."""
         super().__init__(problem, pairs)
         self.tile = tile = tile or chosen_tile(problem)
-        self.keys, self.threads, self.together = tile.keys, 128 * tile.warpgroups, tile.blocks
+        self.keys, self.together = tile.keys, tile.blocks
+        self.consumers = 128 * tile.warpgroups
+        self.threads = self.consumers + 128 * tile.producer
         self.rows = ROWS * tile.warpgroups
         self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
         self.width = -(-problem.width // 8) * 8
@@ -178,6 +186,38 @@ class WarpgroupAttentionText(AttentionText):
                     buffer.line(f"mbarrier_init(offset({name}, {k}), {arrivals})")
             buffer.line("mbarrier_fence()")
         buffer.line("barrier()")
+        if not tile.producer:
+            self._consume(buffer)
+            return buffer.lines
+        with buffer.block(f"if group == {tile.warpgroups}:"):
+            buffer.line(f"give_registers({GIVEN_REGISTERS})")
+            with buffer.block("if begin < end:"):
+                self._produce(buffer)
+        with buffer.block("else:"):
+            buffer.line(f"take_registers({REGISTERS[tile.warpgroups]})")
+            self._consume(buffer)
+        return buffer.lines
+
+    def _produce(self, buffer: CodeBuffer) -> None:
+        """Emit the requests of a producer: of one thread those for queries and keys, and of one of another warp, which
+        waits for none of these, those for values."""
+        for warp, name in enumerate("kv"):
+            with buffer.block(f"if thread == {self.consumers + WARP * warp}:"):
+                if name == "k":
+                    self._ask_queries(buffer)
+                for line in ("start = begin", "slot = 0", "phase = 0"):
+                    buffer.line(line)
+                with buffer.block("while start < end:"):
+                    self._wait_for(buffer, f"read_{name}", "slot", "1 - phase")
+                    self._ask(buffer, name, "start", "slot")
+                    buffer.line(f"start = start + {self.keys}")
+                    buffer.line("slot = slot + 1")
+                    with buffer.block(f"if slot == {self.tile.stages}:"):
+                        buffer.line("slot = 0")
+                        buffer.line("phase = 1 - phase")
+
+    def _consume(self, buffer: CodeBuffer) -> None:
+        """Emit what warpgroups do that multiply."""
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
         with buffer.block("if begin < end:"):
@@ -190,28 +230,28 @@ class WarpgroupAttentionText(AttentionText):
         for j in range(self.width // 8):
             buffer.line(f"acc{j} = sums_part(acc, {j})")
         self._finish(buffer)
-        return buffer.lines
 
     def _barriers(self) -> dict[str, int]:
-        """Barriers: what has come, and what was read by all warpgroups."""
-        stages = self.tile.stages
-        return {"come_q": 1, "come_k": stages, "come_v": stages, "read_k": stages, "read_v": stages}
+        """Barriers: what has come, what was read by all warpgroups, and whose turn it is to issue products."""
+        stages, turns = self.tile.stages, self.tile.warpgroups if self.tile.producer else 0
+        counts = {"come_q": 1, "come_k": stages, "come_v": stages, "read_k": stages, "read_v": stages, "turn": turns}
+        return {name: count for name, count in counts.items() if count}
 
     def _first(self, buffer: CodeBuffer) -> None:
-        """Emit the requests for all that there is room for, and the weights of the first tile."""
-        with buffer.block("if asks:"):
-            buffer.line(f"mbarrier_expect(come_q, {self._brought('q', self.rows)})")
-            for piece, own in enumerate(self._boxes["q"]):
-                to = f"offset(tile_q, {piece * self.rows * SLICE})"
-                place = f"place4({piece * SLICE}, block_row, {self._plane['q']})"
-                buffer.line(f"tensor_load({to}, map_q{own}, come_q, {place})")
-            for stage in range(self.tile.stages):
-                with buffer.block(f"if begin + {stage * self.keys} < end:"):
-                    self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
-                    self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
+        """Emit the weights of the first tile; where there is no producer, before that the requests for all that there
+        is room for."""
+        if not self.tile.producer:
+            with buffer.block("if asks:"):
+                self._ask_queries(buffer)
+                for stage in range(self.tile.stages):
+                    with buffer.block(f"if begin + {stage * self.keys} < end:"):
+                        self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
+                        self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
         for line in ("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "before = 0", "before_phase = 0"):
             buffer.line(line)
         buffer.line("start = begin")
+        if self.tile.producer:
+            buffer.line("turn_phase = 1 - imin(group, 1)")  # what the first warpgroup waits for at first is over
         self._wait_for(buffer, "come_q", "0", "0")
         self._wait_for(buffer, "come_k", "0", "0")
         self._scores(buffer)
@@ -224,13 +264,21 @@ class WarpgroupAttentionText(AttentionText):
         """Emit the scores and weights of the next tile, beside them the products with the values of the one before.
 
         The wait for keys stands between the weights and that for the products: it ends a block of instructions, out of
-        which the assembler moves none.
+        which the assembler moves none. Warpgroups that take turns issue both products together, so that the next one's
+        are multiplied while they make weights.
         """
+        if self.tile.producer:
+            self._wait_for(buffer, "turn", "group", "turn_phase")
+            buffer.line("turn_phase = 1 - turn_phase")
         self._scores(buffer)
         self._wait_for(buffer, "come_v", "slot", "phase")
         self._mix(buffer)
-        with buffer.block("if asks:"):  # when the thread's own products are under way
-            self._ask_again(buffer)
+        if self.tile.producer:
+            with buffer.block("if leads:"):
+                buffer.line(f"mbarrier_arrive(offset(turn, imod(group + 1, {self.tile.warpgroups})))")
+        else:
+            with buffer.block("if asks:"):  # when the thread's own products are under way
+                self._ask_again(buffer)
         self._read_scores(buffer, 1)
         self._weights(buffer)
         for line in ("before = slot", "before_phase = phase", "slot = next", "phase = next_phase"):
@@ -253,6 +301,14 @@ class WarpgroupAttentionText(AttentionText):
             buffer.line("next_phase = 1 - next_phase")
         with buffer.block("if start < end:"):
             self._wait_for(buffer, "come_k", "next", "next_phase")
+
+    def _ask_queries(self, buffer: CodeBuffer) -> None:
+        """Emit the requests for the block's queries."""
+        buffer.line(f"mbarrier_expect(come_q, {self._brought('q', self.rows)})")
+        for piece, own in enumerate(self._boxes["q"]):
+            to = f"offset(tile_q, {piece * self.rows * SLICE})"
+            place = f"place4({piece * SLICE}, block_row, {self._plane['q']})"
+            buffer.line(f"tensor_load({to}, map_q{own}, come_q, {place})")
 
     def _ask(self, buffer: CodeBuffer, name: str, key: str, slot: str) -> None:
         """Emit the requests for the tile of keys or of values from ``key`` on."""

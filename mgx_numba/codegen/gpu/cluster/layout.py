@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ...problems.cluster import Tensor
 from ...space import Space, collapse

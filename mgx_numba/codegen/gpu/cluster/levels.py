@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
-from ...problems.cluster import Tensor
+from ...problems.cluster import Tensor, own_lens
 from ...reductions import REDUCTIONS
 
 __all__ = ["Levels", "levels_of"]
@@ -43,7 +43,7 @@ class Levels:
 def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[int, ...]) -> Levels:
     """The levels of a cluster over rows that make up the lengths ``full``."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
-    tensors = dict(zip(parameters, inputs))
+    tensors, own = dict(zip(parameters, inputs)), own_lens(module)
     level: dict[Instruction, int] = {}
     row_value: dict[Instruction, bool] = {}
     for ins in module:
@@ -55,7 +55,7 @@ def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[int, ...]) -
         elif ins.name in REDUCTIONS or ins.is_literal:
             row_value[ins] = True
         elif ins.name == "multibroadcast":
-            row_value[ins] = ins.shape.lens != full and row_value[ins.inputs[0]]
+            row_value[ins] = ins.shape.lens != own and row_value[ins.inputs[0]]
         else:
             row_value[ins] = all(row_value[i] for i in ins.inputs)
     reductions = tuple(i for i in module if i.name in REDUCTIONS)

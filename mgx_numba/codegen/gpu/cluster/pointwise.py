@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from ....dataclass import dataclass
 from ....graph.module import Module
 from ...arguments import Arguments
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops

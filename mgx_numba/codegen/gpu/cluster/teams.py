@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from ....core.types import Type, numpy_dtype
+from ....dataclass import dataclass
 from ...printer import CodeBuffer, VectorValue
 from ...reductions import Reduction
 from ..architecture import WARP

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...tuning.request import least_bytes
 from .operands import Extent

@@ -9,10 +9,10 @@ where there would not be enough threads otherwise.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
@@ -181,7 +181,7 @@ class _DepthwiseText(ContractionText):
                     buffer, buffer.emit(f"{first} + {p}"), "0", self.lanes, True, ("full", "per_m")
                 )
                 extras = [value for _, value in sorted({**once, **own}.items())]
-                finished = self._finished(buffer, f"sums{p}", extras, self.lanes)
+                finished = self._finished(buffer, [f"sums{p}"], extras, self.lanes)
                 self._put(buffer, place, finished, self.lanes, True)
         return buffer.lines
 

@@ -3,14 +3,13 @@ the right operand for all of them.
 
 What takes the time is bringing that operand, once. Each lane has several vectors of its column on their way, the first
 ones before the launches before are done if the operand is constant. It multiplies them with the same positions of the
-rows, and the lanes' sums are joined by shuffles, always in one order.
+rows, and the lanes' sums are joined by shuffles, always in one order. Of a gated linear unit a warp has a column of
+each half.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
@@ -30,7 +29,7 @@ MOST_ROWS = 4
 WARPS = 4
 """Warps of a block: one for each scheduler of a multiprocessor."""
 MOST_AHEAD = 8
-"""Vectors of a column that a lane has on their way at most: with 16 warps on a multiprocessor 64 KiB, more than its
+"""Vectors of columns that a lane has on their way at most: with 16 warps on a multiprocessor 64 KiB, more than its
 share of the bandwidth times the latency of memory."""
 
 
@@ -56,7 +55,6 @@ def few_rows_refusal(placed: PlacedRequest) -> str:
     return found if isinstance(found, str) else ""
 
 
-@functools.lru_cache(maxsize=1024)
 def _rows_of(problem: GemmProblem | ConvProblem) -> _Rows | str:
     """The rows and columns of a contraction, or why these kernels do not compute it."""
     if problem.types.uniform not in TYPES:
@@ -114,7 +112,8 @@ def few_rows_solution(placed: PlacedRequest) -> Solution:
     work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
     kind = "gemm" if isinstance(request.problem, GemmProblem) else "convolution"
     kernel = gpu_kernel(f"{kind}_rows_{request.problem.types.out}{work}_kernel", lines, WARP * WARPS, len(values))
-    grid = gpu_grid(-(-text.operands.columns // WARPS), WARP * WARPS, text.operands.planes)
+    columns = text.operands.columns // request.epilogue.sums
+    grid = gpu_grid(-(-columns // WARPS), WARP * WARPS, text.operands.planes)
     return Solution((Launch(kernel, values, grid, request.problem.flops, least_bytes(request.problem)),))
 
 
@@ -122,6 +121,7 @@ class _FewRowsText(ContractionText):
     """The text of one product.
 
     Attributes:
+        columns: names of the columns that a warp reads.
         ahead: vectors of a column that a lane loads together.
         exact, once: whether columns are whole such groups, and one of them at most.
     """
@@ -131,10 +131,12 @@ class _FewRowsText(ContractionText):
         found = _rows_of(self.request.problem)
         assert isinstance(found, _Rows)
         self.rows, self.lanes = found.rows, found.lanes
+        self.columns = ("column", "gate")[: placed.request.epilogue.sums]
         depth = self.operands.depth
         turns = -(-depth // (WARP * self.lanes))
-        self.once = turns <= MOST_AHEAD
-        self.ahead = -(-turns // -(-turns // MOST_AHEAD))
+        most = MOST_AHEAD // len(self.columns)
+        self.once = turns <= most
+        self.ahead = -(-turns // -(-turns // most))
         self.exact = depth % (WARP * self.lanes * self.ahead) == 0
         self.arguments.integers(row_step=found.row_step, column_step=found.column_step)
 
@@ -146,16 +148,20 @@ class _FewRowsText(ContractionText):
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
             f"column = block_index(0) * {WARPS} + warp",
-            "r_column = offset(r_w, imin(column, columns - 1) * column_step)",
+            "results = columns" if len(self.columns) == 1 else "results = idiv32(columns, 2)",
         ):
             buffer.line(line)
+        for c, name in enumerate(self.columns):
+            further = f" + {c} * results" if c else ""
+            buffer.line(f"r_{name} = offset(r_w, (imin(column, results - 1){further}) * column_step)")
         for i in range(rows):
             buffer.line(f"r_row{i} = offset(r_x, {i} * row_step)")
-            buffer.line(f"acc{i} = const_{self.accumulator}(0, {lanes})")
+            for name in self.columns:
+                buffer.line(f"{name}_acc{i} = const_{self.accumulator}(0, {lanes})")
         buffer.line(f"k = lane * {lanes}")
         if not self.placed.constant:
             buffer.line("grid_wait()")
-        self._load(buffer, "r_column", "column")
+        self._load_columns(buffer)
         if self.placed.constant:
             buffer.line("grid_wait()")
         if self.once:
@@ -164,13 +170,20 @@ class _FewRowsText(ContractionText):
             with buffer.block("while k < depth:"):
                 self._add(buffer)
         for i in range(rows):
-            buffer.line(f"sum{i} = reduce_add(acc{i})")
-            for mask in (16, 8, 4, 2, 1):
-                buffer.line(f"sum{i} = add(sum{i}, shuffle_xor(sum{i}, {mask}))")
+            for name in self.columns:
+                own = f"{name}_sum{i}"
+                buffer.line(f"{own} = reduce_add({name}_acc{i})")
+                for mask in (16, 8, 4, 2, 1):
+                    buffer.line(f"{own} = add({own}, shuffle_xor({own}, {mask}))")
         for i in range(rows):
-            with buffer.block(f"if (lane == {i}) & (column < columns):"):
-                self._store(buffer, f"splat(sum{i}, 1)", str(i), "column", 1)
+            with buffer.block(f"if (lane == {i}) & (column < results):"):
+                self._store(buffer, [f"splat({name}_sum{i}, 1)" for name in self.columns], str(i), "column", 1)
         return buffer.lines
+
+    def _load_columns(self, buffer: CodeBuffer) -> None:
+        """Emit the loads of the lane's vectors of columns."""
+        for name in self.columns:
+            self._load(buffer, f"r_{name}", name)
 
     def _load(self, buffer: CodeBuffer, base: str, name: str) -> None:
         """Emit the loads of the lane's vectors from position ``k`` on, as ``<name>0`` and so on; from an inexact end
@@ -178,7 +191,8 @@ class _FewRowsText(ContractionText):
         load = "load_aligned" if self.lanes > 1 else "load"
         for j in range(self.ahead):
             place = f"k + {WARP * self.lanes * j}" if j else "k"
-            place = place if self.exact and (self.once or name != "column") else f"imin({place}, depth - {self.lanes})"
+            if not self.exact or (name in self.columns and not self.once):
+                place = f"imin({place}, depth - {self.lanes})"
             buffer.line(f"{name}{j} = {load}({base}, {place}, {self.lanes})")
 
     def _add(self, buffer: CodeBuffer) -> None:
@@ -186,7 +200,7 @@ class _FewRowsText(ContractionText):
         rows = range(self.rows)
         for i in rows:
             self._load(buffer, f"r_row{i}", f"row{i}_")
-        names = ["column", *(f"row{i}_" for i in rows)]
+        names = [*self.columns, *(f"row{i}_" for i in rows)]
         for j in range(self.ahead):
             for name in names:
                 wide = f"cast_{self.accumulator}({name}{j})"
@@ -196,7 +210,8 @@ class _FewRowsText(ContractionText):
                 buffer.line(f"{name}{j}_wide = {wide}")
         if not self.once:
             buffer.line(f"k = k + {WARP * self.lanes * self.ahead}")
-            self._load(buffer, "r_column", "column")
+            self._load_columns(buffer)
         for j in range(self.ahead):
             for i in rows:
-                buffer.line(f"acc{i} = fma(column{j}_wide, row{i}_{j}_wide, acc{i})")
+                for name in self.columns:
+                    buffer.line(f"{name}_acc{i} = fma({name}{j}_wide, row{i}_{j}_wide, {name}_acc{i})")

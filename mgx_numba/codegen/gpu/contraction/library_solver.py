@@ -73,6 +73,10 @@ class LibrarySolver:
         """See `GpuSolver.tilings`."""
         return list(_tilings(self, placed))
 
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """See `GpuSolver.chosen`."""
+        return self.tilings(placed)[0]
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`: the device's limits, by which measuring knows how often to run it."""
         problem = placed.problem

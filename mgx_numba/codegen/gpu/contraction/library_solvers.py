@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ...launch import Operand, Solution
 from ...problems.convolution import ConvProblem

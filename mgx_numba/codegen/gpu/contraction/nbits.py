@@ -180,7 +180,7 @@ class _BlocksText(ContractionText):
         for i in rows:
             for c in range(self.own):
                 with buffer.block(f"if (lane == {i * self.own + c}) & (first + {c} < columns):"):
-                    self._store(buffer, f"splat(sum{i}_{c}, 1)", str(i), f"column{c}", 1)
+                    self._store(buffer, [f"splat(sum{i}_{c}, 1)"], str(i), f"column{c}", 1)
         return buffer.lines
 
     def _ask(self, buffer: CodeBuffer) -> None:

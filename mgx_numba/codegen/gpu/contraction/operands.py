@@ -7,9 +7,9 @@ output pixels, columns are result columns or output channels, and the sum runs o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem

@@ -62,5 +62,5 @@ class _AddingText(ContractionText):
             with buffer.block("for k in range(splits):"):
                 place = "((k * planes + plane) * rows + row) * columns + column"
                 buffer.line(f"sums = add(sums, {load}(p_scratch, {place}, {self.width}))")
-            self._store(buffer, "sums", "row", "column", self.width, True)
+            self._store(buffer, ["sums"], "row", "column", self.width, True)
         return buffer.lines

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -13,7 +12,7 @@ from ...tuning.record import Problem
 from ...tuning.request import Request
 from ..kernel import NAME
 
-__all__ = ["VECTOR_BYTES", "PlacedRequest", "in_turns"]
+__all__ = ["VECTOR_BYTES", "PlacedRequest", "in_turns", "interleaved"]
 
 VECTOR_BYTES = 16
 """Bytes of the widest load of one thread."""
@@ -75,6 +74,15 @@ class PlacedRequest:
                 return lanes
             lanes //= 2
         return 1
+
+
+def interleaved(columns: np.ndarray, axis: int, together: int) -> np.ndarray:
+    """A right operand whose columns, along an axis, are stored so many of the first half at a time, and after these as
+    many of the second half: a thread that has sums of some has those of the others."""
+    axis %= columns.ndim
+    lens = columns.shape
+    split = columns.reshape(*lens[:axis], 2, -1, together, *lens[axis + 1 :])
+    return split.swapaxes(axis, axis + 1).reshape(lens)
 
 
 def in_turns(columns: np.ndarray, axis: int, lanes: int) -> np.ndarray:

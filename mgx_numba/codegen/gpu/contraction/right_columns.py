@@ -9,14 +9,17 @@ the product makes it, in every run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import prod
 
 import ml_dtypes
 import numpy as np
 
 from ....core.pages import aligned_bytes
-from ....parallel import in_parts
+from ....dataclass import dataclass
+from ....parallel import run_all
 from ...arguments import Arguments
 from ...launch import Grid, Launch, Operand
 from ...printer import CodeBuffer
@@ -28,7 +31,7 @@ from ..kernel import gpu_kernel
 from .placed import PlacedRequest
 from .wgmma_tiles import SLICE_BYTES
 
-__all__ = ["POSITIONS", "OrderedColumns", "in_halves", "ordered_columns", "place_in_slice"]
+__all__ = ["POSITIONS", "OrderedColumns", "halves_in_pieces", "in_halves", "ordered_columns", "place_in_slice"]
 
 POSITIONS = SLICE_BYTES // 4
 """Positions of the sum of a slice: numbers of float32 in 128 bytes."""
@@ -39,8 +42,11 @@ COLUMNS = 64
 PIECES = 8
 """Vectors of 16 bytes of a column's slice."""
 PIECE_POSITIONS = 1 << 17
-"""Numbers that `in_halves` takes at once: 512 KiB of float32, so that what it makes of them stays in a CPU's cache.
-Fewer take one thread as long, and 16 threads wait for the interpreter's lock between them."""
+"""Numbers that are made halves of at once: 512 KiB of float32, so that what lies between stays in a CPU's cache. Fewer
+take one thread as long, and 16 threads wait for the interpreter's lock between them."""
+PIECES_IN_ROOM = 4
+"""Pieces that one call makes in the same memory, which is new to it: 2 MiB of results, a millisecond. More of them
+leave threads without work at the end; no figures kept."""
 LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
 """The largest bfloat16."""
 LARGEST_REST = float(np.uint32(0x7B7F0000).view(np.float32))
@@ -60,51 +66,96 @@ def in_halves(columns: np.ndarray) -> np.ndarray:
 
     Infinities and NaN are high halves, with 0 as the low one; numbers beyond the largest bfloat16 have that.
     """
+    halves, pieces = halves_in_pieces(columns)
+    run_all(pieces)
+    return halves
+
+
+def halves_in_pieces(
+    columns: np.ndarray, order: np.ndarray | None = None
+) -> tuple[np.ndarray, list[Callable[[], None]]]:
+    """The memory of `in_halves`, and what fills it: functions that any threads may call, at once.
+
+    Args:
+        order: int ``[n]``, in which the ``n`` columns of all axes but the last shall lie; None for as they do.
+    """
     *lens, depth = columns.shape
     slices = -(-depth // POSITIONS)
     halves = aligned_bytes(prod(lens) * slices * SLICE_BYTES).view(np.uint16)
+    pieces: list[Callable[[], None]] = []
     if halves.size:
         rows, made = columns.reshape(-1, depth), halves.reshape(-1, slices, 2, POSITIONS)
         together = max(1, PIECE_POSITIONS // depth)
-
-        def write(part: slice) -> None:
-            for start in range(part.start, part.stop, together):
-                end = min(start + together, part.stop)
-                _write_halves(rows[start:end], made[start:end])
-
-        in_parts(write, len(rows), halves.nbytes)
-    return halves.view(ml_dtypes.bfloat16).reshape(*lens, slices * 2 * POSITIONS)
+        for start in range(0, len(rows), together * PIECES_IN_ROOM):
+            taken = slice(start, start + together * PIECES_IN_ROOM)
+            chosen = rows[taken] if order is None else order[taken]
+            pieces.append(partial(_write_halves, rows, chosen, made[taken], together))
+    return halves.view(ml_dtypes.bfloat16).reshape(*lens, slices * 2 * POSITIONS), pieces
 
 
 @np.errstate(all="ignore")  # of the thread that calls
-def _write_halves(rows: np.ndarray, halves: np.ndarray) -> None:
-    """Halves of ``[rows, k]`` as bits of bfloat16 ``[rows, slices, 2, positions]``."""
+def _write_halves(rows: np.ndarray, chosen: np.ndarray, halves: np.ndarray, together: int) -> None:
+    """Write halves as bits of bfloat16 ``[n, slices, 2, positions]``, of so many columns together: of those that are
+    chosen, or of the rows ``[n, k]`` with these numbers."""
     count, slices = halves.shape[:2]
-    given = np.zeros((count, slices * POSITIONS), np.float32)
-    given[:, : rows.shape[1]] = rows
-    pairs = given.view(np.uint64).reshape(count, slices, 4, 2, 2)  # thread, step, half: see `place_in_slice`
-    whole = np.ascontiguousarray(pairs.transpose(0, 1, 3, 4, 2)).view(np.float32).reshape(count, slices, POSITIONS)
-    large = not (whole.min() >= -LARGEST and whole.max() <= LARGEST)
-    finite = np.isfinite(whole) if large else None
-    high = _rounded(whole if finite is None else np.where(finite, np.clip(whole, -LARGEST, LARGEST), 0))
-    rest = (whole if finite is None else np.where(finite, whole, 0)) - high.view(np.float32)
-    low = _rounded(rest if finite is None else np.clip(rest, -LARGEST_REST, LARGEST_REST))
-    np.right_shift(high, 16, out=halves[:, :, 0], casting="unsafe")
-    np.right_shift(low, 16, out=halves[:, :, 1], casting="unsafe")
-    if finite is not None:
-        halves[:, :, 0][~finite] = whole[~finite].astype(ml_dtypes.bfloat16).view(np.uint16)
+    lens = min(together, count), slices, POSITIONS
+    whole, bits = np.empty(lens, np.float32), np.empty(lens, np.uint32)
+    for start in range(0, count, together):
+        made = halves[start : start + together]
+        given = chosen[start : start + together]
+        _write_piece(given if given.ndim == 2 else rows[given], made, whole[: len(made)], bits[: len(made)])
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
-    """Bits of the nearest numbers of float32 whose lower halves are 0, ties to even; values are not beyond `LARGEST`.
-    What ml_dtypes converts one by one, and no other thread meanwhile, takes eight times as long."""
-    bits = values.view(np.uint32)
-    made = bits >> 16
-    made &= 1
-    made += 0x7FFF
-    made += bits
-    made &= 0xFFFF0000
-    return made
+def _write_piece(rows: np.ndarray, halves: np.ndarray, whole: np.ndarray, bits: np.ndarray) -> None:
+    """Write the halves of ``[n, k]``; ``whole`` and ``bits`` ``[n, slices, positions]`` are room for what is between.
+
+    What ml_dtypes converts one by one, and no other thread meanwhile, takes some ten times as long.
+    """
+    count, slices = halves.shape[:2]
+    behind = slices * POSITIONS - rows.shape[1]
+    pairs = np.ascontiguousarray(np.pad(rows, ((0, 0), (0, behind))) if behind else rows, np.float32).view(np.uint64)
+    np.copyto(  # thread, step, half: see `place_in_slice`
+        whole.view(np.uint64).reshape(count, slices, 2, 2, 4),
+        pairs.reshape(count, slices, 4, 2, 2).transpose(0, 1, 3, 4, 2),
+    )
+    beyond = None
+    if not (whole.min() >= -LARGEST and whole.max() <= LARGEST):
+        beyond = _Beyond(whole)
+        np.copyto(whole, beyond.clipped)
+    _round(whole.view(np.uint32), bits)
+    np.right_shift(bits, 16, out=halves[:, :, 0], casting="unsafe")
+    bits &= 0xFFFF0000
+    np.subtract(whole if beyond is None else beyond.finite, bits.view(np.float32), out=whole)
+    if beyond is not None:
+        np.clip(whole, -LARGEST_REST, LARGEST_REST, out=whole)
+    _round(whole.view(np.uint32), bits)
+    np.right_shift(bits, 16, out=halves[:, :, 1], casting="unsafe")
+    if beyond is not None:
+        halves[:, :, 0][beyond.others] = beyond.rest
+
+
+class _Beyond:
+    """Numbers of which some are no bfloat16 when they are rounded.
+
+    Attributes:
+        finite: the numbers, with 0 for what is not finite; ``clipped`` no larger than the largest bfloat16.
+        others: where they are not finite, and ``rest`` the bits of bfloat16 of these.
+    """
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.others = ~np.isfinite(values)
+        self.finite = np.where(self.others, np.float32(0), values)
+        self.clipped = np.clip(self.finite, -LARGEST, LARGEST)
+        self.rest = values[self.others].astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def _round(bits: np.ndarray, out: np.ndarray) -> None:
+    """Numbers of float32, as bits, such that their upper halves are those of the nearest bfloat16, ties to even; none
+    is beyond `LARGEST`."""
+    np.right_shift(bits, 16, out=out)
+    out &= 1
+    out += 0x7FFF
+    out += bits
 
 
 @dataclass(frozen=True)

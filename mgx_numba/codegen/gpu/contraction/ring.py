@@ -9,9 +9,9 @@ blocks add parts of each sum, and a second launch adds the parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from ....dataclass import dataclass
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
@@ -389,7 +389,7 @@ class RingText(ContractionText):
             with buffer.block("if (row < rows) & (column < columns):"):
                 sums = buffer.emit(f"{load}(staged, {place}, {lanes})")
                 if self.splits == 1:
-                    self._store(buffer, sums, "row", "column", lanes, True)
+                    self._store(buffer, [sums], "row", "column", lanes, True)
                 else:
                     first = "(block_index(2) * planes + plane) * rows"
                     buffer.line(f"{store}(p_scratch, ({first} + row) * columns + column, {sums})")

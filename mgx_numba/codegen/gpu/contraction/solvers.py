@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE
@@ -19,7 +20,6 @@ from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, near_seconds, not_below_m
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
-from .library_solvers import LIBRARIES
 from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest
@@ -32,8 +32,11 @@ from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
 from .wgmma_parts import parts_solution, parts_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
+if TYPE_CHECKING:
+    from .library_solver import LibrarySolver
+
 __all__ = [
-    "LIBRARIES", "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
+    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
     "in_vectors", "own_candidates", "refinements",
 ]  # fmt: skip
 
@@ -58,6 +61,9 @@ class GpuSolver(Protocol):
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """The tilings (dataclasses of integers) that it can have for a contraction that it does not refuse."""
+
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """Its own choice among these, None if `plan` makes it; it is asked before where it weighs times."""
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """Seconds that it should take, by default with its own choice."""
@@ -103,7 +109,15 @@ class SquareTiling:
     side: int
 
 
-class FewBits:
+class _Choosing:
+    """What solvers have in common whose `plan` chooses a tiling."""
+
+    def chosen(self, placed: PlacedRequest) -> Any | None:
+        """See `GpuSolver.chosen`."""
+        return None
+
+
+class FewBits(_Choosing):
     """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
 
     name = "nbits"
@@ -148,7 +162,7 @@ class FewBitsOnCores(FewBits):
         return nbits_cores.cores_solution(placed)
 
 
-class FewRows:
+class FewRows(_Choosing):
     """A warp for each column of a few rows (`few_rows`)."""
 
     name = "few_rows"
@@ -172,7 +186,7 @@ class FewRows:
         return few_rows_solution(placed)
 
 
-class Depthwise:
+class Depthwise(_Choosing):
     """Vectors of channels of convolutions in which each channel is a group (`depthwise`)."""
 
     name = "depthwise"
@@ -209,6 +223,11 @@ class Warpgroups:
         """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
 
+    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+        """See `GpuSolver.chosen`."""
+        _, tile, splits = wgmma_tiles(placed)[0]
+        return _warpgroup_tiling(tile, splits)
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
@@ -233,6 +252,11 @@ class WarpgroupParts:
         """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
 
+    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+        """See `GpuSolver.chosen`."""
+        _, tile, splits = parts_tiles(placed)[0]
+        return _warpgroup_tiling(tile, splits)
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
@@ -255,7 +279,7 @@ def _ordering(columns: OrderedColumns) -> float:
     return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
-class _OfRing:
+class _OfRing(_Choosing):
     """What solvers whose operands come to a ring have in common."""
 
     name: str
@@ -347,7 +371,7 @@ class MultiplyAdds(_OfRing):
         return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
 
 
-class Tiles:
+class Tiles(_Choosing):
     """Ordinary arithmetic on single elements (`tiled`), which computes everything."""
 
     name = "tiled"
@@ -401,12 +425,14 @@ def _chunked(placed: PlacedRequest) -> bool:
 
 
 def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
-    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, and only
-    `Warpgroups` leave channels of the first tap out."""
+    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, only
+    `Warpgroups` leave channels of the first tap out, and these two have epilogues of two sums."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
     if placed.first_channel and not isinstance(solver, Warpgroups):
         return "its first tap has fewer channels"
+    if placed.request.epilogue.gated and not isinstance(solver, (FewRows, Warpgroups)):
+        return "its epilogue takes two sums"
     return solver.refusal(placed)
 
 
@@ -415,9 +441,16 @@ def in_vectors(placed: PlacedRequest) -> bool:
     return any(not _refusal(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
 
 
+def _libraries() -> tuple[LibrarySolver, ...]:
+    """Solvers that call a library."""
+    from .library_solvers import LIBRARIES  # late: for who measures, or has a record of what was measured
+
+    return LIBRARIES
+
+
 def candidates(placed: PlacedRequest) -> list[Candidate]:
     """See `Backend.candidates`: `own_candidates`, then the libraries', each with the first of its algorithms."""
-    called = [s for s in LIBRARIES if not _refusal(s, placed)]
+    called = [s for s in _libraries() if not _refusal(s, placed)]
     return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
 
 
@@ -444,7 +477,9 @@ def estimates(placed: PlacedRequest) -> list[Estimate]:
     """See `Backend.estimates`."""
     able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in own_candidates(placed)]
     refused = [(s.name, _refusal(s, placed)) for s in SOLVERS]
-    refused += [(s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in LIBRARIES]
+    refused += [
+        (s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in _libraries()
+    ]
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
 
@@ -463,7 +498,7 @@ def _builds(placed: PlacedRequest, named: Candidate) -> bool:
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
     """See `Backend.candidate_of`; a tiling that the solver does not have is none, nor is a library's own choice, which
     another version of it would not make."""
-    for solver in (*SOLVERS, *LIBRARIES):
+    for solver in (*SOLVERS, *_libraries()):
         if solver.name == record.solver and not _refusal(solver, placed):
             if not record.configuration:
                 return Candidate(solver) if solver in SOLVERS else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from ....core.types import Type, from_numpy, numpy_dtype
 from ....errors import UnsupportedError
@@ -110,8 +110,11 @@ class ContractionText:
             values.append(printer.loaded(text, operand.dtype))
         return printer.stored(problem.prologue.body.evaluate(printer, values))
 
-    def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int, aligned: bool = False) -> None:
-        """Store sums after the epilogue; ``aligned``: all that moves lies at multiples of its vectors' size."""
+    def _store(
+        self, buffer: CodeBuffer, sums: Sequence[str], row: str, column: str, lanes: int, aligned: bool = False
+    ) -> None:
+        """Store what the epilogue makes of sums, one for each that it takes; ``aligned``: all that moves lies at
+        multiples of its vectors' size."""
         place, extras = self._extras(buffer, row, column, lanes, aligned)
         self._put(buffer, place, self._finished(buffer, sums, list(extras.values()), lanes), lanes, aligned)
 
@@ -140,8 +143,8 @@ class ContractionText:
             values[k] = printer.loaded(text, operand.dtype)
         return f"{out} + {column}", values
 
-    def _finished(self, buffer: CodeBuffer, sums: str, extras: list[VectorValue], lanes: int) -> str:
-        """Emit the epilogue of sums.
+    def _finished(self, buffer: CodeBuffer, sums: Sequence[str], extras: list[VectorValue], lanes: int) -> str:
+        """Emit the epilogue of sums, one for each that it takes.
 
         Raises:
             UnsupportedError: sums of this kind have no kernel.
@@ -149,12 +152,12 @@ class ContractionText:
         epilogue, problem = self.request.epilogue, self.request.problem
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
         type: Type = from_numpy(numpy_dtype(problem.types.out))
-        value = VectorValue(buffer.emit(sums) if "(" in sums else sums, type)
+        values = [VectorValue(buffer.emit(own) if "(" in own else own, type) for own in sums]
         if type.compute.dtype_name != self.accumulator:
             raise UnsupportedError(f"GPU kernels have no sums of {problem.types.out}")
-        if epilogue.body is not None:
-            value = epilogue.body.evaluate(printer, [value, *extras])
-        return printer.stored(value)
+        if epilogue.body is None:
+            return printer.stored(values[0])
+        return printer.stored(epilogue.body.evaluate(printer, [*values, *extras]))
 
     @staticmethod
     def _put(buffer: CodeBuffer, place: str, value: str, lanes: int, aligned: bool) -> None:

@@ -152,9 +152,9 @@ class _TiledText(ContractionText):
             row = buffer.emit(f"first_row + down_rows + {i}" if i else "first_row + down_rows")
             if self.whole_columns:
                 with buffer.block(f"if ({row} < rows) & ({column} < columns):"):
-                    self._store(buffer, f"acc{i}", row, column, OWN, self.aligned)
+                    self._store(buffer, [f"acc{i}"], row, column, OWN, self.aligned)
             else:
                 with buffer.block(f"for j in range({OWN}):"):
                     buffer.line(f"column = {column} + j")
                     with buffer.block(f"if ({row} < rows) & (column < columns):"):
-                        self._store(buffer, f"splat(extract(acc{i}, j), 1)", row, "column", 1)
+                        self._store(buffer, [f"splat(extract(acc{i}, j), 1)"], row, "column", 1)

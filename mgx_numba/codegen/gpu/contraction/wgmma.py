@@ -92,7 +92,8 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     )
     whole = add_parts(placed, launch, text.splits) if split else Solution((launch,))
     launches = (*text.before(), *whole.launches)
-    return replace(whole, launches=launches, scratch=text.scratch_bytes, turns=text.turns, halves=text.halves)
+    scratch, turns, gated = text.scratch_bytes, text.turns, text.gated
+    return replace(whole, launches=launches, scratch=scratch, turns=turns, gated=gated, halves=text.halves)
 
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
@@ -112,7 +113,9 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
         turned = False
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, 64 if turned else 8, reads, parts)
+    gated = placed.request.epilogue.gated
+    widths = 64 if turned else 16 if gated else 8
+    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, widths, reads, parts, gated)
 
 
 class WarpgroupText(ContractionText):
@@ -139,7 +142,7 @@ class WarpgroupText(ContractionText):
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
         question = self._question(placed)
         rows, columns, slices, planes = question.rows, question.columns, question.slices, question.planes
-        self.turned, self.reads = question.widths != 8, question.reads
+        self.turned, self.reads = question.widths == 64, question.reads
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
@@ -165,12 +168,21 @@ class WarpgroupText(ContractionText):
             self._map_images(self._problem)
         roomy = self.tile.spare_registers >= AHEAD_REGISTERS
         most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
-        self.width = placed.lanes(columns, most)
-        apart = 4 * self.width
-        gathered = placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
-        self.turns = self.width if gathered else 0
+        self._share_columns(columns, most)
         self.left_elements = self.tile.rows * self.slice
         self.right_elements = self.tile.columns * self.right_slice
+
+    def _share_columns(self, columns: int, most: int) -> None:
+        """Note how many neighbouring results a thread stores at once, ``width``, at most so many, and the order of the
+        right operand's columns that gives it their sums: ``turns`` and ``gated``, see `Solution`."""
+        sums = self.sums = self.request.epilogue.sums
+        self.width = self.placed.lanes(columns // sums, most)
+        while sums > 1 and self.width > 2 and (columns % (8 * self.width) or self.tile.columns % (8 * self.width)):
+            self.width //= 2
+        apart = 4 * self.width * sums
+        gathered = self.placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
+        self.turns = self.width if gathered else 0
+        self.gated = 4 * max(2, self.width) if sums > 1 else 0
 
     def _use_slices(self) -> None:
         """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
@@ -480,7 +492,9 @@ class WarpgroupText(ContractionText):
         side = f"quarter * {wide}" if ordered else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"
         buffer.line(f"side = {side}")
         buffer.line("first_line = first_row + warp * 16 + idiv(lane, 4)")
-        parts = [Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide))]
+        buffer.line(f"first_result = {'first_column' if self.sums == 1 else 'idiv32(first_column, 2)'}")
+        buffer.line(f"results = {'columns' if self.sums == 1 else 'idiv32(columns, 2)'}")
+        parts = [Part(piece, 4 * wide * piece) for piece in range(self.tile.columns // (4 * wide * self.sums))]
         ahead = self._parts_ahead()
         for part in parts[:ahead]:
             self._load_part(buffer, part)
@@ -496,8 +510,9 @@ class WarpgroupText(ContractionText):
         for k, operand in enumerate(self.request.epilogue.operands if self.splits == 1 else ()):
             if operand.access == "per_n":
                 own = LINE_BYTES // ITEMSIZE[operand.dtype]
-                with buffer.block(f"if {place} <= {self.tile.columns // own}:"):  # a first line that is half another's
-                    buffer.line(f"prefetch_l2(r_e{k}, imin(first_column + {place} * {own}, columns - 1))")
+                lines = self.tile.columns // self.sums // own
+                with buffer.block(f"if {place} <= {lines}:"):  # a first line that is half another's
+                    buffer.line(f"prefetch_l2(r_e{k}, imin(first_result + {place} * {own}, results - 1))")
 
     def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
         """Emit the way out of sums, with what is read for so many parts ahead."""
@@ -530,11 +545,11 @@ class WarpgroupText(ContractionText):
         near = [buffer.emit(f"imin({row}, rows - 1)") for row in rows]
         early = _OF_EACH if self.reads else _ALL
         for k in range(max(1, 2 // self.width)):
-            column = buffer.emit(f"first_column + side + {part.first + k}")
-            inside = buffer.emit(f"imin({column}, columns - {self.width})")
+            column = buffer.emit(f"first_result + side + {part.first + k}")
+            inside = buffer.emit(f"imin({column}, results - {self.width})")
             for half in (0, 1):
                 place, extras = self._place_of(buffer, near[half], inside, early)
-                stored = f"({rows[half]} < rows) & ({column} < columns)"
+                stored = f"({rows[half]} < rows) & ({column} < results)"
                 part.places.append(SumVector(half, k, near[half], inside, stored, place, extras))
 
     def _load_late(self, buffer: CodeBuffer, part: Part) -> None:
@@ -552,12 +567,13 @@ class WarpgroupText(ContractionText):
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
         name = "sums_in_turns" if self.turns else "sums_row"
-        rows = [buffer.emit(f"{name}(sums, {half}, {part.piece}, {wide})") for half in (0, 1)]
+        pieces = range(self.sums * part.piece, self.sums * (part.piece + 1))
+        rows = [[buffer.emit(f"{name}(sums, {half}, {piece}, {wide})") for piece in pieces] for half in (0, 1)]
         values = []
         for own in part.places:
-            value = rows[own.half] if lanes > 1 else f"splat(extract({rows[own.half]}, {own.lane}), 1)"
+            sums = [row if lanes > 1 else f"splat(extract({row}, {own.lane}), 1)" for row in rows[own.half]]
             extras = [extra for _, extra in sorted(own.extras.items())]
-            values.append(self._finished(buffer, value, extras, lanes) if self.splits == 1 else value)
+            values.append(self._finished(buffer, sums, extras, lanes) if self.splits == 1 else sums[0])
         for own, value in zip(part.places, values):
             with buffer.block(f"if {own.stored}:"):
                 if self.splits == 1:

@@ -16,6 +16,7 @@ from .wgmma_tiles import SLICE_BYTES
 
 __all__ = [
     "MOST_BATCH_AXES",
+    "PIECE",
     "TURNED_BYTES",
     "layout_of",
     "parts_refusal",
@@ -24,6 +25,8 @@ __all__ = [
     "windows_of",
 ]
 
+PIECE = 8
+"""Columns of which four threads have two each."""
 TURNED_BYTES = 2
 """Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2
@@ -37,10 +40,20 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
     """Why warpgroups do not compute a contraction; empty if they do."""
     if placed.problem.types.a == "float32" and placed.precision != "medium":
         return "warpgroups multiply float32 in TF32"
-    refused = _refusal(placed)
+    refused = _refusal(placed) or _gate_refusal(placed)
     if refused or not isinstance(placed.problem, GemmProblem) or wants_order(placed.problem):
         return refused
     return _right_refusal(placed.problem)
+
+
+def _gate_refusal(placed: PlacedRequest) -> str:
+    """Why sums of both halves of the columns do not meet in a thread; empty if they do, or need not."""
+    problem = placed.problem
+    if not placed.request.epilogue.gated:
+        return ""
+    if not isinstance(problem, GemmProblem) or not placed.constant:
+        return "columns are interleaved of products with constants alone"
+    return f"half of {problem.n} columns are no whole pieces" if problem.n % (2 * PIECE) else ""
 
 
 def parts_refusal(placed: PlacedRequest) -> str:

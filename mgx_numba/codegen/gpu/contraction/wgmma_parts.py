@@ -162,7 +162,7 @@ class _PartsText(WarpgroupText):
             with buffer.block("if (exact_row < rows) & (exact_column < columns):"):
                 self._add_exactly(buffer)
                 if self.splits == 1:
-                    self._store(buffer, "exact", "exact_row", "exact_column", 1)
+                    self._store(buffer, ["exact"], "exact_row", "exact_column", 1)
                 else:
                     buffer.line("store(p_scratch, (first_part + exact_row) * columns + exact_column, exact)")
 

@@ -7,8 +7,7 @@ a whole round early; and sets that multiplied at once would also store at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...printer import CodeBuffer
 from .wgmma_tiles import WarpgroupTile
 

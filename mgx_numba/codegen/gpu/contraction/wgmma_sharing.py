@@ -7,8 +7,7 @@ each brings a part of them to all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....dataclass import dataclass
 from ...printer import CodeBuffer
 from .wgmma_tiles import WarpgroupTile
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ....dataclass import dataclass
 from ...printer import VectorValue
 
 __all__ = ["Part", "SumVector"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import replace
 
+from ....dataclass import dataclass
 from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
@@ -25,6 +26,8 @@ STEP_BYTES = 32
 """Those that one instruction multiplies."""
 WARPGROUP = 128
 """Threads of a warpgroup."""
+OWN_ROWS = 64
+"""Rows of a tile for each warpgroup: PTX ISA, "wgmma.mma_async"."""
 LARGE_DEVICE = 132
 """Multiprocessors of an H100 or H200, for which is planned where no device is there."""
 PARTS, PART_REGISTERS, MOST_REGISTERS = 4, 1 << 14, 255
@@ -74,7 +77,7 @@ class WarpgroupTile:
     @property
     def warpgroups(self) -> int:
         """Those that multiply a tile."""
-        return self.rows // 64
+        return self.rows // OWN_ROWS
 
     @property
     def consumers(self) -> int:
@@ -96,7 +99,7 @@ class WarpgroupTile:
         """Those of a stage that each block asks for."""
         return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
-    @property
+    @functools.cached_property
     def spare_registers(self) -> int:
         """Registers of a thread besides its sums; each of the four parts of a multiprocessor has as many warps of its
         blocks."""
@@ -218,6 +221,7 @@ class TileQuestion:
         widths: a tile's columns are a multiple of it.
         reads: whether the epilogue reads something for each sum.
         parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
+        whole: whether sums are not computed in parts that are added later.
     """
 
     rows: int
@@ -227,6 +231,7 @@ class TileQuestion:
     widths: int = 8
     reads: bool = False
     parts: bool = False
+    whole: bool = False
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -235,14 +240,20 @@ def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
     return tile, splits
 
 
-@functools.lru_cache(maxsize=1024)
 def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     """The tiles that a product can have on a device of so many multiprocessors, and parts of its sums, the fastest ones
     first: estimated cycles, tile, parts."""
+    if question.slices < SPLITS[1] * LEAST_SLICES:  # without parts only rows of tiles count: many products are alike
+        question = replace(question, rows=-(-question.rows // OWN_ROWS) * OWN_ROWS)
+    return _weighed(question, cores)
+
+
+@functools.lru_cache(maxsize=1024)
+def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     candidates = [
         (tile_cycles(tile, splits, question, cores), tile, splits)
         for tile in TILES
-        for splits in SPLITS
+        for splits in ((1,) if question.whole else SPLITS)
         if tile.columns % (question.widths * tile.cluster) == 0
         and (splits == 1 or question.slices >= splits * LEAST_SLICES)
         and (not question.parts or tile.fits_parts(-(-question.slices // splits)))

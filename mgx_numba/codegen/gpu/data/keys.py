@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ....core.types import Type
+from ....dataclass import dataclass
 from ...printer import CodeBuffer
 from ..architecture import WARP
 from ..printer import dtype_name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from math import prod
 
 from ....core.types import Type
+from ....dataclass import dataclass
 from ....ops.pooling import Pooling, PoolingMode
 from ...launch import Launch
 from ...printer import VectorValue

@@ -7,11 +7,11 @@ one thread of a line, in which all updates are that can meet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from ....core.shape import row_major_strides
 from ....core.types import Type
+from ....dataclass import dataclass
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor

@@ -10,7 +10,7 @@ from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import BlockFormat
 from ..contraction.nbits import codes_of_vector
-from ..contraction.nbits_cores import CHUNK, COLUMNS
+from ..contraction.nbits_cores import CHUNK, CODE_WORDS, COLUMNS, chunk_words, scales_of_chunk
 from ..kernel import gpu_grid, gpu_kernel
 
 __all__ = ["unpacked_chunks_launch", "unpacked_weights_launch"]
@@ -33,28 +33,41 @@ def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype:
     for step in range(count // lanes):
         shifted = f"shift_right(words, const_int32({step * form.bits}, {lanes}))"
         lines += _stored(form, dtype, lanes, shifted, f"item * {count} + {step * lanes}")
-    return _launch(form, columns, blocks, dtype, origin, items, lines)
+    return _launch(form, columns, blocks, dtype, origin, items, lines, apart=True)
 
 
 def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
-    """The same of codes as `contraction.nbits_cores.pack_chunks` makes them; each thread makes those of a word."""
-    items = columns * blocks * form.size // 8
+    """The same of ``codes`` as `contraction.nbits_cores.pack_chunks` makes them, with their scales and zero points;
+    each thread makes those of a word."""
+    items, words, inside = columns * blocks * form.size // 8, chunk_words(form), scales_of_chunk(form)
+    scales = CODE_WORDS + COLUMNS * inside
     lines = [
-        "inside = imod(item, 16)",  # of a chunk's words: four of a thread, one for each part
+        "word = imod(item, 16)",  # of a chunk's words: four of a thread, one for each part
         "chunk = idiv(item, 16)",
         "column = idiv(chunk, chunks)",
         f"tile = idiv(column, {COLUMNS})",
-        f"line = (tile * chunks + chunk - column * chunks) * {COLUMNS} + column - tile * {COLUMNS}",
-        "place = (item - inside) * 8 + imod(inside, 4) * 32 + idiv(inside, 4) * 8",
-        f"block = idiv(place, {form.size})",
-        *_of_block(form, 8),
+        "line = column - tile * 16",
+        f"first = (tile * chunks + chunk - column * chunks) * {words}",
+        "part = imod(word, 4)",
+        "place = (item - word) * 8 + part * 32 + idiv(word, 4) * 8",
+        f"block = line * {inside} + idiv(part * {inside}, 4)",
+        f"scale = load_splat(floats_of(p_codes), first + {CODE_WORDS} + block, 8)",
+    ]
+    if form.zero_points:
+        lines += [
+            f"point = load_splat(p_codes, first + {scales} + idiv(block, 4), 8)",
+            "point = bitwise_and(shift_right(point, splat(cast_int32(imod(block, 4) * 8), 8)), const_int32(255, 8))",
+        ]
+    else:
+        lines.append(f"point = const_int32({form.middle}, 8)")
+    lines += [
         "order = iota_int32(8)",
         "odd = bitwise_and(order, const_int32(1, 8))",
         "shifts = add(mul(odd, const_int32(16, 8)), mul(shift_right(order, const_int32(1, 8)), const_int32(4, 8)))",
-        "words = load_splat(p_codes, line * 16 + inside, 8)",
+        "words = load_splat(p_codes, first + line * 16 + word, 8)",
         *_stored(form, dtype, 8, "shift_right(words, shifts)", "place"),
     ]
-    return _launch(form, columns, blocks, dtype, origin, items, lines)
+    return _launch(form, columns, blocks, dtype, origin, items, lines, apart=False)
 
 
 def _of_block(form: BlockFormat, lanes: int) -> list[str]:
@@ -70,13 +83,15 @@ def _stored(form: BlockFormat, dtype: str, lanes: int, shifted: str, place: str)
 
 
 def _launch(
-    form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str, items: int, lines: Sequence[str]
-) -> Launch:
-    """The launch of a kernel whose statements are for one ``item``."""
+    form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str, items: int, lines: Sequence[str],
+    apart: bool,
+) -> Launch:  # fmt: skip
+    """The launch of a kernel whose statements are for one ``item``; ``apart``: scales and zero points are operands."""
     arguments, buffer = Arguments(), CodeBuffer()
     arguments.pointer("p_codes", "codes", "int32")
-    arguments.pointer("p_scales", "scales", "float32")
-    if form.zero_points:
+    if apart:
+        arguments.pointer("p_scales", "scales", "float32")
+    if apart and form.zero_points:
         arguments.pointer("p_points", "points", "uint8")
     arguments.pointer("p_out", "out", dtype)
     arguments.integers(items=items, chunks=blocks * form.size // CHUNK)

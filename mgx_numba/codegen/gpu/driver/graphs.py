@@ -11,11 +11,11 @@ import contextlib
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ....dataclass import dataclass
 from ....errors import DeviceError
 from ...launch import Grid
 from .device import Device
@@ -43,12 +43,13 @@ class KernelNode(ctypes.Structure):
         ("context", c_void_p),
     )
     words: np.ndarray
+    cooperative: bool
 
     @classmethod
     def of(cls, function: int, words: np.ndarray, geometry: Grid, shared: int) -> KernelNode:
         """A launch with so many bytes of shared memory besides what the kernel declares."""
         self = cls(function, geometry.blocks, geometry.threads, shared)
-        self.words = words
+        self.words, self.cooperative = words, geometry.cooperative
         self.parameters = (c_void_p * 1)(words.__array_interface__["data"][0])
         return self
 
@@ -124,6 +125,16 @@ class _Edge(ctypes.Structure):
                 ("reserved", ctypes.c_ubyte * 5))  # fmt: skip
 
 
+_COOPERATIVE = 2
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE."""
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttributeValue, a union of 64 bytes, of which this is an int."""
+
+    _fields_ = (("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
 _PROGRAMMATIC = 1
 """CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
 _OVERLAPPING = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
@@ -135,7 +146,7 @@ class GraphInMaking:
     """A graph in the making: each node comes after the one before.
 
     With ``overlaps`` that is left to kernels behind others: their blocks come as soon as those before are there, and
-    wait for their end, see `Architecture.overlaps`.
+    wait for their end, see `Architecture.overlaps`. Cooperative ones are alone on the device.
     """
 
     def __init__(self, device: Device, overlaps: bool) -> None:
@@ -151,12 +162,15 @@ class GraphInMaking:
     def kernel(self, parameters: KernelNode) -> None:
         """Add a launch."""
         before, last = self._asked[-1] if self._asked else (None, None)
-        if before is not self._last or not isinstance(last, KernelNode):
+        if before is not self._last or not isinstance(last, KernelNode) or last.cooperative or parameters.cooperative:
             before = None
         early = self._overlaps and before is not None
         if early:
             self._last = None
         node = self._add(self._add_kernel, byref(parameters))
+        if parameters.cooperative:
+            told = byref(_Attribute(1))
+            self._driver.call("cuGraphKernelNodeSetAttribute", node, c_uint(_COOPERATIVE), told)
         if self._add_edge is not None and early and before is not None:
             self._add_edge(self._graph, byref(before), byref(node), byref(_OVERLAPPING), c_size_t(1))
         self._asked.append((node, parameters))

@@ -9,12 +9,13 @@ be written again by those who know that.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ....core.types import numpy_dtype
+from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ..products import Product
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
@@ -112,6 +113,10 @@ class BlockAsync:
         part = slice(threads.start, threads.stop)
         self._clocks[part] = self._clocks[part].max(axis=0)
         self._clocks[np.arange(part.start, part.stop), np.arange(part.start, part.stop)] += 1
+
+    def meet_all(self) -> None:
+        """All threads have waited for each other."""
+        self.meet(range(self._threads))
 
     # Barriers
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....dataclass import dataclass
 from ....errors import MgxError
 from ...launch import TensorLayout, TensorMap
 from ..architecture import WARP
@@ -21,6 +21,8 @@ _SEVERAL = -2
 """Thread number of a byte that several have read."""
 _WARP_READERS = -3
 """Less the number of a warp: several threads of it have read a byte, and no other."""
+_KIN_READERS = -3
+"""Less the number of a cluster's first block: several of its blocks have read a byte, and no other."""
 EPOCH = 1 << 20
 """A block's epoch: barriers of a warp between two of the block are fewer."""
 GENERATION = 1 << 20
@@ -37,8 +39,8 @@ class KernelFault(MgxError):
 class Thread:
     """Whose turn it is: a thread of a block, and the barriers that its block has passed: ``epoch`` of the block
     counted in steps of `EPOCH`, plus those of the thread's warp since; a barrier of its cluster begins the next
-    multiple of `GENERATION` epochs. ``kin`` are the number of the first block of the cluster and of the first one
-    behind it."""
+    multiple of `GENERATION` epochs. ``kin`` are the number of the first block of the cluster, or of the cooperative
+    launch, and of the first one behind it."""
 
     block: tuple[int, int, int] = (0, 0, 0)
     index: int = 0
@@ -127,9 +129,9 @@ class Allocation:
             before = _alike(readers)
             fresh = (before[0] == _NOBODY) | (before[0] == number) | _past(before, access)
             near = (before[1] == block) & _of_warp(before[0], number)
-            same = fresh | (before[1] == block)
+            same, kin = fresh | (before[1] == block), _of_kin(before[1], access.kin)
             readers[0] = np.where(fresh, number, np.where(near, _WARP_READERS - number // WARP, _SEVERAL))
-            readers[1] = np.where(same, block, _SEVERAL)
+            readers[1] = np.where(same, block, np.where(kin, _KIN_READERS - access.kin[0], _SEVERAL))
             readers[2] = access.epoch
             self._is_read = True
         self._reads.clear()
@@ -168,8 +170,14 @@ def _past(last: Any, access: _Access) -> Any:
     first, end = access.kin
     if end - first > 1:
         steps = EPOCH * GENERATION
-        past |= (last[1] >= first) & (last[1] < end) & (last[2] // steps < access.epoch // steps)
+        past |= _of_kin(last[1], access.kin) & (last[2] // steps < access.epoch // steps)
     return past
+
+
+def _of_kin(blocks: Any, kin: tuple[int, int]) -> Any:
+    """Which of these, blocks or all readers of a cluster, are of a cluster (`Thread.kin`) of several."""
+    first, end = kin
+    return (end - first > 1) & ((blocks >= first) & (blocks < end) | (blocks == _KIN_READERS - first))
 
 
 def _of_warp(numbers: Any, number: int) -> Any:

@@ -88,8 +88,9 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
 """Names that the threads of a warp, or as many as `WAVES` says, call together: each one's result, from the operands of
 all."""
 
-_OF_CLUSTERS = ("cluster_barrier", "cluster_wait")
-_STOPPING = frozenset(("barrier", *_OF_CLUSTERS, "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
+_OF_BLOCKS = ("cluster_barrier", "cluster_wait", "grid_barrier")
+"""Names at which all threads of all blocks that run together meet."""
+_STOPPING = frozenset(("barrier", *_OF_BLOCKS, "mbarrier_wait", "tagged_load4", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -136,24 +137,33 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
     count = defined.get("CLUSTER", 1)
     if geometry.blocks[0] % count:
         raise KernelFault(f"{source.name} is launched with {geometry.blocks} blocks, in clusters of {count}")
-    cluster: list[_BlockState] = []
-    for rank in range(count):
-        cluster.append(_BlockState(memory, geometry, rank, cluster))
+    together = geometry.blocks[0] if geometry.cooperative else count
+    if geometry.cooperative and (geometry.blocks[1:] != (1, 1) or count > 1):
+        raise KernelFault(
+            f"{source.name} is launched with {geometry.blocks} cooperative blocks in clusters of {count}; expected "
+            "blocks along one axis, without clusters"
+        )
+    states: list[_BlockState] = []
+    for _ in range(0, together, count):
+        cluster: list[_BlockState] = []
+        for rank in range(count):
+            cluster.append(_BlockState(memory, geometry, rank, cluster))
+        states += cluster
     kernels = []
-    for state in cluster:
+    for state in states:
         names = {**elementwise_names(), **memory_names(), **_thread_names(state), **_engine_names(state)}
         exec(code, names)
         kernels.append(names["kernel"])
     lines = source.text.splitlines()
     for z in range(geometry.blocks[2]):
         for y in range(geometry.blocks[1]):
-            for x in range(0, geometry.blocks[0], count):
-                sync = BlockAsync(count * geometry.threads[0], memory)
-                for state in cluster:
-                    state.begin((x + state.rank, y, z), sync)
-                blocks = [_RunningBlock(source.name, lines, filename, k, args, s) for k, s in zip(kernels, cluster)]
+            for x in range(0, geometry.blocks[0], together):
+                syncs = [BlockAsync(count * geometry.threads[0], memory) for _ in range(0, together, count)]
+                for n, state in enumerate(states):
+                    state.begin((x + n, y, z), syncs[n // count], (x, x + together))
+                blocks = [_RunningBlock(source.name, lines, filename, k, args, s) for k, s in zip(kernels, states)]
                 with np.errstate(all="ignore"):  # once for all names: it takes as long as a vector's sum
-                    _run_together(blocks, sync)
+                    _run_together(blocks, syncs)
 
 
 class _BlockState:
@@ -169,6 +179,7 @@ class _BlockState:
     def __init__(self, memory: Memory, geometry: Grid, rank: int, cluster: Sequence[_BlockState]) -> None:
         self.memory = memory
         self.threads = geometry.threads[0]
+        self.cooperative = geometry.cooperative
         self.rank, self.cluster = rank, cluster
         self.first = rank * self.threads
         self.who = Thread()
@@ -195,11 +206,11 @@ class _BlockState:
         found = other.shared[lines[0]] if lines else other.dynamic
         return Place(found, place.start, place.dtype, place.who)
 
-    def begin(self, block: tuple[int, int, int], sync: BlockAsync) -> None:
-        """A new block, in a new cluster."""
+    def begin(self, block: tuple[int, int, int], sync: BlockAsync, together: tuple[int, int]) -> None:
+        """A new block; ``together`` are the first of those along axis 0 that run together, and the one behind."""
         self.who.block, self.who.epoch = block, 0
-        first = block_number(block) - self.rank
-        self.who.kin = first, first + len(self.cluster)
+        row = block_number((0, *block[1:]))
+        self.who.kin = row + together[0], row + together[1]
         self.shared: dict[int, Allocation] = {}
         self.dynamic = Allocation(np.zeros(self._dynamic_bytes, np.uint8), "the block's dynamic memory", shared=True)
         self.copies.forget()
@@ -223,6 +234,11 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
     def send(to: Place, i: int, x: Any, rank: int, barrier: Place) -> None:
         state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
 
+    def leave(counter: Place, count: int) -> None:
+        if state.who.index == 0:
+            left = _counted(counter)
+            left[0] = (left[0] + 1) % count
+
     return {
         "mbarrier_init": lambda p, count: state.sync.init(p, count, state.number),
         "mbarrier_fence": lambda: None,
@@ -231,6 +247,8 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.number, count),
         "cluster_rank": lambda: state.rank,
         "cluster_arrive": lambda: None,
+        "grid_leave": leave,
+        "tagged_store": _tagged_store,
         "cluster_send": send,
         "copy_async": state.copies.ask,
         "copy_commit": state.copies.commit,
@@ -248,6 +266,8 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "wgmma_keep": lambda words: None,
+        "give_registers": lambda count: None,
+        "take_registers": lambda count: None,
         "add_sums": add_sums,
         "finite_sums": finite_sums,
         "fma_sums": fma_sums,
@@ -290,17 +310,32 @@ def _line_of_caller() -> int:
     return sys._getframe(2).f_lineno
 
 
-def _run_together(blocks: Sequence[_RunningBlock], sync: BlockAsync) -> None:
-    """Run the blocks of a cluster to their end."""
+def _counted(counter: Place) -> np.ndarray:
+    """The int32 in which blocks are counted, as an array of one element."""
+    counted: np.ndarray = counter.allocation.data[counter.start : counter.start + 4].view(np.int32)
+    return counted
+
+
+def _tagged_store(p: Place, i: int, x: Any, tag: int) -> None:
+    word = p.moved(int(i))
+    if word.start < 0 or word.start + 8 > word.allocation.data.size:
+        raise KernelFault(f"there is no word at byte {word.start} of {word.allocation.name}")
+    word.allocation.data[word.start : word.start + 8].view(np.uint32)[:] = np.float32(x).view(np.uint32), tag
+
+
+def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) -> None:
+    """Run the blocks of a cluster, or of a cooperative launch, to their end."""
     answers = [block.everyone() for block in blocks]
     while any(answers):
         for block, given in zip(blocks, answers):
             block.advance(given)
         answers = [block.met() for block in blocks]
-        places = {block.waits_for_cluster() for block in blocks}
+        places = {block.waits_for_others() for block in blocks}
         if not any(answers) and len(places) == 1 and all(places):
+            blocks[0].count_blocks(len(blocks))
             answers = [block.everyone() for block in blocks]
-            sync.meet(range(sum(len(a) for a in answers)))
+            for sync in syncs:
+                sync.meet_all()
     for block in blocks:
         block.expect_ended()
 
@@ -318,13 +353,14 @@ class _RunningBlock:
         self._who = state.who
         self._sync = state.sync
         self._first = state.first
+        self._cooperative = state.cooperative
         self._steps = [kernel(args) for _ in range(state.threads)]
         self._warp_epochs = [0] * (-(-state.threads // WARP))
         self._epoch = 0
         self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
 
     def everyone(self) -> dict[int, Any]:
-        """Nothing for every thread: to begin with, and after a barrier of the cluster."""
+        """Nothing for every thread: to begin with, and after a barrier of several blocks."""
         self._epoch = (self._epoch // GENERATION + 1) * GENERATION
         return dict.fromkeys(range(len(self._steps)))
 
@@ -333,12 +369,31 @@ class _RunningBlock:
         for index, answer in answers.items():
             self._advance(index, answer)
 
-    def waits_for_cluster(self) -> int:
-        """The line of the cluster's barrier at which all threads wait; 0 if they do not."""
+    def waits_for_others(self) -> int:
+        """The line of a barrier of several blocks at which all threads wait; 0 if they do not."""
         places = {r[:2] for r in self._waiting.values()}
         together = len(self._waiting) == len(self._steps) and len(places) == 1
         name, line = next(iter(places)) if together else ("", 0)
-        return line if name in _OF_CLUSTERS else 0
+        return line if name in _OF_BLOCKS else 0
+
+    def count_blocks(self, blocks: int) -> None:
+        """Count so many blocks that all threads of a grid are at a barrier of; nothing for one of a cluster.
+
+        Raises:
+            KernelFault: the launch is not cooperative, or threads wait for another number of blocks.
+        """
+        name, line, _ = self._waiting[0]
+        if name == "grid_barrier":
+            self._told(0, line, functools.partial(self._count, blocks))
+
+    def _count(self, blocks: int) -> None:
+        if not self._cooperative:
+            raise KernelFault("waits for all blocks of a launch that is not cooperative")
+        counted = _counted(self._waiting[0][2][0])
+        counted[0] += blocks
+        wanted = {int(request[2][1]) for request in self._waiting.values()}
+        if wanted != {int(counted[0])}:
+            raise KernelFault(f"waits for {sorted(wanted)} blocks; {counted[0]} have come, by the counter")
 
     def expect_ended(self) -> None:
         """Raises `KernelFault` if threads wait for others."""
@@ -375,6 +430,10 @@ class _RunningBlock:
         """What the threads get that have all met, by thread."""
         found: dict[int, Any] = {}
         for index, (name, line, given) in self._waiting.items():
+            if name == "tagged_load4":
+                value = self._told(index, line, functools.partial(self._tagged, *given))
+                if value is not None:
+                    found[index] = value
             if name == "mbarrier_wait" and self._told(index, line, functools.partial(self._passed, index, *given)):
                 found[index] = None
         first = 0
@@ -413,6 +472,23 @@ class _RunningBlock:
 
     def _passed(self, index: int, barrier: Place, parity: int) -> bool:
         return self._sync.passed(barrier, parity, self._first + index)
+
+    def _tagged(self, p: Place, i: int, tag: int) -> np.ndarray | None:
+        """``tagged_load4``; None as long as a tag is a lower one.
+
+        Raises:
+            KernelFault: a tag is higher: a word was stored again before this thread had it.
+        """
+        if not self._cooperative:
+            raise KernelFault("waits for values of other blocks in a launch that is not cooperative")
+        words = p.moved(int(i))
+        bits = words.allocation.data[words.start : words.start + 32].view(np.uint32).reshape(-1, 2)
+        if words.start < 0 or len(bits) < 4 or words.misaligned(0, 16):
+            raise KernelFault(f"bytes {words.start} on of {words.allocation.name} are no four words at 16 bytes")
+        tags = bits[:, 1].astype(np.int32)
+        if (tags > tag).any():
+            raise KernelFault(f"waits for tag {tag} of words that have {tags.tolist()} by now")
+        return bits[:, 0].view(np.float32).copy() if (tags == tag).all() else None
 
     def _told(self, index: int, line: int, action: Callable[[], Any]) -> Any:
         """What an action gives; a fault says which thread and line it is of."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ....core.types import numpy_dtype
+from ....dataclass import dataclass
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
 from .asynchronous import ROW, STEP_BYTES, WARPGROUP, BlockAsync

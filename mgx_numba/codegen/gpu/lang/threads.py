@@ -65,15 +65,26 @@ def _index(name: str, nvidia: str, amd: str) -> Any:
     return make_intrinsic(name, define, 1, literal=True)
 
 
+def meet_block(builder: ir.IRBuilder) -> None:
+    """Wait for all threads of the block."""
+    if target().nvidia:
+        call(builder, "llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [_I32(0)])
+    else:
+        builder.fence("release", "workgroup")
+        call(builder, "llvm.amdgcn.s.barrier", ir.VoidType())
+        builder.fence("acquire", "workgroup")
+
+
+def first_thread(builder: ir.IRBuilder) -> ir.Value:
+    """Whether this is the block's thread 0."""
+    axis = "llvm.nvvm.read.ptx.sreg.tid.x" if target().nvidia else "llvm.amdgcn.workitem.id.x"
+    return builder.icmp_unsigned("==", call(builder, axis, _I32), _I32(0))
+
+
 def _barrier() -> Any:
     def define() -> Any:
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            if target().nvidia:
-                call(builder, "llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [_I32(0)])
-            else:
-                builder.fence("release", "workgroup")
-                call(builder, "llvm.amdgcn.s.barrier", ir.VoidType())
-                builder.fence("acquire", "workgroup")
+            meet_block(builder)
             return context.get_dummy_value()
 
         return types.void(), lower

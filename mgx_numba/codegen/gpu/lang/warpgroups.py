@@ -25,7 +25,8 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "scale_sums", "sums_in_turns", "sums_part", "sums_row",
+    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "give_registers", "scale_sums", "sums_in_turns",
+    "sums_part", "sums_row", "take_registers",
     "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
@@ -51,6 +52,8 @@ MOST_WORDS = STEP_WORDS * SLICE_BYTES // STEP_BYTES
 """Words of a left operand in registers at most: those of 128 bytes of the sum."""
 MOST_CHAINS = 4
 """Sums of zero times sums that are added beside each other."""
+LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
+"""Registers of a thread that a warpgroup may keep or have: PTX ISA, "setmaxnreg"."""
 MOST_ROW_LANES = 16
 """Elements of the widest row of a thread: as many of 8 bits are stored at once."""
 
@@ -259,6 +262,22 @@ def _plain(name: str, text: str) -> Any:
     return make_intrinsic(name, define, 0)
 
 
+def _registers(name: str, action: str) -> Any:
+    def define(count: types.Type) -> Any:
+        own = constant_int(name, "COUNT", count, low=LEAST_REGISTERS, high=MOST_REGISTERS)
+        if own % REGISTER_STEP:
+            raise TypingError(f"{name}: COUNT must be a multiple of {REGISTER_STEP}, got {own}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            _check_target(name)
+            inline(builder, f"setmaxnreg.{action}.sync.aligned.u32 {own};", "~{memory}", ir.VoidType(), [], True)
+            return context.get_dummy_value()
+
+        return types.void(count), lower
+
+    return make_intrinsic(name, define, 1, literal=True)
+
+
 def _wait(sums: types.Type, pending: types.Type) -> Any:
     held, groups = _expect_sums("wgmma_wait", sums), constant_int("wgmma_wait", "PENDING", pending, high=7)
 
@@ -394,6 +413,7 @@ def _fused(sums: types.Type, x: types.Type, y: types.Type, more: types.Type) -> 
 wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero_int32", "int32")
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
+give_registers, take_registers = _registers("give_registers", "dec"), _registers("take_registers", "inc")
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
 wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ....dataclass import dataclass
 from ....errors import DeviceError
 from .cudnn import DATA_TYPES, Attribute, Cudnn, Descriptor, Kind, Value, cudnn, tensor
 

@@ -11,9 +11,10 @@ import functools
 import threading
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_double, c_float, c_int, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ....dataclass import dataclass
 from ....errors import DeviceError
 from .finding import ContractionLibrary, loaded_library
 from .matrices import Matrices, Matrix

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ....core.types import Type
+from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
 

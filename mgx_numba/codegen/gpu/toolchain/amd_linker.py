@@ -7,8 +7,8 @@ Code Object"; System V Application Binary Interface, generic part, chapters 4 an
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....errors import CompileError, FormatError
 from ...elf import (
     HEADER,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
+from ....dataclass import dataclass
 from ...lang.float8_pairs import FEATURE as FLOAT8_PAIRS
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
+from ....core.pages import aligned_bytes
 from ....parallel import in_parts
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
-from .linear import all_finite, rounds_next
+from .linear import all_finite, has_finite, rounds_next
 
 __all__ = ["CONTRACTION_RULES", "along_axis"]
+
+PIECE_BYTES = 256 << 10
+"""Of a product that are looked at while they are in a CPU's own cache. No figures kept."""
 
 
 def along_axis(ins: Instruction, axis: int) -> np.ndarray | None:
@@ -34,15 +40,19 @@ def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Ins
     small = compact(values)
     lens = np.broadcast_shapes(small.shape, factors.shape)
     small, factors = np.broadcast_to(small, lens), np.broadcast_to(factors, lens)
-    product = np.empty(lens, values.dtype)
+    product = aligned_bytes(prod(lens) * values.itemsize).view(values.dtype).reshape(lens)
+    rows = max(1, PIECE_BYTES * lens[0] // max(1, product.nbytes))
+    finite: list[bool] = []
 
     def multiply(part: slice) -> None:
-        with np.errstate(all="ignore"):
-            np.multiply(small[part], factors[part], product[part], dtype=factors.dtype, casting="unsafe")
+        for start in range(part.start, part.stop, rows):
+            piece = slice(start, min(start + rows, part.stop))
+            with np.errstate(all="ignore"):
+                np.multiply(small[piece], factors[piece], product[piece], dtype=factors.dtype, casting="unsafe")
+            finite.append(has_finite(product[piece]))
 
     in_parts(multiply, lens[0], product.nbytes)
-    result = b.constant(product, weights.shape)
-    return result if all_finite(result) else None
+    return b.constant(product, weights.shape) if all(finite) else None
 
 
 def _wide(factors: np.ndarray) -> np.ndarray:
@@ -131,6 +141,25 @@ def scaled_dot_operand(m: Match, b: RewriteBuilder) -> object:
 
 
 @rule(
+    "mul_conv",
+    op("convolution", op("mul", some("x"), constant("a"), once=True), constant("w")),
+    _weights_check,
+)
+def scaled_convolution_operand(m: Match, b: RewriteBuilder) -> object:
+    factors = along_axis(m.a, 1)
+    if factors is None:
+        return "the factor differs along another axis than the channels"
+    if m.ins.shape.type.size < 4:
+        return "weights would be rounded once more"
+    rows, inside, *kernel = m.w.shape.lens
+    group = m.ins.op.attributes()["group"]
+    by_group = np.broadcast_to(_wide(factors), (group * inside,)).reshape(group, 1, inside)
+    each = np.broadcast_to(by_group, (group, rows // group, inside)).reshape(rows, inside, *(1 for _ in kernel))
+    weights = _scaled(b, m.w, each)
+    return "weights overflow" if weights is None else b.op(m.ins.op, m.x, weights)  # conv(x * a, w) -> conv(x, w * a)
+
+
+@rule(
     "add_convs",
     op(
         "add",
@@ -169,6 +198,7 @@ CONTRACTION_RULES = (
     scale_dot_columns,
     scale_dot_rows,
     scaled_dot_operand,
+    scaled_convolution_operand,
     add_convolutions,
     dot_of_broadcasts,
 )

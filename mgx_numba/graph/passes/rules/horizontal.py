@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ....core.shape import Shape
+from ....dataclass import dataclass
 from ...constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
 from .contractions import along_axis
 
-__all__ = ["HORIZONTAL_RULES"]
+__all__ = ["HORIZONTAL_RULES", "UNARY", "Branch", "biased", "joined"]
 
 UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "leaky_relu", "elu", "gelu_erf", "gelu_tanh", "softplus", "mish"})
 
@@ -29,24 +31,30 @@ class Branch:
     result: Instruction
 
 
-def _follow(root: Instruction, axis: int) -> Branch | None:
-    """The contraction with its bias and activation, ``None`` when it should stay by itself."""
+def biased(root: Instruction, axis: int) -> Branch | None:
+    """The contraction with its bias, ``None`` when its weights are no constants of its own."""
     weights = root.inputs[1]
     if not is_constant(weights) or _base(weights) is None:
         return None
-    result, bias, activation = root, None, None
+    result, bias = root, None
     user = _only_user(result)
     if user is not None and user.name == "add":
         other = user.inputs[1] if user.inputs[0] is result else user.inputs[0]
         bias = along_axis(other, axis) if is_constant(other) else None
         if bias is not None:
             result = user
-            user = _only_user(result)
-    if user is not None and user.name in UNARY:
-        result = activation = user
-    if any(u.op.pointwise or u.name == "concat" for u in result.users):
+    return Branch(root, weights, bias, None, result)
+
+
+def _follow(root: Instruction, axis: int) -> Branch | None:
+    """The contraction with its bias and activation, ``None`` when it should stay by itself."""
+    branch = biased(root, axis)
+    if branch is None:
         return None
-    return Branch(root, weights, bias, activation, result)
+    user = _only_user(branch.result)
+    if user is not None and user.name in UNARY:
+        branch = replace(branch, activation=user, result=user)
+    return None if any(u.op.pointwise or u.name == "concat" for u in branch.result.users) else branch
 
 
 def _only_user(ins: Instruction) -> Instruction | None:
@@ -81,6 +89,15 @@ def _fuse(m: Match, b: RewriteBuilder, axis: int, weight_axis: int) -> object:
         return "fewer than two contractions of this input can be joined"
 
     b.before = x._next
+    return joined(b, x, branches, axis, weight_axis)
+
+
+def joined(
+    b: RewriteBuilder, x: Instruction, branches: Sequence[Branch], axis: int, weight_axis: int
+) -> dict[Instruction, Instruction]:
+    """Emit one contraction of ``x`` in the place of branches with equal activations; for the result of each what is
+    that now, a slice along ``axis``."""
+    first, kind = branches[0].root, branches[0].activation
     widths = [br.root.shape.lens[axis] for br in branches]
     values = [compact_axis(br.weights, weight_axis) for br in branches]
     outer = np.broadcast_shapes(*(_without(v.shape, weight_axis) for v in values))

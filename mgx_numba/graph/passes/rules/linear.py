@@ -10,23 +10,28 @@ from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, RewriteRule, constant, op, rule, some
 
-__all__ = ["LINEAR_RULES", "all_finite", "rounds_next"]
+__all__ = ["LINEAR_RULES", "all_finite", "has_finite", "rounds_next"]
 
 BROADCASTS = frozenset({"multibroadcast"})
+SPREADS = frozenset({"broadcast", "multibroadcast", "scalar"})
 
 
 def all_finite(ins: Instruction) -> bool:
     """Whether a constant has neither NaN nor infinity."""
+    while ins.name in SPREADS and len(ins.inputs) == 1 and not ins.shape.is_dynamic:
+        ins = ins.inputs[0]  # its elements are repeated
     values = constant_array(ins)
     if values is None:
         return False
-    if not ins.shape.type.is_floating:
-        return True
-    small = compact(values)
-    if not small.size:
+    return not ins.shape.type.is_floating or has_finite(compact(values))
+
+
+def has_finite(values: np.ndarray) -> bool:
+    """Whether an array of floats has neither NaN nor infinity."""
+    if not values.size:
         return True
     with np.errstate(all="ignore"):  # of NaN, which is both the least and the largest
-        return all(np.isfinite(np.float64(end)) for end in (small.min(), small.max()))
+        return all(np.isfinite(np.float64(end)) for end in (values.min(), values.max()))
 
 
 def rounds_next(ins: Instruction, by: frozenset[str] = frozenset({"nearbyint"})) -> bool:

@@ -7,8 +7,8 @@ names those of LLVM's ``getHostCPUFeatures``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ....dataclass import dataclass
 from ....errors import UnsupportedError
 
 __all__ = ["FeatureBit", "needed_bits"]

@@ -65,8 +65,10 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
         operands["mask"] = mask
     pairs = out.byte_offset % (2 * type.size) == 0
-    question, origin = (problem, low.options.precision, pairs), low.origin(ins)
-    solution = low.solutions.of(question, lambda: attention_solution(*question[:2], origin, pairs))
+    precision, origin = low.options.precision, low.origin(ins)
+    solution = low.solutions.solved(
+        ("attention", precision, pairs), problem, lambda problem: attention_solution(problem, precision, origin, pairs)
+    )
     solution = with_origin(solution, origin)
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))

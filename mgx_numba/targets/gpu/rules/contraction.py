@@ -14,10 +14,11 @@ from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns
-from ....codegen.gpu.contraction.right_columns import in_halves
-from ....codegen.gpu.contraction.solvers import LIBRARIES, in_vectors, own_candidates
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns, interleaved
+from ....codegen.gpu.contraction.right_columns import halves_in_pieces
+from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
 from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
+from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
@@ -28,6 +29,7 @@ from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
+from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
@@ -71,6 +73,27 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
 
+def joins_halves(precision: str, product: Instruction) -> bool:
+    """See `Capabilities.joins_halves`; ``precision`` as of `PlacedRequest`. The kernels in which both sums meet must be
+    the quickest."""
+    a, b = (i.shape for i in product.inputs)
+    (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
+    if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
+        return False
+    right = (*(0 for _ in a.lens[:-2]), 1, k)
+    problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
+    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
+    quickest = own_candidates(placed)[0].solver.name
+    return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
+
+
+def joins_products(precision: str, type: Type, columns: int) -> bool:
+    """See `Capabilities.joins_products`, where there are tensor cores of warpgroups; ``precision`` as of
+    `PlacedRequest`."""
+    narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
+    return narrow and columns % (2 * PIECE) == 0
+
+
 def _check(body: ScalarBody) -> None:
     """Raises `UnsupportedError` for a body that the language has no words for."""
     printer = ThreadPrinter(CodeBuffer(), 1)
@@ -89,10 +112,15 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
         problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    if isinstance(problem, GemmProblem) and what.epilogue.gated and problem.a_strides[-2:] != (problem.k, 1):
+        x = operands["x"] = low.materialized(operands["x"], row_major_strides(operands["x"].lens), ins)
+        problem = replace(problem, a_strides=x.strides)
     if isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
+    if isinstance(problem, GemmProblem):
+        problem, places = _planes_as_rows(problem, places)
     for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
@@ -127,11 +155,32 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     contraction.note_solver(low, ins, placed, chosen)
 
 
+def _planes_as_rows(
+    problem: GemmProblem, places: tuple[tuple[int, ...], ...]
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
+    """Planes of one row each, by the same right operand, as the rows of one product if they lie evenly in all operands:
+    blocks then have more than a row. ``places`` are the strides of what the epilogue reads."""
+    rank = len(problem.batch)
+    shared = not any(s for s, n in zip(problem.b_strides, problem.batch) if n > 1)
+    if problem.m != 1 or not shared or problem.blocks is not None or problem.prologue is not None:
+        return problem, places
+    walked = [own[:rank] for own in (problem.out_strides, problem.a_strides, *places) if own]
+    space = collapse(problem.batch, walked, order_by=0)
+    if space.rank != 1:
+        return problem, places
+    out, a, *rows = (own[0] for own in space.strides)
+    left = iter(rows)
+    return replace(
+        problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
+        b_strides=problem.b_strides[rank:], out_strides=(out,),
+    ), tuple((next(left),) if own else () for own in places)  # fmt: skip
+
+
 def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
     """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
     kernels may, unless that is much slower. Plans that are many call no libraries, whose calls are of lengths."""
     chosen = contraction.chosen_solver(low, placed)
-    if low.shared is not None and chosen.solver in LIBRARIES:
+    if low.shared is not None and chosen.solver not in SOLVERS:
         chosen = own_candidates(placed)[0]
     first = _planned(low, placed, chosen)
     if low.usable(first.launches):
@@ -151,8 +200,9 @@ def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
 
 def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solution:
     """A solver's launches."""
-    return low.solutions.of(
-        (candidate.solver.name, candidate.blocking, placed), lambda: candidate.solver.plan(placed, candidate.blocking)
+    tiling = candidate.blocking or candidate.solver.chosen(placed)
+    return low.solutions.solved(
+        (candidate.solver.name, tiling), placed, lambda placed: candidate.solver.plan(placed, tiling)
     )
 
 
@@ -169,12 +219,14 @@ def _with_blocks(
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
     chunks = chunked(problem)
-    pack = pack_chunks if chunks else pack_codes
-    operands["w"] = low.packed_constant(blocks.codes, ("codes", chunks), lambda: pack(form, blocks.codes))
-    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-    points = blocks.zero_points
-    if points is not None:
-        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    if chunks:
+        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
+    else:
+        operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+        operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+        points = blocks.zero_points
+        if points is not None:
+            operands["points"] = low.packed_constant(points, "points", lambda: points)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     if not (cores_refusal if chunks else nbits_refusal)(PlacedRequest(request)):
@@ -237,7 +289,7 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
 
     def made() -> np.ndarray:
-        return _in_order(once.swapaxes(-1, -2), -2, solution)
+        return _in_order(low, once.swapaxes(-1, -2), -2, solution)
 
     kept = low.packed_constant(once, _order(solution), made)
     if solution.halves:
@@ -250,14 +302,27 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
 
 def _order(solution: Solution) -> Hashable:
     """What `_in_order` depends on besides the columns."""
-    return "columns", solution.turns, solution.halves
+    return "columns", solution.turns, solution.gated, solution.halves
 
 
-def _in_order(columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
-    """Columns of a right operand, each contiguous, as a solution wants them; they lie along an axis."""
-    if solution.turns:
-        columns = in_turns(columns, axis, solution.turns)
-    return _contiguous(in_halves(columns) if solution.halves else columns)
+def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
+    """Columns of a right operand, each contiguous, as a solution wants them, at the latest when the plan is there; they
+    lie along an axis."""
+
+    def ordered(array: np.ndarray, axis: int) -> np.ndarray:
+        if solution.gated:
+            array = interleaved(array, axis, solution.gated)
+        return in_turns(array, axis, solution.turns) if solution.turns else array
+
+    if not solution.halves:
+        return _contiguous(ordered(columns, axis))
+    order = None
+    if solution.gated or solution.turns:
+        numbers = np.arange(prod(columns.shape[:-1])).reshape(columns.shape[:-1])
+        order = ordered(numbers, axis % columns.ndim).reshape(-1)
+    halves, pieces = halves_in_pieces(columns, order)
+    low.fill(pieces)
+    return halves
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
@@ -288,7 +353,7 @@ def _packed(
 
     def made() -> np.ndarray:
         packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
-        return _in_order(packed, 1, solution)
+        return _in_order(low, packed, 1, solution)
 
     return low.packed_constant(weights, _packing(problem, order, filled, solution), made)
 

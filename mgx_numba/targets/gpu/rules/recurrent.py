@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from ....codegen.gpu.recurrent import recurrent_solution
+from ....codegen.gpu.recurrent import recurrent_solutions
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -18,7 +20,7 @@ from .table import lowering
 
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
-    """A launch for each step, or two; weights are read as they lie, those of 8 bits as float32."""
+    """One launch that keeps the weights, or launches for each step; those of 8 bits are read as float32."""
     scales = given(ins).get("scales")
     whole = None if scales is None else _dequantized(low, ins, scales)
     if scales is not None and whole is None:
@@ -38,8 +40,10 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
             operands[name] = low.materialized(state, row_major_strides(lens), ins)
         else:
             operands[name] = low.constant(np.zeros(lens, compute.numpy))
-    solution = recurrent_solution(problem, low.origin(ins))
-    operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
+    ways = partial(recurrent_solutions, problem, low.origin(ins))
+    solution = next((way for way in ways() if low.usable(way.launches)), None) or next(ways())
+    if solution.scratch:
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from .....dataclass import dataclass
 from ....problems.element_types import ITEMSIZE
 from ...microkernels.register_tile import RegisterTile
 from ..blocking import Blocking

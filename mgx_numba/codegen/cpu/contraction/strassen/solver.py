@@ -10,10 +10,10 @@ or whose sums overflow, is done again as plain products.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from .....dataclass import dataclass
 from ....launch import Operand, Solution
 from ....problems.epilogue import NOT_COMPUTED
 from ....problems.gemm import GemmProblem

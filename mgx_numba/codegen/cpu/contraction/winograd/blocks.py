@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
 
+from .....dataclass import dataclass
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
 from ...machine import Machine, machine

@@ -10,11 +10,11 @@ store transformed ones. The transforms are in :mod:`mgx_numba.codegen.cpu.contra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from .....dataclass import dataclass
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE

@@ -8,10 +8,11 @@ channels. A first launch rearranges the input in scratch memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from .....dataclass import dataclass
 from ....arguments import Arguments
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from .....dataclass import dataclass
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE

@@ -1,0 +1,50 @@
+"""Rounding to what float8 holds, without the codes.
+
+nearest_<float8>(v, LIMITED)
+    a vector of float32 cast to a float8 dtype and back. LIMITED, a literal: 1 says that no number is beyond the largest
+    one of the dtype, 0 that there may be such and infinities.
+nearest_<float8>_fast(v, LIMITED)
+    the same with zeros of any sign.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.builder import VectorBuilder
+from ...lang.convert import nearest
+from ...lang.memory import Definition
+from ...lang.vector import Vec, constant_int, make_intrinsic
+
+__all__ = [  # the words of the language
+    "nearest_float8_e4m3fn", "nearest_float8_e4m3fn_fast", "nearest_float8_e4m3fnuz", "nearest_float8_e4m3fnuz_fast",
+    "nearest_float8_e5m2", "nearest_float8_e5m2_fast", "nearest_float8_e5m2fnuz", "nearest_float8_e5m2fnuz_fast",
+]  # fmt: skip
+
+
+def _nearest(dtype: str, fast: bool = False) -> Any:
+    name = f"nearest_{dtype}{'_fast' * fast}"
+
+    def define(v: types.Type, limited: types.Type) -> Definition:
+        if not isinstance(v, Vec) or v.dtype != "float32":
+            raise TypingError(f"{name}: expected a vector of float32, got {v}")
+        inside = constant_int(name, "LIMITED", limited, low=0, high=1)
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            return nearest(VectorBuilder(builder, fast), values[0], dtype, bool(inside))
+
+        return v(v, limited), lower
+
+    return make_intrinsic(name, define, 2, literal=True)
+
+
+nearest_float8_e4m3fn, nearest_float8_e4m3fnuz = _nearest("float8_e4m3fn"), _nearest("float8_e4m3fnuz")
+nearest_float8_e5m2, nearest_float8_e5m2fnuz = _nearest("float8_e5m2"), _nearest("float8_e5m2fnuz")
+nearest_float8_e4m3fn_fast = _nearest("float8_e4m3fn", fast=True)
+nearest_float8_e4m3fnuz_fast = _nearest("float8_e4m3fnuz", fast=True)
+nearest_float8_e5m2_fast = _nearest("float8_e5m2", fast=True)
+nearest_float8_e5m2fnuz_fast = _nearest("float8_e5m2fnuz", fast=True)

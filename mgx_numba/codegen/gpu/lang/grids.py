@@ -1,0 +1,84 @@
+"""Where all blocks of a cooperative launch wait for each other, by a counter of the device's memory.
+
+PTX ISA, "Memory Consistency Model": what threads of a block wrote before its barrier is known to the thread that adds
+with release, and what that thread acquires to those behind the next barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.vector import make_intrinsic, pointer_dtype
+from .threads import first_thread, inline, meet_block, target
+
+__all__ = ["grid_barrier", "grid_leave"]
+
+_I32 = ir.IntType(32)
+_SCOPE = "agent"  # a whole device: LLVM's AMDGPU usage, "Memory Scopes"
+_MEET = """{
+.reg .pred early;
+.reg .b32 arrived;
+red.release.gpu.add.u32 [$0], 1;
+again:
+ld.acquire.gpu.u32 arrived, [$0];
+setp.lt.u32 early, arrived, $1;
+@early bra again;
+}"""
+_ADD = "atom.acq_rel.gpu.add.u32 $0, [$1], 1;"
+
+_Emit = Callable[[ir.IRBuilder, ir.Value, ir.Value], None]
+
+
+def _meet(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
+    meet_block(builder)
+    with builder.if_then(first_thread(builder)):
+        if target().nvidia:
+            inline(builder, _MEET, "l,r,~{memory}", ir.VoidType(), [place, count], True)
+        else:
+            _meet_on_amd(builder, place, count)
+    meet_block(builder)
+
+
+def _meet_on_amd(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
+    builder.fence("release", _SCOPE)
+    builder.atomic_rmw("add", place, _I32(1), "monotonic")
+    again, done = builder.append_basic_block("again"), builder.append_basic_block("done")
+    builder.branch(again)
+    builder.position_at_end(again)
+    arrived = builder.load_atomic(place, "monotonic", 4)
+    builder.cbranch(builder.icmp_unsigned("<", arrived, count), again, done)
+    builder.position_at_end(done)
+    builder.fence("acquire", _SCOPE)
+
+
+def _leave(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
+    with builder.if_then(first_thread(builder)):
+        if target().nvidia:
+            before = inline(builder, _ADD, "=r,l,~{memory}", _I32, [place], True)
+        else:
+            before = builder.atomic_rmw("add", place, _I32(1), "acq_rel")
+        with builder.if_then(builder.icmp_unsigned("==", builder.add(before, _I32(1)), count)):
+            builder.store(_I32(0), place)
+
+
+def _counted(name: str, emit: _Emit) -> Any:
+    def define(p: types.Type, count: types.Type) -> Any:
+        if pointer_dtype(name, p) != "int32":
+            raise TypingError(f"{name}: blocks are counted in an int32 of the device's memory, got {p}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            emit(builder, values[0], builder.trunc(values[1], _I32))
+            return context.get_dummy_value()
+
+        return types.void(p, types.int64), lower
+
+    return make_intrinsic(name, define, 2)
+
+
+grid_barrier = _counted("grid_barrier", _meet)
+grid_leave = _counted("grid_leave", _leave)

@@ -1,0 +1,83 @@
+"""Values that one block gives others through the device's memory, each with a tag by which they know that it is there.
+
+A word of 64 bits has a float32 and, above it, its tag; it is written and read as one (PTX ISA, "Memory Consistency
+Model": scalar accesses are single-copy atomic), so that nothing else need be waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.vector import describe, make_intrinsic, pointer_dtype, value_type
+from .threads import inline, target
+
+__all__ = ["tagged_load4", "tagged_store"]
+
+_I32, _F32 = ir.IntType(32), ir.FloatType()
+_WORDS = 4  # two loads of 16 bytes, a thread's widest
+_STORE = "{\n.reg .b64 word;\nmov.b64 word, {$1, $2};\nst.relaxed.gpu.b64 [$0], word;\n}"
+_LOAD = """{
+.reg .pred early;
+.reg .b64 a, b, c, d;
+.reg .b32 s, t, u, v;
+again:
+ld.relaxed.gpu.v2.b64 {a, b}, [$4];
+ld.relaxed.gpu.v2.b64 {c, d}, [$4+16];
+mov.b64 {$0, s}, a;
+mov.b64 {$1, t}, b;
+mov.b64 {$2, u}, c;
+mov.b64 {$3, v}, d;
+min.s32 s, s, t;
+min.s32 u, u, v;
+min.s32 s, s, u;
+setp.lt.s32 early, s, $5;
+@early bra again;
+}"""
+
+
+def _check(name: str, p: types.Type) -> None:
+    if pointer_dtype(name, p) != "int64":
+        raise TypingError(f"{name}: values with tags are words of int64, got {p}")
+
+
+def _expect_nvidia(name: str) -> None:
+    if not target().nvidia:
+        raise TypingError(f"{name}: {target().name} has no such instruction")
+
+
+def _define_store(p: types.Type, i: types.Type, x: types.Type, tag: types.Type) -> Any:
+    _check("tagged_store", p)
+    if describe("tagged_store", x) != ("float32", 0):
+        raise TypingError(f"tagged_store: expected a float32, got {x}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        _expect_nvidia("tagged_store")
+        operands = [builder.gep(values[0], [values[1]]), values[2], builder.trunc(values[3], _I32)]
+        inline(builder, _STORE, "l,f,r,~{memory}", ir.VoidType(), operands, True)
+        return context.get_dummy_value()
+
+    return types.void(p, types.int64, x, types.int64), lower
+
+
+def _define_load(p: types.Type, i: types.Type, tag: types.Type) -> Any:
+    _check("tagged_load4", p)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        _expect_nvidia("tagged_load4")
+        operands = [builder.gep(values[0], [values[1]]), builder.trunc(values[2], _I32)]
+        kind = ir.LiteralStructType([_F32] * _WORDS)
+        found = inline(builder, _LOAD, "=&f,=&f,=&f,=&f,l,r,~{memory}", kind, operands, True)
+        result = ir.Constant(ir.VectorType(_F32, _WORDS), ir.Undefined)
+        for k in range(_WORDS):
+            result = builder.insert_element(result, builder.extract_value(found, k), _I32(k))
+        return result
+
+    return value_type("float32", _WORDS)(p, types.int64, types.int64), lower
+
+
+tagged_load4 = make_intrinsic("tagged_load4", _define_load, 3)
+tagged_store = make_intrinsic("tagged_store", _define_store, 4)

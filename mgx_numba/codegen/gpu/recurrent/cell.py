@@ -1,0 +1,119 @@
+"""What a thread prints of the cell of one unit and one sequence, wherever the states are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from ....core.types import from_numpy, numpy_dtype
+from ...arguments import Arguments
+from ...printer import CodeBuffer, VectorValue
+from ...problems.recurrence import RecurrenceProblem
+from ...recurrent_cell import RecurrentCell
+from ..printer import ThreadPrinter, dtype_name
+
+__all__ = ["ThreadCell"]
+
+
+class ThreadCell(RecurrentCell):
+    """The text and the arguments of a launch whose threads compute cells.
+
+    The text names the thread's ``direction``, ``row``, ``unit``, ``step`` and ``position`` (of the sequence), ``here``
+    and ``y_at`` (where the unit's results are), and the products ``sum0``, ``sum1``, ... of the gates.
+
+    Attributes:
+        stored: the type of operands and results.
+        wide: the kernel language's name of the type that is computed in.
+    """
+
+    def __init__(self, problem: RecurrenceProblem) -> None:
+        self.buffer, self.arguments = CodeBuffer(), Arguments()
+        super().__init__(problem, ThreadPrinter(self.buffer, 0, problem.fast_math))
+        self.stored, self.wide = from_numpy(numpy_dtype(problem.dtype)), dtype_name(self.type)
+
+    def declare_operands(self) -> None:
+        """Declare what all launches read and write besides states, and how it lies."""
+        p, arguments = self.problem, self.arguments
+        for name in ("x", "w", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):
+            arguments.pointer(name, name, p.dtype)
+        for name in ("peephole", "inner_bias"):
+            if getattr(p, name):
+                arguments.pointer(name, name, p.dtype)
+        if p.lengths:
+            arguments.pointer("lengths", "lengths", p.lengths)
+        arguments.integers(
+            last_step=p.steps - 1, batch=p.batch, hidden=p.hidden,
+            backward=sum(1 << lane for lane, back in enumerate(p.backward) if back),
+            x_step=p.x_strides[0], x_row=p.x_strides[1], x_lane=p.x_strides[2],
+            y_step=p.y_strides[0], y_lane=p.y_strides[1], y_row=p.y_strides[2],
+        )  # fmt: skip
+
+    def print_position(self) -> None:
+        """Print the step of the sequence that is computed at this one."""
+        self.buffer.line("position = step")
+        with self.buffer.block("if (backward >> direction) & 1:"):
+            self.buffer.line("position = last_step - step")
+
+    def print_places(self) -> None:
+        """Print where the parts of the thread's unit are."""
+        for line in (
+            "here = (direction * batch + row) * hidden + unit",
+            "x_at = position * x_step + row * x_row + direction * x_lane + unit",
+            "y_at = position * y_step + direction * y_lane + row * y_row + unit",
+        ):
+            self.buffer.line(line)
+
+    @abstractmethod
+    def print_next(self, lstm: bool) -> None:
+        """Print what stores ``hidden_now``, and with ``lstm`` ``cell_now``, for the next step."""
+
+    @property
+    def length(self) -> str:
+        """Expression of the steps of the thread's sequence."""
+        return "cast_int64(load_scalar(lengths, row))"
+
+    def product(self, gate: int) -> VectorValue:
+        """See `RecurrentCell`."""
+        return VectorValue(f"sum{gate}", self.type)
+
+    def given(self, gate: int) -> VectorValue:
+        """See `RecurrentCell`."""
+        return self.widened(f"load_scalar(x, x_at + {gate} * hidden)")
+
+    def side(self, name: str, gate: int) -> VectorValue:
+        """See `RecurrentCell`."""
+        return self.widened(self.side_text(name, gate))
+
+    @staticmethod
+    def side_text(name: str, gate: int) -> str:
+        """Expression of the gate's part of ``peephole`` or ``inner_bias`` as it is stored."""
+        count = 3 if name == "peephole" else 1
+        return f"load_scalar({name}, (direction * {count} + {gate}) * hidden + unit)"
+
+    def finish(self, hidden: VectorValue, cell: VectorValue | None = None) -> None:
+        """See `RecurrentCell`."""
+        buffer, register = self.buffer, self.printer.register
+        buffer.line(f"hidden_now = {register(hidden)}")
+        buffer.line("shown = hidden_now")
+        if cell is not None:
+            buffer.line(f"cell_now = {register(cell)}")
+        if self.problem.lengths:
+            with buffer.block(f"if position >= {self.length}:"):
+                buffer.line(f"hidden_now = {register(self.state('now'))}")
+                buffer.line(f"shown = const_{self.wide}(0, 0)")
+                if cell is not None:
+                    buffer.line(f"cell_now = {register(self.state('cell_at'))}")
+        self.print_next(cell is not None)
+        self._store("y", "y_at", "shown")
+        with buffer.block("if step == last_step:"):
+            self._store("last", "here", "hidden_now")
+            if cell is not None:
+                self._store("last_cell", "here", "cell_now")
+
+    def _store(self, name: str, place: str, value: str) -> None:
+        text = self.printer.stored(VectorValue(value, self.type), self.stored)
+        self.buffer.line(f"store_scalar({name}, {place}, {text})")
+
+    def widened(self, text: str) -> VectorValue:
+        """What is stored, as it is computed with."""
+        loaded = self.printer.loaded(text, self.stored)
+        return VectorValue(self.printer.register(loaded), self.type)

@@ -1,0 +1,264 @@
+"""Recurrent layers as one kernel for all steps, whose threads keep the recurrent weights in registers.
+
+A warp has some units of a direction: its lanes share the terms of the products of all their gates, with some sequences
+in turns, and as many cells as it has lanes are then computed by one lane each. Blocks exchange hidden states between
+steps, see `exchange`. The second phase of gru keeps its weights beside those of the first.
+"""
+
+from __future__ import annotations
+
+from ...arguments import Arguments
+from ...launch import Grid, Launch, Operand, Solution
+from ...printer import VectorValue
+from ...problems.recurrence import RecurrenceProblem
+from ..architecture import WARP
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import dtype_name
+from .cell import ThreadCell
+from .exchange import EXCHANGES, Exchange
+from .tiles import PersistentTile, ProductLanes, rows_of_turn
+
+__all__ = ["persistent_solution"]
+
+_FIRST_THREADS = 256
+"""Threads of a block that stores the first states: any number does."""
+
+
+def persistent_solution(problem: RecurrenceProblem, tile: PersistentTile, origin: str = "") -> Solution:
+    """One launch for all steps, or one for each direction; those that exchange states by the device's memory have one
+    before that prepares it."""
+    texts = [_PersistentText(problem, tile, first) for first in range(0, problem.lanes, tile.directions)]
+    text = texts[0]
+    before = (_prepared(text.exchange, problem, origin),) if text.exchange.elements else ()
+    return Solution((*before, *(own.launch(origin) for own in texts)), text.scratch)
+
+
+def _prepared(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> Launch:
+    arguments = Arguments()
+    exchange.declare(arguments)
+    if "first" not in arguments.names:
+        arguments.pointer("first", "first", dtype_name(exchange.wide))
+    arguments.integers(elements=exchange.elements, hidden=problem.hidden, padded=ProductLanes.of(problem).padded)
+    place = f"i = block_index(0) * {_FIRST_THREADS} + thread_index(0)"
+    lines = [*arguments.bind(), place, *exchange.first_lines()]
+    slots = len(arguments.values)
+    kernel = gpu_kernel("recurrent_first_kernel", lines, _FIRST_THREADS, slots, origin)
+    moved = 2 * problem.lanes * problem.batch * problem.hidden * exchange.wide.size
+    grid = gpu_grid(-(-exchange.elements // _FIRST_THREADS), _FIRST_THREADS)
+    return Launch(kernel, arguments.values, grid, bytes=moved)
+
+
+class _PersistentText(ThreadCell):
+    """The text and the arguments of the launch.
+
+    Attributes:
+        exchange: how blocks give each other states.
+        scratch: bytes of scratch memory.
+    """
+
+    def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, first_direction: int) -> None:
+        super().__init__(problem)
+        self.tile, self.lanes = tile, ProductLanes.of(problem)
+        self.exchange: Exchange = EXCHANGES[tile.kind](problem, tile, self.type)
+        self.rows = rows_of_turn(problem, tile)
+        self.pairs = self.rows * tile.units
+        self.per_group = WARP // tile.units
+        self.kept = {"lstm": "cell_at", "gru": "update_at" if len(problem.phases) > 1 else ""}.get(problem.cell, "")
+        self.scratch = self.exchange.scratch
+        self._declare(first_direction)
+
+    def _declare(self, first_direction: int) -> None:
+        p, tile, arguments = self.problem, self.tile, self.arguments
+        self.declare_operands()
+        self.exchange.declare(arguments)
+        if self.kept:
+            arguments.pointer(self.kept, Operand("scratch", self.scratch), self.wide)
+            self.scratch += p.lanes * p.batch * p.hidden * self.type.size
+        if p.cell == "lstm":
+            arguments.pointer("first_cell", "first_cell", self.wide)
+        slice_rows = -(-p.batch // tile.slices)
+        arguments.integers(
+            first_direction=first_direction,
+            blocks=tile.blocks,
+            slices=tile.slices,
+            slice_rows=slice_rows,
+            groups=-(-slice_rows // self.per_group),
+        )
+
+    def launch(self, origin: str) -> Launch:
+        """The launch."""
+        p, tile, buffer = self.problem, self.tile, self.buffer
+        for line in self.arguments.bind():
+            buffer.line(line)
+        self._print_share()
+        self._print_weights()
+        self.exchange.begin(buffer)
+        with buffer.block("for step in range(rounds):"):
+            self.print_position()
+            self.exchange.begin_step(buffer)
+            for number in range(len(p.phases)):
+                with buffer.block("for group in range(groups):"):
+                    self._print_group(number)
+        self.exchange.end(buffer)
+        cluster = tile.blocks if tile.cluster else 1
+        slots = len(self.arguments.values)
+        kernel = gpu_kernel(f"{p.cell}_{tile.kind}_kernel", buffer.lines, tile.threads, slots, origin, cluster=cluster)
+        blocks, launches = tile.directions * tile.slices * tile.blocks, p.lanes // tile.directions
+        geometry = Grid((blocks, 1, 1), (tile.threads, 1, 1), self.exchange.shared, cooperative=not tile.cluster)
+        return Launch(kernel, self.arguments.values, geometry, p.flops // launches, p.bytes // launches)
+
+    def _print_share(self) -> None:
+        """Print which units and sequences a thread has."""
+        units = self.tile.units
+        for line in (
+            f"lane = imod(thread_index(0), {WARP})",
+            "team = idiv(block_index(0), blocks)",
+            "begin = imod(team, slices) * slice_rows",
+            "direction = first_direction + idiv(team, slices)",
+            "count = imin(slice_rows, batch - begin)",
+            f"begin_unit = ((block_index(0) - team * blocks) * {self.tile.warps} + warp_index()) * {units}",
+            f"unit = begin_unit + imod(lane, {units})",
+            f"lane_at = lane * {self.lanes.width}",
+        ):
+            self.buffer.line(line)
+        for bit in self._distances():
+            self.buffer.line(f"bit{bit} = (lane & {bit}) > 0")
+
+    def _distances(self) -> list[int]:
+        """The bits of a lane's number that say which of a turn's sums it gets, the highest first."""
+        return [1 << b for b in reversed(range(self.pairs.bit_length() - 1))]
+
+    def _print_weights(self) -> None:
+        """Print what loads the weights of all units of the warp; behind a row's end they are 0."""
+        p, buffer, width = self.problem, self.buffer, self.lanes.width
+        load = "load_aligned" if width > 1 else "load"
+        buffer.line(f"nothing = const_{self.wide}(0, {width})")
+        for u in range(self.tile.units):
+            buffer.line(f"unit{u} = imin(begin_unit + {u}, hidden - 1)")
+            for gate in range(p.gates):
+                buffer.line(f"w{gate}_{u} = offset(w, ((direction * {p.gates} + {gate}) * hidden + unit{u}) * hidden)")
+        for c in range(self.lanes.chunks):
+            buffer.line(f"k{c} = lane_at + {c * WARP * width}")
+            for u in range(self.tile.units):
+                for gate in range(p.gates):
+                    weights = f"{load}(w{gate}_{u}, imin(k{c}, hidden - {width}), {width})"
+                    weights = weights if self.stored is self.type else f"cast_{self.wide}({weights})"
+                    buffer.line(f"b{gate}_{u}_{c} = where(lt(k{c}, hidden), {weights}, nothing)")
+
+    def _print_group(self, number: int) -> None:
+        """Print one phase of a step for as many sequences as lanes have cells of each unit."""
+        buffer = self.buffer
+        buffer.line(f"own_row = group * {self.per_group} + idiv(lane, {self.tile.units})")
+        buffer.line("row = begin + own_row")
+        buffer.line("used = (own_row < count) & (unit < hidden)")
+        self._print_loads(number)
+        with buffer.block("if group == 0:"):
+            self.exchange.wait(buffer, number)
+        self._print_products(number)
+        with buffer.block("if used:"):
+            self.print_phase(number)
+
+    def _print_loads(self, number: int) -> None:
+        """Print the loads of what no other block makes, before states are waited for."""
+        p, buffer = self.problem, self.buffer
+        gates, zero = p.phases[number], f"const_{p.dtype}(0, 0)"
+        loads = {f"x{gate}": f"load_scalar(x, x_at + {gate} * hidden)" for gate in gates}
+        if p.peephole:
+            loads |= {f"peephole{gate}": self.side_text("peephole", gate) for gate in range(3)}
+        if p.inner_bias:
+            loads["inner_bias0"] = self.side_text("inner_bias", 0)
+        for name in loads:
+            buffer.line(f"{name} = {zero}")
+        reads_kept = self.kept and (p.cell == "lstm" or number)
+        if reads_kept:
+            buffer.line(f"kept = const_{self.wide}(0, 0)")
+        if p.lengths:
+            buffer.line("length = 0")
+        with buffer.block("if used:"):
+            self.print_places()
+            for name, text in loads.items():
+                buffer.line(f"{name} = {text}")
+            if p.lengths:
+                buffer.line(f"length = {super().length}")
+            if reads_kept:
+                buffer.line(f"kept = load_scalar({self.kept}, here)")
+            if p.cell == "lstm":
+                with buffer.block("if step == 0:"):
+                    buffer.line("kept = load_scalar(first_cell, here)")
+
+    def _print_products(self, number: int) -> None:
+        """Print the products of a phase's gates: each lane then has those of its own unit and sequence."""
+        buffer, width, gates = self.buffer, self.lanes.width, self.problem.phases[number]
+        source = "reset_at" if number else "now"
+        load = "load_aligned" if width > 1 else "load"
+        for gate in gates:
+            buffer.line(f"sum{gate} = const_{self.wide}(0, 0)")
+        turns = self.per_group // self.rows
+        buffer.line(f"left = count - group * {self.per_group} + {self.rows - 1}")
+        with buffer.block(f"for turn in range(imin({turns}, idiv(left, {self.rows}))):"):
+            for r in range(self.rows):
+                row = f"imin(group * {self.per_group} + turn * {self.rows} + {r}, count - 1)"
+                buffer.line(f"a{r} = offset({source}, {row} * {self.lanes.padded} + lane_at)")
+            sums = [(gate, u, r) for gate in gates for r in range(self.rows) for u in range(self.tile.units)]
+            for gate, u, r in sums:
+                buffer.line(f"s{gate}_{u}_{r} = const_{self.wide}(0, {width})")
+            for c in range(self.lanes.chunks):
+                for r in range(self.rows):
+                    buffer.line(f"h{r} = {load}(a{r}, {c * WARP * width}, {width})")
+                for gate, u, r in sums:
+                    buffer.line(f"s{gate}_{u}_{r} = fma(h{r}, b{gate}_{u}_{c}, s{gate}_{u}_{r})")
+            buffer.line(f"mine = eq(idiv(lane, {self.pairs}), turn)")
+            for gate in gates:
+                joined = self._joined([f"s{gate}_{u}_{r}" for r in range(self.rows) for u in range(self.tile.units)])
+                buffer.line(f"sum{gate} = where(mine, {joined}, sum{gate})")
+
+    def _joined(self, vectors: list[str]) -> str:
+        """Print sums over all lanes of as many vectors; lane n gets that of vector n, counted again from 0 behind the
+        last one: at each bit of a lane's number it keeps half of them, and gives the other half away."""
+        buffer = self.buffer
+        values = [buffer.emit(f"reduce_add({vector})") for vector in vectors]
+        for distance in self._distances():
+            kept, given = [], []
+            for low, high in zip(values[:distance], values[distance:]):
+                kept.append(buffer.emit(f"where(bit{distance}, {high}, {low})"))
+                given.append(buffer.emit(f"where(bit{distance}, {low}, {high})"))
+            values = [buffer.emit(f"add({k}, shuffle_xor({g}, {distance}))") for k, g in zip(kept, given)]
+        (value,) = values
+        distance = WARP
+        while distance > self.pairs:
+            distance //= 2
+            value = buffer.emit(f"add({value}, shuffle_xor({value}, {distance}))")
+        return value
+
+    @property
+    def length(self) -> str:
+        """See `ThreadCell`."""
+        return "length"
+
+    def given(self, gate: int) -> VectorValue:
+        """See `RecurrentCell`."""
+        return self.widened(f"x{gate}")
+
+    def side(self, name: str, gate: int) -> VectorValue:
+        """See `RecurrentCell`."""
+        return self.widened(f"{name}{gate}")
+
+    def state(self, place: str) -> VectorValue:
+        """See `RecurrentCell`."""
+        if place == self.kept:
+            return VectorValue("kept", self.type)
+        return self.printer.loaded(f"load_scalar({place}, own_row * {self.lanes.padded} + unit)", self.type)
+
+    def keep(self, place: str, value: VectorValue) -> None:
+        """See `RecurrentCell`."""
+        name = self.printer.register(value)
+        if place == self.kept:
+            self.buffer.line(f"store_scalar({place}, here, {name})")
+        else:
+            self.exchange.give(self.buffer, place, name)
+
+    def print_next(self, lstm: bool) -> None:
+        """See `ThreadCell`."""
+        self.exchange.give(self.buffer, "following", "hidden_now")
+        if lstm:
+            self.buffer.line("store_scalar(cell_at, here, cell_now)")

@@ -1,0 +1,144 @@
+"""`dataclasses.dataclass` whose methods are written when they are first called.
+
+The standard library writes and compiles the text of each method as soon as a class is defined: a quarter of a
+millisecond for a frozen one. Of the four hundred in this package a process makes instances of few, and compares those
+of fewer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+__all__ = ["dataclass"]
+
+C = TypeVar("C", bound=type)
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False) -> Any:
+        """As the standard library's, with these of its options; `dataclasses.fields` and its like know the class.
+
+        What inherits from one that is frozen is made by this, too: the standard decorator does not see that it is.
+
+        Raises:
+            TypeError: ``frozen`` together with ``slots``, which nothing here needs.
+        """
+        if frozen and slots:
+            raise TypeError("a dataclass of this package is frozen or has slots")
+
+        def made(cls: type) -> type:
+            return _with_methods(dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls), frozen, eq)
+
+        return made if cls is None else made(cls)
+
+
+def _with_methods(cls: Any, frozen: bool, eq: bool) -> type:
+    """Give a class the methods that it does not define itself."""
+    own = cls.__dict__
+    hashes = own.get("__hash__") is not None
+    if "__init__" not in own:
+        _write_later(cls, "__init__", lambda: _init(cls, frozen))
+    if "__repr__" not in own:
+        cls.__repr__ = _repr
+    if eq and "__eq__" not in own:
+        _write_later(cls, "__eq__", lambda: _eq(cls))
+    if eq and not hashes:
+        if frozen:
+            _write_later(cls, "__hash__", lambda: _hash(cls))
+        else:
+            cls.__hash__ = None
+    if frozen:
+        _freeze(cls)
+    return cls
+
+
+def _write_later(cls: type, name: str, write: Callable[[], Any]) -> None:
+    """Give a class a method that replaces itself when it is first called."""
+
+    def first(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        method = write()
+        method.__qualname__ = first.__qualname__
+        if cls.__dict__.get(name) is first:
+            setattr(cls, name, method)
+        return method(self, *args, **kwargs)
+
+    first.__name__ = name
+    first.__qualname__ = f"{cls.__qualname__}.{name}"
+    setattr(cls, name, first)
+
+
+def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Any:
+    """A function of a text."""
+    body = "".join(f"\n {line}" for line in lines or ["pass"])
+    exec(f"def {name}({', '.join(parameters)}):{body}", names)
+    return names[name]
+
+
+def _init(cls: type, frozen: bool) -> Any:
+    """Sets the fields from arguments, defaults and what makes these, and goes on to ``__post_init__``."""
+    fields = dataclasses.fields(cls)
+    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
+    positional, by_name, lines = ["self"], list[str](), list[str]()
+    for field in fields:
+        value, parameter = field.name, field.name
+        if field.default_factory is not dataclasses.MISSING:
+            names[f"_make_{field.name}"] = field.default_factory
+            value = f"_make_{field.name}()"
+            if field.init:
+                parameter = f"{field.name}=_missing"
+                value = f"{value} if {field.name} is _missing else {field.name}"
+        elif not field.init:
+            continue
+        elif field.default is not dataclasses.MISSING:
+            names[f"_default_{field.name}"] = field.default
+            parameter = f"{field.name}=_default_{field.name}"
+        if field.init:
+            (by_name if field.kw_only else positional).append(parameter)
+        lines.append(f"_set(self, {field.name!r}, {value})" if frozen else f"self.{field.name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    return _written("__init__", [*positional, *(["*", *by_name] if by_name else [])], lines, names)
+
+
+def _eq(cls: type) -> Any:
+    """Compares fields with another instance of the very class."""
+    names = [field.name for field in dataclasses.fields(cls) if field.compare]
+    own, others = (f"({''.join(f'{who}.{name}, ' for name in names)})" for who in ("self", "other"))
+    lines = ["if other.__class__ is self.__class__:", f" return {own} == {others}", "return NotImplemented"]
+    return _written("__eq__", ["self", "other"], lines, {})
+
+
+def _hash(cls: type) -> Any:
+    """Of the fields that are compared."""
+    fields = dataclasses.fields(cls)
+    names = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
+    return _written("__hash__", ["self"], [f"return hash(({''.join(f'self.{name}, ' for name in names)}))"], {})
+
+
+@reprlib.recursive_repr()
+def _repr(self: Any) -> str:
+    """The class and its fields."""
+    shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+
+
+def _freeze(cls: Any) -> None:
+    """Let fields of instances be set by ``__init__`` alone."""
+    names = frozenset(field.name for field in dataclasses.fields(cls))
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def __delattr__(self: Any, name: str) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__

@@ -1,0 +1,65 @@
+"""Gated linear units of two products of one input: these become one, whose halves a kernel then makes one value of."""
+
+from __future__ import annotations
+
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .build import RewriteBuilder
+from .rewriter import remove_dead
+from .rules.horizontal import UNARY, Branch, biased, joined
+
+__all__ = ["JoinGates"]
+
+
+class JoinGates(Pass):
+    """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``, for
+    constants of equal lengths, each bias or none, where the target has kernels for it
+    (`Capabilities.joins_products`); `FuseGated` makes one instruction of that."""
+
+    name = "join_gates"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        can = options.capabilities
+        if can is None or can.joins_products is None:
+            return
+        for ins in list(module):
+            if ins.name != "mul" or ins.module is not module or len(set(ins.inputs)) != 2:
+                continue
+            found = _unit(*ins.inputs) or _unit(*reversed(ins.inputs))
+            if found is None:
+                continue
+            gate, other = found
+            root = gate.root
+            if not can.joins_products(root.shape.type, 2 * root.shape.lens[-1]):
+                self.log.refuse(self.name, ins, "no kernel makes one value of both halves of a product's columns")
+                continue
+            self.log.apply(self.name, ins)
+            patch = joined(RewriteBuilder(module, root.inputs[0]._next), root.inputs[0], [gate, other], -1, -1)
+            for old, new in patch.items():
+                module.replace_instruction(old, new)
+            remove_dead(module, patch)
+
+
+def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] | None:
+    """The products of a gated linear unit whose factors these are: that of the gate first."""
+    if activated.name not in UNARY or activated.shape.is_dynamic:
+        return None
+    gate, other = (_branch(i) for i in (activated.inputs[0], plain))
+    if gate is None or other is None or any(len(i.users) != 1 for i in (activated, gate.result, other.result)):
+        return None
+    (x, v), (y, w) = gate.root.inputs, other.root.inputs
+    if x is not y or x.module is not gate.root.module or gate.root is other.root:
+        return None
+    return (gate, other) if v.shape.lens == w.shape.lens and v.shape.type is w.shape.type else None
+
+
+def _branch(result: Instruction) -> Branch | None:
+    """A product with constants, and its bias, that give a value."""
+    roots = [result, *result.inputs] if result.name == "add" else [result]
+    for root in roots:
+        branch = biased(root, -1) if root.name == "dot" else None
+        if branch is not None and branch.result is result:
+            return branch
+    return None

@@ -1,0 +1,165 @@
+"""Memory that waits for its next use: whole blocks of a driver, and pieces of slabs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from mgx_numba.errors import DeviceError
+from mgx_numba.runtime.gpu.blocks import DeviceBlock, KeptBlocks
+from mgx_numba.runtime.gpu.cuda import CudaEngine
+from mgx_numba.runtime.gpu.driver_engine import SLAB, DriverNames, PinnedMemory
+
+PAGE = 4096
+"""Bytes that a driver's pinned memory begins at multiples of."""
+NAMES = DriverNames("take", "give", "", "", "", "", "")
+
+
+class Source:
+    """Addresses that follow each other; ``given`` are those that were freed."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.sizes: dict[int, int] = {}
+        self.given: list[int] = []
+        self.waits = 0
+        self._next = 1 << 20
+        self._room = room
+
+    def allocate(self, size: int, name: str) -> int:
+        if size > self._room:
+            raise DeviceError(f"{name} of {size} bytes: there is no room")
+        self._room -= size
+        self.sizes[self._next] = size
+        self._next += 2 * size
+        return self._next - 2 * size
+
+    def free(self, address: int) -> None:
+        self._room += self.sizes.pop(address)
+        self.given.append(address)
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+
+def within(block: DeviceBlock, source: Source) -> bool:
+    return any(a <= block.address and block.address + block.size <= a + size for a, size in source.sizes.items())
+
+
+def test_pieces_of_slabs_are_apart_and_come_again() -> None:
+    source, rng = Source(), random.Random(0)
+    kept = KeptBlocks(source, slab=1 << 16)
+    held: list[DeviceBlock] = []
+    for _ in range(500):
+        if held and rng.random() < 0.5:
+            held.pop(rng.randrange(len(held)))
+        else:
+            held.append(kept.take(rng.choice((0, 1, 24, 600, 5000, 30000, 40000, 200000)), "some"))
+        places = sorted((block.address, block.address + block.size) for block in held)
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+        assert all(within(block, source) for block in held)
+    sizes = list(source.sizes.values())
+    held.clear()
+    again = [kept.take(size, "some") for size in (24, 600, 5000, 30000)]
+    assert list(source.sizes.values()) == sizes and all(within(block, source) for block in again)
+
+
+def test_slabs_stay_where_all_else_is_given_back() -> None:
+    source = Source(room=300_000)
+    kept = KeptBlocks(source, slab=1 << 16)
+    small, large = kept.take(100, "small"), kept.take(100_000, "large")
+    place = small.address
+    del small, large
+    more = kept.take(200_000, "more")  # for which the large one goes
+    assert more.size >= 200_000 and len(source.given) == 1 and not kept.release()
+    assert kept.take(100, "small").address == place
+    with pytest.raises(DeviceError, match="another of 299.* bytes: there is no room"):
+        kept.take(299_000, "another")
+
+
+def test_what_may_still_be_copied_to_is_waited_for() -> None:
+    source = Source()
+    kept = KeptBlocks(source, slab=1 << 16)
+    shown = kept.take(100, "some")
+    shown.shown()
+    address = shown.address
+    del shown
+    assert kept.take(100, "some").address == address and source.waits == 1
+
+
+class Driver:
+    """A driver whose pinned memory is NumPy's, and whose streams are numbers."""
+
+    forked = False
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._arrays: list[np.ndarray] = []
+
+    def call(self, name: str, *arguments: object) -> None:
+        self.calls.append(name)
+        if name == "take":
+            self._arrays.append(np.zeros(arguments[1].value + PAGE, np.uint8))  # type: ignore[attr-defined]
+            arguments[0]._obj.value = -(-self._arrays[-1].ctypes.data // PAGE) * PAGE  # type: ignore[attr-defined]
+        elif name == "cuStreamCreate":
+            arguments[0]._obj.value = 1000 + len(self.calls)  # type: ignore[attr-defined]
+
+    def bound(self, name: str) -> object:
+        def identity(stream: object, number: object) -> None:
+            number._obj.value = stream.value  # type: ignore[attr-defined]
+
+        return identity if name == "cuStreamGetId" else lambda *arguments: self.calls.append(name)
+
+
+class Opened:
+    """A device that does nothing."""
+
+    number, name = 0, "none"
+
+    def __init__(self) -> None:
+        self.driver = Driver()
+
+    def use(self) -> Opened:
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *what: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_pinned_memory_is_taken_of_the_driver_once() -> None:
+    on = Opened()
+    pinned = PinnedMemory(on, NAMES)  # type: ignore[arg-type]
+    for size in (0, 3, 5000, 40_000, 5000, 3):
+        array = pinned.staging(size)
+        array[:] = 7
+        other = pinned.staging(size)
+        other[:] = 9
+        assert array.shape == (size,) and (array == 7).all() and array.ctypes.data % 64 == 0
+    assert on.driver.calls == ["take"]
+    large = pinned.staging(SLAB)
+    assert on.driver.calls == ["take"] * 2
+    view = large[10:20]
+    del large
+    view[:] = 3
+    assert pinned.staging(SLAB).ctypes.data != view.ctypes.data - 10  # as long as something sees it
+    assert on.driver.calls == ["take"] * 3
+
+
+def test_streams_that_nobody_has_are_those_of_the_next() -> None:
+    on = CudaEngine(Opened())  # type: ignore[arg-type]
+    first, second = on.queue(), on.queue()
+    known = {first.identity, second.identity}
+    assert len(known) == 2
+    del first, second
+    again = [on.queue() for _ in range(3)]
+    assert {queue.identity for queue in again} > known
+    assert on.driver.calls.count("cuStreamCreate") == 3  # type: ignore[attr-defined]
+    assert "cuStreamDestroy_v2" not in on.driver.calls  # type: ignore[attr-defined]
