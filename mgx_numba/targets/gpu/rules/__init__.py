@@ -9,7 +9,7 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "data", "views"]
 FAMILIES = {
     "attention": "attention fused_attention",
     "control": "if loop",
-    "detection": "nonmaxsuppression",
+    "detection": "nonmaxsuppression roialign",
     "indexing": "gather gather_elements gathernd scan_slice onehot scatter_none scatter_add scatter_mul "
     "scatter_min scatter_max scatternd_none scatternd_add scatternd_mul scatternd_min scatternd_max",
     "ordering": "argmax argmin topk prefix_scan_sum",
