@@ -310,7 +310,7 @@ class DeviceContext:
             return made
         dtype = numpy_dtype(view.dtype)
         kind = None if dtype.hasobject else from_numpy(dtype)
-        if kind is None or not is_in_a_row(Shape(kind, view.lens, view.strides)):
+        if kind is None or not view.lens or not is_in_a_row(Shape(kind, view.lens, view.strides)):
             return self._read(view, queue)
         known = self._known(view.pointer) if prod(view.lens) == 1 else None
         if known is not None:

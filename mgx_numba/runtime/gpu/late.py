@@ -179,15 +179,19 @@ def _new(engine: Engine, queue: Queue, shape: Shape) -> DeviceArray:
 
 
 def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
-    """A value on the device."""
-    return value if isinstance(value, DeviceArray) else to_device(engine, value, "a value of a loop or a branch", queue)
+    """A value on the device, where the queue will work on it."""
+    if isinstance(value, DeviceArray):
+        return value
+    made = to_device(engine, value, "a value of a loop or a branch", queue)
+    made.owner.used_by(queue)
+    return made
 
 
 def _numbers(engine: Engine, queue: Queue, first: int, count: int) -> DeviceArray:
     """Numbers of iterations, each where a vector begins."""
     table = np.zeros((count, VECTOR_ALIGNMENT // 8), np.int64)
     table[:, 0] = np.arange(first, first + count)
-    return to_device(engine, table, "numbers of iterations", queue)
+    return _there(engine, queue, table)
 
 
 def _stacked(
