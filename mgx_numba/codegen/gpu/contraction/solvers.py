@@ -27,7 +27,7 @@ from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_form, ring_solution, slices_of
 from .tensor import TensorText, tensor_refusal
 from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
-from .wgmma import wgmma_solution, wgmma_tiles
+from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
 from .wgmma_parts import parts_solution, parts_tiles
 from .wgmma_tiles import SPLITS, WarpgroupTile
@@ -225,8 +225,7 @@ class Warpgroups:
 
     def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
         """See `GpuSolver.chosen`."""
-        _, tile, splits = wgmma_tiles(placed)[0]
-        return _warpgroup_tiling(tile, splits)
+        return _warpgroup_tiling(*wgmma_choice(placed))
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
@@ -254,8 +253,7 @@ class WarpgroupParts:
 
     def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
         """See `GpuSolver.chosen`."""
-        _, tile, splits = parts_tiles(placed)[0]
-        return _warpgroup_tiling(tile, splits)
+        return _warpgroup_tiling(*wgmma_choice(placed, parts=True))
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""

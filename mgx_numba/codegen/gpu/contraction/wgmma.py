@@ -45,7 +45,7 @@ from .wgmma_tiles import (
     weighed_tiles,
 )
 
-__all__ = ["WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_solution", "wgmma_tiles"]
+__all__ = ["WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_choice", "wgmma_solution", "wgmma_tiles"]
 
 NARROW = 8
 """Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
@@ -99,6 +99,11 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     """The tiles of a contraction that is not refused, see `weighed_tiles`."""
     return weighed_tiles(tile_question(placed), multiprocessors())
+
+
+def wgmma_choice(placed: PlacedRequest, parts: bool = False) -> tuple[WarpgroupTile, int]:
+    """The tile of a contraction that is not refused, and in how many parts each sum is computed; see `chosen_tile`."""
+    return chosen_tile(tile_question(placed, parts))
 
 
 def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
