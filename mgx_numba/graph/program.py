@@ -36,9 +36,9 @@ class Program:
         self.log = RewriteLog()
         self._taken: dict[str, int] = {}
         self.keeper: Callable[[Program], bool] | None = None
+        """Takes the program when it is released, unless it says no."""
         self.only_bodies: tuple[int, ...] = ()
         """`Module.changes` of all modules when all but the main one were found to be bodies of kernels."""
-        """Takes the program when it is released, unless it says no."""
 
     @property
     def main(self) -> Module:

@@ -14,7 +14,8 @@ from collections.abc import Collection
 
 from ...core.types import Type
 from ...ops.base import Operator, make_op
-from ...ops.pooling import PoolingMode
+from ...ops.pad import Pad, PadMode
+from ...ops.pooling import Pooling, PoolingMode
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
@@ -51,8 +52,12 @@ def is_stored_weight(ins: Instruction) -> bool:
 
 
 def _copies(ins: Instruction) -> bool:
-    """Whether results need no rounding where the inputs needed none: maxima are elements, too."""
-    return ins.name in COPIES or (ins.name == "pooling" and ins.op.attributes()["mode"] is PoolingMode.max)
+    """Whether results need no rounding where the inputs needed none: maxima are elements, too, what `Pad` is given to
+    pad with need not be any of the type."""
+    op = ins.op
+    if isinstance(op, Pad):
+        return op.mode is not PadMode.constant or op.value == 0
+    return ins.name in COPIES or (isinstance(op, Pooling) and op.mode is PoolingMode.max)
 
 
 def _is_untouched(ins: Instruction) -> bool:
