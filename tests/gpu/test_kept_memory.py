@@ -79,6 +79,14 @@ def test_slabs_stay_where_all_else_is_given_back() -> None:
         kept.take(299_000, "another")
 
 
+def test_a_slab_had_no_room_while_memory_waited() -> None:
+    source = Source(room=100_000)
+    kept = KeptBlocks(source, slab=1 << 16)
+    large = kept.take(90_000, "large")
+    del large
+    assert within(kept.take(100, "small"), source) and len(source.given) == 1
+
+
 def test_what_may_still_be_copied_to_is_waited_for() -> None:
     source = Source()
     kept = KeptBlocks(source, slab=1 << 16)

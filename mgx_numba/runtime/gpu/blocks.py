@@ -89,26 +89,26 @@ class KeptBlocks:
         with self._lock:
             self._settle()
             ready = self._ready(size, 0 if queue is None else queue.identity)
-            if ready is None and in_slab:
-                ready = self._piece(size, name)
         if ready is not None:
             return DeviceBlock(self, ready, size)
+        new = self._piece if in_slab else self._source.allocate
         try:
-            return DeviceBlock(self, self._source.allocate(size, name), size)
+            return DeviceBlock(self, new(size, name), size)
         except DeviceError:
             if not self.release():
                 raise
-        return DeviceBlock(self, self._source.allocate(size, name), size)
+        return DeviceBlock(self, new(size, name), size)
 
     def _piece(self, size: int, name: str) -> int:
         """A new piece of a slab; what is left of one that has too little is for nobody."""
-        if self._left < size:
-            self._next, self._left = self._source.allocate(self._slab, name), self._slab
-        address = self._next
-        self._cut.add(address)
-        self._next += size
-        self._left -= size
-        return address
+        with self._lock:
+            if self._left < size:
+                self._next, self._left = self._source.allocate(self._slab, name), self._slab
+            address = self._next
+            self._cut.add(address)
+            self._next += size
+            self._left -= size
+            return address
 
     def _ready(self, size: int, own: int) -> int | None:
         """A block that waits, the last that was given back first: a call that is repeated so has the addresses of the
