@@ -123,14 +123,14 @@ def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 
 def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limits: int) -> ir.Value:
-    """float32 as a float8 dtype and back. ``limits``: 0, or 1 where no number is beyond the largest one of the dtype, or
-    2 where none is negative either. With fast math zeros have any sign."""
+    """float32 as a float8 dtype and back. ``limits``: 0, or 1 where no number is beyond the largest one of the dtype,
+    or 2 where none is negative either. With fast math zeros have any sign."""
     f, signed_zeros = _SMALL[dtype], not b.fast
     b = b.strict()
-    # A sum with a number is rounded to the last place of that, ties to even. Of that number, which is taken away again,
-    # the last place is that of the result: of x times a power of two, as long as the sum is no larger, thus its negative
-    # for a positive x, or of 1.5 times a power of two where both signs are met. Subnormals are rounded as the least
-    # normal number is. Products are exact unless they overflow, far beyond the largest number; NaN stays NaN.
+    # What is added to x and taken away again rounds it to the last place of the sum, ties to even. That is the one
+    # of the result if x times a power of two is taken from a positive x (the sum might have a higher exponent), or if
+    # 1.5 times one is added to x of any sign. Subnormals are rounded as the least normal number is. Products are
+    # exact unless they overflow, far beyond the largest number; NaN stays NaN.
     factor, normal = 2.0 ** (_FRACTION - f.mantissa), 2.0 ** (1 - f.bias)
     if limits == 2:
         near_size, factor = b.first_greater(x, 1.5 * normal), -factor
