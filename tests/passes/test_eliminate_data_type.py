@@ -117,16 +117,6 @@ def test_what_is_rounded_to_float8_is_moved_in_float32(given: bool) -> None:
     assert names(after).count("convert") == (1 if given else 2)
 
 
-@pytest.mark.parametrize("value, converts", [(0.0, 2), (0.3, 4)])
-def test_what_float8_was_padded_with_was_not_rounded(value: float, converts: int) -> None:
-    g = Graph()
-    narrow = g.op("convert", g.param("x", [2, 3]), target_type=int(Type.fp8e4m3fn_type))
-    padded = g.op("pad", narrow, pads=(0, 1, 0, 1), value=value)
-    program = g.ret(g.op("convert", padded, target_type=2))
-    after = check(program, EliminateDataType(), DeadCodeElimination(), options=FAST)
-    assert names(after).count("convert") == converts
-
-
 @pytest.mark.parametrize("mode, converts", [("max", 2), ("average", 4)])
 def test_maxima_of_what_is_rounded_to_float8_are_not_rounded_again(mode: str, converts: int) -> None:
     g = Graph()
