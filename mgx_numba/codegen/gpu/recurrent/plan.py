@@ -16,8 +16,8 @@ __all__ = ["recurrent_solutions"]
 
 
 def recurrent_solutions(problem: RecurrenceProblem, origin: str = "", device_id: int = 0) -> Iterator[Solution]:
-    """The launches of all steps, in each way that there is on a device, the quickest by estimate first: blocks that
-    wait for each other must fit its multiprocessors, of which another device may have more.
+    """The launches of all steps, in each way that a device has, the quickest by estimate first: blocks that wait for
+    each other must fit its multiprocessors, of which another device may have more.
 
     Operands are ``x``, ``w`` (recurrent weights as the operator has them, row-major), ``y``, ``last``, for lstm
     ``last_cell``, ``first`` and for lstm ``first_cell`` (initial states [lanes, batch, hidden], row-major, in the type
