@@ -39,6 +39,7 @@ FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu sof
 _FLOAT8 = (Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type)
 LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in _FLOAT8}
 """The largest number of each type."""
+_ANY = (-math.inf, math.inf)
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 _FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
@@ -157,10 +158,12 @@ class VectorPrinter:
         """Of names that hold whole numbers what was rounded, and what was added to that."""
         self._narrowed: dict[str, VectorValue] = {}
         """Of names that hold elements of `NEAREST` what was cast to these."""
-        self._floors: dict[str, tuple[str, float]] = {}
+        self._spans: dict[str, tuple[float, float]] = {}
+        """Of names the least and the greatest number that they hold besides NaN, where there are limits."""
+        self._raised: dict[str, str] = {}
+        """Of names that hold the greater of a number and something else that."""
         self._limited: dict[str, tuple[str, float]] = {}
-        """Of names that hold no numbers below the negative of one, and of those that hold none above it besides, what
-        was limited, and that number."""
+        """Of names that hold no numbers beyond one, of either sign, what was limited, and that number."""
 
     # In and out
 
@@ -180,9 +183,10 @@ class VectorPrinter:
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
         if target == "float32" and x.name in self._narrowed:
             wide = self._narrowed[x.name]
-            limited = self._limited.get(wide.name, ("", math.inf))[1] <= LARGEST_FLOAT8[x.dtype]
+            least, greatest = self._spans.get(wide.name, _ANY)
+            limited = max(-least, greatest) <= LARGEST_FLOAT8[x.dtype]
             word = f"{self.NEAREST[x.dtype]}{'_fast' * self.fast_math}"
-            return self.buffer.emit(f"{word}({wide.name}, {int(limited)})")
+            return self.buffer.emit(f"{word}({wide.name}, {limited + (limited and least >= 0)})")
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
 
     def _caster(self, held: str, target: str) -> str:
@@ -288,13 +292,19 @@ class VectorPrinter:
     def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
         if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less
             x, y = y, x
+        if x.constant is None or y.constant is not None or x.dtype.compute is not Type.float_type:
+            return self._call(name, x.dtype, x, y)
+        limit, (least, greatest) = float(x.constant), self._spans.get(y.name, _ANY)
+        if limit <= least if name == "max" else limit >= greatest:
+            return y
         made = self._call(name, x.dtype, x, y)
-        if x.constant is not None and y.constant is None and x.dtype.compute is Type.float_type:
-            limit = float(x.constant)
-            if name == "max":
-                self._floors[made.name] = self.register(y), -limit
-            elif self._floors.get(y.name, ("", None))[1] == limit:
-                self._limited[made.name] = self._floors[y.name]
+        if name == "max":
+            self._spans[made.name] = limit, max(limit, greatest)
+            self._raised[made.name] = self.register(y)
+        else:
+            self._spans[made.name] = min(limit, least), limit
+            if least == -limit and y.name in self._raised:
+                self._limited[made.name] = self._raised[y.name], limit
         return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:

@@ -146,11 +146,14 @@ def test_each_side_of_a_contraction_has_its_own_operations() -> None:
     assert dataclasses.replace(epilogue) == epilogue and len({epilogue, dataclasses.replace(epilogue)}) == 1
 
 
-def float8_body(limit: float | None) -> ScalarBody:
-    """A number that is limited, if ``limit`` is given, rounded to float8 and doubled."""
+def float8_body(limit: float | None, least: float | None = None) -> ScalarBody:
+    """A number that is limited, if ``limit`` is given, and before that raised to ``least``, rounded to float8 and
+    doubled."""
     narrow = Type.fp8e4m3fn_type
 
     def body(s: NumpyScalar, x: Any) -> Any:
+        if least is not None:
+            x = s.max(x, s.const(least, FLOAT))
         if limit is not None:
             x = s.min(s.max(x, s.const(-limit, FLOAT)), s.const(limit, FLOAT))
         return s.mul(s.cast(s.cast(x, narrow), FLOAT), s.const(2.0, FLOAT))
@@ -173,3 +176,12 @@ def test_what_becomes_float8_and_float32_again_is_rounded_in_place(
     printed = ThreadPrinter(CodeBuffer(), 4, fast)
     printed.stored(body.evaluate(printed, [printed.loaded("x", FLOAT)]))
     assert not any("nearest" in line for line in printed.buffer.lines)  # GPUs have conversions
+
+
+@pytest.mark.parametrize("least, limits, maxima", [(0.0, 2, 1), (1.5, 2, 1), (-3.0, 1, 1), (-500.0, 1, 2)])
+def test_limits_that_hold_already_are_not_computed(least: float, limits: int, maxima: int) -> None:
+    """What is not negative is rounded to float8 by fewer instructions."""
+    lines, _ = print_body(float8_body(448.0, least), ("x",), 8, True)
+    assert sum(f"nearest_float8_e4m3fn_fast(v{k}, {limits})" in line for k in range(9) for line in lines) == 1
+    assert sum(" = max(" in line for line in lines) == maxima
+    assert sum(" = min(" in line for line in lines) == 1

@@ -127,3 +127,27 @@ def test_rounding_to_bytes_is_a_rounding_and_a_cast(limit: str, monkeypatch: pyt
             with np.errstate(all="ignore"):
                 want = expected_cast(np.rint(x).astype(np.float64) + zero, dtype)
             assert same(got, want).all(), (dtype, zero, x[got != want][:5], got[got != want][:5])
+
+
+@pytest.mark.parametrize("features", ["", "x86-64-v3", "sse"])
+@pytest.mark.parametrize("dtype", [t for t in STORAGE if t.startswith("float8")])
+def test_float32_rounds_in_place_to_float8(dtype: str, features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every code, every middle of two and the numbers beside it, subnormals, NaN and what is beyond the ends."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    codes = np.arange(256, dtype=np.uint8).view(numpy_dtype(dtype)).astype(np.float32)
+    codes = np.unique(codes[np.isfinite(codes)])
+    middles = (codes[1:] + codes[:-1]) / 2
+    spread = np.arange(0, 2**32, 3000017, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([codes, middles, spread, np.float32(SPECIAL)])
+    # Some units in the last place around each, those around powers of two above all.
+    near = x.view(np.uint32)[:, None] + np.arange(-17, 18).astype(np.uint32)
+    x = near.reshape(-1).view(np.float32)
+    inside = np.clip(x, codes[0], codes[-1])
+    for limits, given in enumerate((x, inside, np.abs(inside))):
+        plain, fast = evaluate([(f"nearest_{dtype}{end}(a, {limits})", "float32") for end in ("", "_fast")], given)
+        want = expected_cast(given, dtype).astype(np.float32)
+        for got in (plain, fast):
+            wrong = ~same(got, want)
+            assert not wrong.any(), (limits, given[wrong][:5], got[wrong][:5], want[wrong][:5])
+        zero = want == 0
+        assert (np.signbit(plain[zero]) == np.signbit(want[zero])).all(), limits

@@ -122,24 +122,28 @@ def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
     return b.icmp("!=", x, 0)
 
 
-def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limited: bool) -> ir.Value:
-    """float32 as a float8 dtype and back; ``limited``: no number is beyond the largest one of the dtype. With fast math
-    zeros have any sign."""
+def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limits: int) -> ir.Value:
+    """float32 as a float8 dtype and back. ``limits``: 0, or 1 where no number is beyond the largest one of the dtype,
+    or 2 where none is negative either. With fast math zeros have any sign."""
     f, signed_zeros = _SMALL[dtype], not b.fast
     b = b.strict()
-    bits = b.bits(x)
-    # 1.5 times the power of two whose last place is that of the result, which for subnormals is that of the least
-    # normal number: what is added to it is rounded to that place, ties to even. The exponent of what is far beyond the
-    # largest number may leave its field; NaN stays NaN with anything.
-    power = b.intrinsic("smax", [b.and_(bits, 0x7F800000), (128 - f.bias) << _FRACTION])
-    power = b.from_bits(b.iadd(power, (_FRACTION - f.mantissa << _FRACTION) + (1 << _FRACTION - 1)))
-    near = b.sub(b.add(x, power), power)
-    if not limited:
+    # What is added to x and taken away again rounds it to the last place of the sum, ties to even. That is the one
+    # of the result if x times a power of two is taken from a positive x (the sum might have a higher exponent), or if
+    # 1.5 times one is added to x of any sign. Subnormals are rounded as the least normal number is. Products are
+    # exact unless they overflow, far beyond the largest number; NaN stays NaN.
+    factor, normal = 2.0 ** (_FRACTION - f.mantissa), 2.0 ** (1 - f.bias)
+    if limits == 2:
+        near_size, factor = b.first_greater(x, 1.5 * normal), -factor
+    else:
+        exponent = b.from_bits(b.and_(b.bits(x), 0x7F800000))
+        near_size, factor = b.first_greater(exponent, normal), 1.5 * factor
+    near = b.muladd(near_size, -factor, b.muladd(near_size, factor, x))
+    if not limits:
         beyond = b.fcmp(">=" if f.largest % 2 else ">", b.fabs(x), f.end)
         near = b.select(beyond, math.nan if f.overflow == f.nan else b.copysign(math.inf, x), near)
     if f.one_zero or not signed_zeros:
         return near
-    return b.from_bits(b.or_(b.bits(near), b.and_(bits, 0x80000000)))
+    return b.from_bits(b.or_(b.bits(near), b.and_(b.bits(x), 0x80000000)))
 
 
 def _to_float32(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value:

@@ -1,9 +1,9 @@
 """Rounding to what float8 holds, without the codes.
 
-nearest_<float8>(v, LIMITED)
-    a vector of float32 cast to a float8 dtype and back. LIMITED, a literal: 1 says that no number is beyond the largest
-    one of the dtype, 0 that there may be such and infinities.
-nearest_<float8>_fast(v, LIMITED)
+nearest_<float8>(v, LIMITS)
+    a vector of float32 cast to a float8 dtype and back. LIMITS, a literal: 1 says that no number is beyond the largest
+    one of the dtype, 2 that none is negative either, 0 that there may be such and infinities.
+nearest_<float8>_fast(v, LIMITS)
     the same with zeros of any sign.
 """
 
@@ -29,15 +29,15 @@ __all__ = [  # the words of the language
 def _nearest(dtype: str, fast: bool = False) -> Any:
     name = f"nearest_{dtype}{'_fast' * fast}"
 
-    def define(v: types.Type, limited: types.Type) -> Definition:
+    def define(v: types.Type, limits: types.Type) -> Definition:
         if not isinstance(v, Vec) or v.dtype != "float32":
             raise TypingError(f"{name}: expected a vector of float32, got {v}")
-        inside = constant_int(name, "LIMITED", limited, low=0, high=1)
+        known = constant_int(name, "LIMITS", limits, low=0, high=2)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            return nearest(VectorBuilder(builder, fast), values[0], dtype, bool(inside))
+            return nearest(VectorBuilder(builder, fast), values[0], dtype, known)
 
-        return v(v, limited), lower
+        return v(v, limits), lower
 
     return make_intrinsic(name, define, 2, literal=True)
 
