@@ -36,9 +36,9 @@ class Program:
         self.log = RewriteLog()
         self._taken: dict[str, int] = {}
         self.keeper: Callable[[Program], bool] | None = None
+        """Takes the program when it is released, unless it says no."""
         self.only_bodies: tuple[int, ...] = ()
         """`Module.changes` of all modules when all but the main one were found to be bodies of kernels."""
-        """Takes the program when it is released, unless it says no."""
 
     @property
     def main(self) -> Module:
@@ -89,13 +89,13 @@ class Program:
 
     def remove_module(self, module: Module) -> None:
         """Forget a module that no instruction runs, its instructions, and the modules that these alone run."""
-        bodies = dict.fromkeys(module._bodies())
         for ins in reversed(list(module)):
+            bodies = dict.fromkeys(ins.module_args)
             module.remove_instruction(ins)
+            for body in bodies:  # before what they use of this module
+                if not body._runners and body.name in self._modules:
+                    self.remove_module(body)
         del self._modules[module.name]
-        for body in bodies:
-            if not body._runners and body.name in self._modules:
-                self.remove_module(body)
 
     def remove_unused_modules(self) -> None:
         """Forget modules that no instruction runs."""

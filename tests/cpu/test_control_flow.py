@@ -117,6 +117,30 @@ def test_a_cache_that_grew_had_the_length_of_the_first_iteration(trips: int, see
     agrees(decoding_loop(None, seen=seen), decoding_feeds(2) | {"n": np.array(trips)})
 
 
+@pytest.mark.parametrize("trips", [0, 1, 3])
+def test_a_body_that_is_read_again_had_branches_that_used_it(trips: int) -> None:
+    """The carried value grows, and a branch inside of the loop multiplies it."""
+    graphs = [
+        helper.make_graph(
+            [helper.make_node("MatMul", ["v", "w"], ["m"]), helper.make_node("Add", ["m", bias], [name])],
+            name,
+            [],
+            [info(name, None)],
+        )
+        for name, bias in (("then", "one"), ("otherwise", "two"))
+    ]
+    nodes = [
+        GO,
+        helper.make_node("Equal", ["i", "zero"], ["first"]),
+        helper.make_node("If", ["first"], ["new"], then_branch=graphs[0], else_branch=graphs[1]),
+        helper.make_node("Concat", ["new", "x"], ["v_out"], axis=0),
+    ]
+    feeds = {"x": normal(2, 4)}
+    constants = {"n": np.array(trips), "zero": np.array(0), "w": normal(4, 4, seed=1)}
+    constants |= {"one": np.full(4, 1, np.float32), "two": np.full(4, 2, np.float32)}
+    agrees(model_of([loop(nodes, None, ["y"], 0)], feeds, ["y"], **constants), feeds)
+
+
 @pytest.mark.parametrize("past", [2, None])
 def test_iterations_of_new_lengths_have_plans_and_compile_nothing(
     past: int | None, monkeypatch: pytest.MonkeyPatch

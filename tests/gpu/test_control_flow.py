@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError
@@ -17,10 +18,12 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.ops import control as operators
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.gpu.late import LateLoop
+from mgx_numba.runtime.gpu.late import LateBody, LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
 from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.gpu.ranges import BodyPlans, lowering
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 
 from ..cpu.agreement import assert_agrees, reference
@@ -95,6 +98,32 @@ def test_a_cache_that_grows_in_a_loop_has_a_plan_for_each_length(past: int | Non
             made = [executable.plan for executable in step.on_device._body._ready.values()]
             assert len(made) == 3
             assert {k.text for plan in made for k in plan.kernels()} <= {k.text for k in step.kernels}
+
+
+def test_a_matrix_of_one_element_entered_a_loop_as_a_vector(on: Engine) -> None:
+    model = decoding_loop(None, width=1, past=None)
+    net = compiled(parsed(model), on)
+    for first, trips in ((1, 2), (2, 2)):
+        feeds = decoding_feeds(first, 1) | {"n": np.array(trips)}
+        assert_agrees(net.run(feeds), reference(parsed(model), feeds))
+
+
+def test_results_whose_lengths_a_body_tells_are_in_the_order_of_the_queue() -> None:
+    """Their memory is not another queue's before the work on them that comes next is done."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"]),
+        helper.make_node("Compress", ["x", "chosen"], ["rows"], axis=0),
+    ]
+    x, chosen = normal(2, 3), np.array([False, True])
+    program = parsed(model_of(nodes, {"x": x}, ["y", "rows"], chosen=chosen))
+    engine = interpreter()
+    queue = engine.queue()
+    body = LateBody(BodyPlans(lowering(program, TargetOptions()), lambda body: 1, program), None)
+    given = to_device(engine, x, "x")
+    results = [r for r in body.run(engine, queue, [given]) if isinstance(r, DeviceArray)]
+    for result, wanted in zip(results, (-x, x[chosen]), strict=True):
+        np.testing.assert_array_equal(to_host(engine, result).reshape(result.shape.lens), wanted)
+    assert all(array.owner._order == queue.identity for array in (given, *results))
 
 
 def test_of_a_loop_with_a_cache_conditions_are_all_that_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:

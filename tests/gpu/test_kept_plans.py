@@ -13,6 +13,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.embedding import EmbeddedStore
+from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
@@ -27,6 +28,7 @@ from mgx_numba.targets.options import TargetOptions
 from ..values import normal
 from .device_data import close, numbers, softmax_of_sum, wanted
 from .programs import compiled, interpreter
+from .test_recurrent import program_of
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,16 @@ def test_a_plan_that_was_kept_has_all_of_it(tmp_path: Path) -> None:
     again = through_a_file(tmp_path / "a.plan", kept)
     assert again.plan.steps == kept.plan.steps and again.trees == kept.trees
     assert (again.plan.arena_bytes, again.plan.uses) == (kept.plan.arena_bytes, kept.plan.uses)
+
+
+def test_blocks_that_wait_for_each_other_do_so_in_a_plan_that_was_kept(tmp_path: Path) -> None:
+    """As an ordinary launch they would wait for blocks that have no room beside them."""
+    kept = compiled(program_of("lstm", h=300)[0], interpreter()).kept_plan()
+    assert kept is not None
+    again = through_a_file(tmp_path / "a.plan", kept)
+    found, meant = ([step.geometry for step in k.plan.steps if isinstance(step, Step)] for k in (again, kept))
+    assert found == meant
+    assert sum(isinstance(grid, Grid) and grid.cooperative for grid in found) == 1
 
 
 def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:

@@ -254,6 +254,18 @@ def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None
     assert np.array_equal(got, c)
 
 
+def test_two_arrays_of_one_memory_each_have_a_place(on: Engine) -> None:
+    memory = np.arange(8, dtype=np.float32).tobytes()
+    arrays = [np.frombuffer(memory, np.float32), np.frombuffer(memory, np.float32), np.ones(4, np.float32)]
+    for array, placed in zip(arrays, DeviceConstants(on).placed(arrays), strict=True):
+        got = np.empty_like(array)
+        with on.use():
+            queue = on.queue(0)
+            queue.download(got, placed.address)
+            queue.wait()
+        assert np.array_equal(got, array)
+
+
 def test_no_garbage_is_looked_for_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, record = [], CallForm._record
 

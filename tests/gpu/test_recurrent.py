@@ -12,6 +12,7 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.recurrent import plan, steps, tiles
 from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.launch import Grid
 from mgx_numba.codegen.problems.recurrence import RecurrenceProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
@@ -20,6 +21,7 @@ from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
+from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..cpu.agreement import assert_agrees, reference
@@ -179,6 +181,18 @@ def test_programs_whose_blocks_wait_for_each_other_run_at_once(monkeypatch: pyte
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(4)))
+
+
+def test_blocks_that_wait_for_each_other_fit_the_device_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    monkeypatch.setattr(plan, "ranked_tiles", tiles.ranked_tiles)
+    monkeypatch.setattr(plan, "multiprocessors", {0: 132, 1: 20}.__getitem__)
+    for device_id, most in ((0, 132), (1, 20)):
+        made = compiled(program_of("lstm", h=512)[0], interpreter(), device_id=device_id)
+        assert made.executable is not None
+        grids = [step.geometry for step in made.executable.plan.steps if isinstance(step, Step)]
+        waiting = [grid.blocks[0] for grid in grids if isinstance(grid, Grid) and grid.cooperative]
+        assert bool(waiting) is (device_id == 0) and all(blocks <= most for blocks in waiting), waiting
 
 
 @pytest.mark.parametrize("cell", FUNCTIONS)

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.traced_int import Trace, TracedInt
 
 OPERATIONS = [
@@ -61,6 +63,13 @@ def test_a_question_about_one_value_is_none() -> None:
     assert trace.evaluate([3, 5]) is not None
     assert n == m + m
     assert trace.evaluate([3, 5]) is None and trace.evaluate([6, 3]) is not None
+
+
+def test_that_shapes_differ_is_an_answer() -> None:
+    trace = Trace()
+    n, m = trace.symbol(8), trace.symbol(4)
+    assert Shape(Type.float_type, (n, 2)) != Shape(Type.float_type, (m, 2))
+    assert trace.evaluate([3, 5]) is not None and trace.evaluate([6, 6]) is None
 
 
 def test_a_division_by_nothing_ends_a_trace() -> None:

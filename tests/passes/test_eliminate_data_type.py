@@ -128,6 +128,24 @@ def test_maxima_of_what_is_rounded_to_float8_are_not_rounded_again(mode: str, co
     assert names(after).count("convert") == converts
 
 
+PADS = (0, 0, 1, 1, 0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("options", [STRICT, FAST], ids=["strict", "fast"])
+@pytest.mark.parametrize("name, given", [
+    ("pad", {"pads": PADS, "value": 0.3}), ("pad", {"pads": PADS}),
+    ("pooling", {"mode": PoolingMode.max, "padding": (2, 2), "lengths": (2, 2), "stride": (1, 1)}),
+])  # fmt: skip
+def test_what_pads_float8_is_rounded_to_it(name: str, given: dict[str, Any], options: Options) -> None:
+    """A value that is none of the type, and the minus infinity of windows in the padding, which it does not have."""
+    g = Graph()
+    narrow = g.op("convert", g.param("x", [1, 2, 4, 4]), target_type=int(Type.fp8e4m3fn_type))
+    wide = g.op("convert", g.op(name, narrow, **given), target_type=2)
+    program = g.ret(g.op("add", wide, wide))
+    after = check(program, NormalizeOps(), EliminateDataType(), DeadCodeElimination(), options=options)
+    assert find(after, name).shape.type is Type.float_type
+
+
 @pytest.mark.parametrize("type", ["half", "bf16"])
 @pytest.mark.parametrize("options", [STRICT, FAST], ids=["strict", "fast"])
 def test_products_of_two_values_in_bfloat16_are_marked(type: str, options: Options) -> None:

@@ -39,6 +39,15 @@ def fused(program: Program, **given: bool) -> Program:
     return check(program, FuseContraction(), FusePointwise(), FuseGated(), options=options(**given))
 
 
+def test_a_left_operand_that_is_added_to_its_product_had_no_name_inside() -> None:
+    g = Graph()
+    x = g.param("x", [ROWS, 2 * HALF])
+    y = g.op("add", g.op("dot", x, g.random(2 * HALF, 2 * HALF)), x)
+    a, b = half(g, y, 0, HALF), half(g, y, HALF, 2 * HALF)
+    after = fused(g.ret(g.op("mul", g.op("sigmoid", a), b)))
+    assert find(after, "fused_contraction").shape.lens == (ROWS, HALF) and "pointwise" not in names(after)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("gate", ["gelu_erf", "sigmoid"])

@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 from ...core.types import Type
 from ...ops.base import Operator, make_op
+from ...ops.pad import PadMode
 from ...ops.pooling import PoolingMode
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction, Parameter, Return
@@ -51,8 +52,15 @@ def is_stored_weight(ins: Instruction) -> bool:
 
 
 def _copies(ins: Instruction) -> bool:
-    """Whether results need no rounding where the inputs needed none: maxima are elements, too."""
-    return ins.name in COPIES or (ins.name == "pooling" and ins.op.attributes()["mode"] is PoolingMode.max)
+    """Whether results need no rounding where the inputs needed none. Maxima are elements, too, if no window lies in the
+    padding alone, of which there is minus infinity; the value that pads may be none of the type."""
+    given = ins.op.attributes()
+    if ins.name == "pooling":
+        padded = max(given["padding"]) >= min(given["lengths"]) or max(given["dilations"]) > 1
+        return given["mode"] is PoolingMode.max and (given["dyn_global"] or not padded)
+    if ins.name == "pad":
+        return given["mode"] is not PadMode.constant or given["value"] == 0
+    return ins.name in COPIES
 
 
 def _is_untouched(ins: Instruction) -> bool:

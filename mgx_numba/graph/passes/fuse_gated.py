@@ -92,7 +92,7 @@ def _join(
     fused = y is not product
     outer = dict(zip(y.module_args[0].parameters(), y.inputs)) if fused else {i: i for i in y.inputs}
     operands = [parameter(outer[i]) for i in product.inputs]
-    others = [i for i in outer if i not in product.inputs and i.users] if fused else []
+    others = [i for i in outer if set(i.users) - {product}] if fused else []
     cuts = [half.op for half in halves]
     read = [[parameter(module.insert_instruction(ins, cut, [outer[p]])) for p in others] for cut in cuts]
     extras = {i: parameter(i) for i in dict.fromkeys(ins.inputs) if i not in halves}

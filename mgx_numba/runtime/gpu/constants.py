@@ -42,21 +42,21 @@ class DeviceConstants:
             DeviceError: there is not enough memory.
         """
         with self._lock:
-            found = [self._find(array) for array in arrays]
-            if None not in found:
-                return [placed for placed in found if placed is not None]
-            for key in [key for key, (owner, _) in self._known.items() if owner() is None]:
-                del self._known[key]
-            new = [a for a, placed in zip(arrays, found) if placed is None]
-            packed = Packed([a.nbytes for a in new])
-            block = owned(self._engine, packed.size, "the program's constants")
-            with self._engine.use():
-                queue = self._engine.queue()
-                for array, start in zip(new, packed.starts):
-                    self._known[_key(array)] = weakref.ref(_owner(array)), PlacedConstant(block.address + start, block)
-                    queue.upload(block.address + start, array.reshape(-1).view(np.uint8))
-                queue.wait()
             placed = [self._find(array) for array in arrays]
+            new = [k for k, known in enumerate(placed) if known is None]
+            if new:
+                for key in [key for key, (owner, _) in self._known.items() if owner() is None]:
+                    del self._known[key]
+                packed = Packed([arrays[k].nbytes for k in new])
+                block = owned(self._engine, packed.size, "the program's constants")
+                with self._engine.use():
+                    queue = self._engine.queue()
+                    for k, start in zip(new, packed.starts):
+                        array, here = arrays[k], PlacedConstant(block.address + start, block)
+                        placed[k] = here  # another array over the same memory may take its key
+                        self._known[_key(array)] = weakref.ref(_owner(array)), here
+                        queue.upload(here.address, array.reshape(-1).view(np.uint8))
+                    queue.wait()
             return [one for one in placed if one is not None]
 
     def _find(self, array: np.ndarray) -> PlacedConstant | None:

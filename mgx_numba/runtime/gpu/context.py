@@ -314,7 +314,7 @@ class DeviceContext:
             return self._read(view, queue)
         known = self._known(view.pointer) if prod(view.lens) == 1 else None
         if known is not None:
-            return known[: dtype.itemsize].view(dtype)
+            return known[: dtype.itemsize].view(dtype).reshape(view.lens)
         return DeviceArray(Shape(kind, view.lens), self._form.address(view.pointer), self._engine.number)
 
     def _copied(self, place: Pointer, low: int, high: int, queue: Queue) -> np.ndarray:

@@ -61,16 +61,20 @@ class LateBody:
         """
         executable = self._for(engine, tuple([array.shape.array_lens for array in inputs]))
         shapes = executable.result_shapes
+        made: list[Tensor]
         if None in shapes:
             queue.wait()
-            return executable.run(inputs, [None] * len(shapes))
-        made = [_new(engine, queue, shape) for shape in shapes if shape is not None]
-        executable.run_within(queue, inputs, made)
+            made = executable.run(inputs, [None] * len(shapes))
+        else:
+            new = [_new(engine, queue, shape) for shape in shapes if shape is not None]
+            executable.run_within(queue, inputs, new)
+            made = list(new)
         for array in (*inputs, *made):
-            array.stream = None  # all is in the order of one queue
-            if array.owner is not None:
-                array.owner.used_by(queue)
-        return list(made)
+            if isinstance(array, DeviceArray):
+                array.stream = None  # all is in the order of one queue
+                if array.owner is not None:
+                    array.owner.used_by(queue)
+        return made
 
     def _for(self, engine: Engine, lens: Lens) -> DeviceExecutable:
         with self._lock:

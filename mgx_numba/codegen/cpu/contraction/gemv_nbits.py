@@ -2,9 +2,9 @@
 
 Under ``fast_math`` a launch of its own makes of each block of a row 16-bit integers with a scale of their own, the high
 and the low bytes apart, so that the products with a block's codes are sums of products of bytes: exact, and an error is
-at most half a step of the largest element of its block, 2**-16 of it. Where `BlockFormat.int8_rows` allows it and it
-pays, they are bytes: 2**-8 of it. Otherwise, and for rows with infinities, NaN or
-numbers so large or small that a scale would not do, codes become float32.
+at most half a step of the largest element of its block, 2**-16 of it. Where `BlockFormat.int8_rows` allows it they are
+bytes: 2**-8 of it. Otherwise, and for rows with infinities, NaN or numbers so large or small that a scale would not do,
+codes become float32.
 """
 
 from __future__ import annotations

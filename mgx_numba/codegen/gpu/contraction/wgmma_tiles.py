@@ -203,10 +203,10 @@ READING = 1400
 convolution of 64 to 256 channels takes 24 us and with a residual 59, one of 128 to 512 channels 12 and 34."""
 
 
-def multiprocessors() -> int:
-    """Those of the device, or of a large one."""
+def multiprocessors(number: int = 0) -> int:
+    """Those of a device, or of a large one where there is none."""
     try:
-        return device().multiprocessors
+        return device(number).multiprocessors
     except DeviceError:
         return LARGE_DEVICE
 
