@@ -47,6 +47,11 @@ def test_a_prologue_says_why_it_is_none() -> None:
     x = g.op("relu", g.param("x", [1, 3, 6, 6]))
     found = refusals(g.ret(g.op("convolution", x, g.random(4, 3, 3, 3))), "fuse_contraction")
     assert found == ["convolution: no prologue: the convolution is not 1x1 with stride 1"]
+    g = Graph()
+    narrow = g.op("convert", g.param("x", [1, 3, 6, 6]), target_type="fp8e4m3fn_type")
+    wide = g.op("convert", narrow, target_type="float_type")
+    found = refusals(g.ret(g.op("convolution", wide, g.random(4, 3, 1, 1))), "fuse_contraction")
+    assert found == ["convolution: no prologue: its operations round to float8 and back"]
 
 
 def test_a_reduction_says_what_stays_outside() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.shape import Lens, Shape
+from ...ops.dot import FP8
 from ..instruction import Instruction
 from .regions import Note, Refuses, absorb_producers, unfusable
 
@@ -39,6 +40,8 @@ def prologue_of(convolution: Instruction, order: dict[Instruction, int], note: N
 
     The convolution is a matrix product over the pixels of its input. The operations are over the input's own lengths
     and read one tensor, of the convolution's type, that varies over pixels; all others are repeated in every pixel.
+    None rounds to float8 and back: a kernel before that does so is quicker (AVX2: efficientnet_b0 takes 7% longer than
+    in float32 then, else 11%).
     """
     if convolution.name != "convolution" or not convolution.inputs[0].op.pointwise:
         return []
@@ -49,6 +52,9 @@ def prologue_of(convolution: Instruction, order: dict[Instruction, int], note: N
         return []
     found = absorb_producers([convolution], order, pointwise_over(source.lens), note)
     members = [i for i in found if i is not convolution]
+    if source.type not in FP8 and any(i.shape.type in FP8 for i in members):
+        note(convolution, "no prologue: its operations round to float8 and back")
+        return []
     inside = set(members)
     inputs = dict.fromkeys(i for ins in members for i in ins.inputs if i not in inside)
     varying = [i for i in inputs if varies_over_pixels(i.shape)]
