@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from ...runtime.plan import Plan
     from .lowering import Lowering
 
-__all__ = ["Body", "LoweringRule", "RuleTable"]
+__all__ = ["SHARED_FAMILIES", "Body", "LoweringRule", "RuleTable"]
+
+SHARED_FAMILIES = {
+    "indexing": "gather gather_elements gathernd scan_slice onehot scatter_none scatter_add scatter_mul "
+    "scatter_min scatter_max scatternd_none scatternd_add scatternd_mul scatternd_min scatternd_max",
+    "ordering": "argmax argmin topk prefix_scan_sum",
+    "recurrent": "recurrent_steps",
+}
+"""Operators that few programs need by the module that has their rules, for `RuleTable.import_late`: those of which all
+targets have the same."""
 
 Lower = Callable[["Lowering", Instruction], None]
 Accepts = Callable[[Instruction, Shape], bool]
@@ -75,9 +84,11 @@ class RuleTable:
         self._base = base
         self.families: dict[str, str] = {}
 
-    def family(self, module: str, names: str) -> None:
-        """Let a module be imported when one of these operators, parted by spaces, is asked for: it has their rules."""
-        self.families.update(dict.fromkeys(names.split(), module))
+    def import_late(self, package: str, families: Mapping[str, str]) -> None:
+        """Let modules of a package be imported when one of their operators is asked for: each has the rules of those
+        that ``families`` names for it, parted by spaces."""
+        for module, names in families.items():
+            self.families.update(dict.fromkeys(names.split(), f"{package}.{module}"))
 
     @property
     def rules(self) -> Mapping[str, LoweringRule]:
