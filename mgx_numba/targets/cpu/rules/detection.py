@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
-from ...lowering.detection import append_rows, suppression_operands
+from ...lowering.buffers import View
+from ...lowering.detection import suppression_operands
 from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .table import lowering
 
 TASKS_PER_THREAD = 4
@@ -49,4 +53,36 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     )
     given = {f"limit{k}": v for k, v in enumerate(limits)}
     low.launch(launch, {"boxes": boxes, "scores": scores, **given, **made}, ins)
-    append_rows(low, ins, made["picked"], made["counts"])
+    _append_rows(low, ins, made["picked"], made["counts"])
+
+
+def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) -> None:
+    """Append the host step that makes the result's rows (image, class, box) of the boxes that a kernel has picked.
+
+    ``picked`` are the boxes of each class of each image, int64 [images * classes, room], of which the first ``counts``
+    count.
+    """
+    assert isinstance(ins.op, NonMaxSuppression)
+    classes = ins.inputs[1].shape.lens[1]
+    total = None if ins.op.use_dyn_output else ins.shape.lens[0]
+
+    def collect(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [_rows(arrays[0], arrays[1], classes, total)]
+
+    if ins.shape.is_dynamic:
+        out = low.values[ins] = low.on_host(ins.shape)
+    else:
+        out = low.output(ins)
+    label = f"{low.backend.name}::nonmaxsuppression_rows"
+    reason = "how many rows the result has is known after the kernel"
+    low.steps.append(PendingStep(None, {}, label, ins, collect, [picked, counts], [out], reason=reason))
+
+
+def _rows(picked: np.ndarray, counts: np.ndarray, classes: int, total: int | None) -> np.ndarray:
+    """Rows (image, class, box) of the boxes picked, and zeros up to ``total`` rows."""
+    found = int(counts.sum())
+    rows = np.zeros((found if total is None else total, 3), np.int64)
+    group = np.repeat(np.arange(len(counts)), counts)
+    rows[:found, 0], rows[:found, 1] = group // classes, group % classes
+    rows[:found, 2] = picked[np.arange(picked.shape[1]) < counts[:, None]]
+    return rows
