@@ -7,10 +7,30 @@ from typing import Any
 
 from ..core.types import from_numpy, numpy_dtype
 from ..ops.base import make_op
+from .arguments import Arguments
 from .printer import VectorPrinter, VectorValue
 from .problems.recurrence import RecurrenceProblem
 
-__all__ = ["RecurrentCell"]
+__all__ = ["RecurrentCell", "declare_given"]
+
+
+def declare_given(problem: RecurrenceProblem, arguments: Arguments) -> None:
+    """Declare what a kernel of cells is given and gives: all operands of the problem but weights and initial states,
+    and the integers ``batch``, ``hidden``, ``backward`` (`RecurrenceProblem.backward_lanes`), and strides of ``x`` and
+    ``y`` by the axis, such as ``x_step``."""
+    p = problem
+    for name in ("x", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):
+        arguments.pointer(name, name, p.dtype)
+    for name in ("peephole", "inner_bias"):
+        if getattr(p, name):
+            arguments.pointer(name, name, p.dtype)
+    if p.lengths:
+        arguments.pointer("lengths", "lengths", p.lengths)
+    arguments.integers(
+        batch=p.batch, hidden=p.hidden, backward=p.backward_lanes,
+        x_step=p.x_strides[0], x_row=p.x_strides[1], x_lane=p.x_strides[2],
+        y_step=p.y_strides[0], y_lane=p.y_strides[1], y_row=p.y_strides[2],
+    )  # fmt: skip
 
 
 class RecurrentCell(ABC):

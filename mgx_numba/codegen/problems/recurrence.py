@@ -64,6 +64,11 @@ class RecurrenceProblem:
         return len(self.backward)
 
     @property
+    def backward_lanes(self) -> int:
+        """The lanes that are backward, a bit each."""
+        return sum(1 << lane for lane, back in enumerate(self.backward) if back)
+
+    @property
     def gates(self) -> int:
         """Gates of the cell."""
         return CELLS[self.cell].gates

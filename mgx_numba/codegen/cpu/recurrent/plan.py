@@ -13,6 +13,7 @@ from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
+from ...recurrent_cell import declare_given
 from ...statements import for_tasks, indent, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
@@ -132,8 +133,7 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
     p = problem
     arguments.pointer("tickets", "scratch", "int64")
     arguments.pointer("states", Operand("scratch", 8 * layout.tickets), p.dtype)
-    for name in ("x", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):
-        arguments.pointer(name, name, p.dtype)
+    declare_given(p, arguments)
     start = 0
     for number, phase in enumerate(phases(p)):
         arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), "int32" if p.packs_words else p.dtype)
@@ -141,17 +141,9 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
         start += p.lanes * phase_size(p, phase)
     if layout.octets is not None:
         layout.octets.declare(arguments, layout.octets_at)
-    for name in ("peephole", "inner_bias"):
-        if getattr(p, name):
-            arguments.pointer(name, name, p.dtype)
-    if p.lengths:
-        arguments.pointer("lengths", "lengths", p.lengths)
     arguments.integers(
-        steps=p.steps, batch=p.batch, hidden=p.hidden, parts=layout.parts, row_size=layout.row,
-        block_size=layout.block, lane_size=layout.lane, sums_start=layout.blocks * layout.block,
-        backward=sum(1 << lane for lane, back in enumerate(p.backward) if back), started=p.first_strides is not None,
-        x_step=p.x_strides[0], x_row=p.x_strides[1], x_lane=p.x_strides[2],
-        y_step=p.y_strides[0], y_lane=p.y_strides[1], y_row=p.y_strides[2],
+        steps=p.steps, parts=layout.parts, row_size=layout.row, block_size=layout.block, lane_size=layout.lane,
+        sums_start=layout.blocks * layout.block, started=p.first_strides is not None,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
 from ...printer import CodeBuffer, VectorValue
 from ...problems.recurrence import RecurrenceProblem
-from ...recurrent_cell import RecurrentCell
+from ...recurrent_cell import RecurrentCell, declare_given
 from ..printer import ThreadPrinter, dtype_name
 
 __all__ = ["ThreadCell"]
@@ -33,19 +33,9 @@ class ThreadCell(RecurrentCell):
     def declare_operands(self) -> None:
         """Declare what all launches read and write besides states, and how it lies."""
         p, arguments = self.problem, self.arguments
-        for name in ("x", "w", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):
-            arguments.pointer(name, name, p.dtype)
-        for name in ("peephole", "inner_bias"):
-            if getattr(p, name):
-                arguments.pointer(name, name, p.dtype)
-        if p.lengths:
-            arguments.pointer("lengths", "lengths", p.lengths)
-        arguments.integers(
-            last_step=p.steps - 1, batch=p.batch, hidden=p.hidden,
-            backward=sum(1 << lane for lane, back in enumerate(p.backward) if back),
-            x_step=p.x_strides[0], x_row=p.x_strides[1], x_lane=p.x_strides[2],
-            y_step=p.y_strides[0], y_lane=p.y_strides[1], y_row=p.y_strides[2],
-        )  # fmt: skip
+        declare_given(p, arguments)
+        arguments.pointer("w", "w", p.dtype)
+        arguments.integers(last_step=p.steps - 1)
 
     def print_position(self) -> None:
         """Print the step of the sequence that is computed at this one."""
