@@ -119,9 +119,9 @@ def test_errors_are_raised_by_whoever_computes() -> None:
     assert solutions.solved("half", Question(10, ()), halved) == 5
 
 
-def test_integers_of_two_recordings_do_not_meet() -> None:
+def test_integers_of_two_traces_do_not_meet() -> None:
     (one,), (other,) = LengthTrace([1]).symbols, LengthTrace([2]).symbols
-    with pytest.raises(UntraceableError, match="another recording"):
+    with pytest.raises(UntraceableError, match="another trace"):
         one + other
 
 

@@ -65,8 +65,8 @@ class LengthTrace:
 
     def _place(self, number: Any) -> int:
         if isinstance(number, GuardedInt):
-            if number.recording is not self:
-                raise UntraceableError("an integer of another recording")
+            if number.trace is not self:
+                raise UntraceableError("an integer of another trace")
             return number.place
         return self._value(None, int(number), 0)
 
@@ -74,37 +74,37 @@ class LengthTrace:
 class GuardedInt:
     """An integer of a `LengthTrace`, the value of a place."""
 
-    __slots__ = ("place", "recording")
+    __slots__ = ("place", "trace")
 
-    def __init__(self, recording: LengthTrace, place: int) -> None:
-        self.recording = recording
+    def __init__(self, trace: LengthTrace, place: int) -> None:
+        self.trace = trace
         self.place = place
 
     def __index__(self) -> int:
-        number: int = self.recording.ask(_itself, self, 0)
+        number: int = self.trace.ask(_itself, self, 0)
         return number
 
     __int__ = __index__
 
     def __bool__(self) -> bool:
-        return bool(self.recording.ask(operator.ne, self, 0))
+        return bool(self.trace.ask(operator.ne, self, 0))
 
     def __neg__(self) -> GuardedInt:
-        return self.recording.compute(operator.sub, 0, self)
+        return self.trace.compute(operator.sub, 0, self)
 
     def __pos__(self) -> GuardedInt:
         return self
 
     def __abs__(self) -> GuardedInt:
-        return self.recording.compute(_magnitude, self, 0)
+        return self.trace.compute(_magnitude, self, 0)
 
     def __divmod__(self, other: int) -> tuple[GuardedInt, GuardedInt]:
-        note = self.recording.compute
+        note = self.trace.compute
         return note(operator.floordiv, self, other), note(operator.mod, self, other)
 
     def bit_length(self) -> GuardedInt:
         """`int.bit_length`."""
-        return self.recording.compute(_bits, self, 0)
+        return self.trace.compute(_bits, self, 0)
 
     def __str__(self) -> str:
         return str(int(self))
@@ -134,7 +134,7 @@ def _noted(function: Function, reflected: bool, asks: bool) -> Callable[[Guarded
     def method(self: GuardedInt, other: Any) -> Any:
         if not isinstance(other, (int, GuardedInt)):
             return NotImplemented
-        note = self.recording.ask if asks else self.recording.compute
+        note = self.trace.ask if asks else self.trace.compute
         return note(function, other, self) if reflected else note(function, self, other)
 
     return method

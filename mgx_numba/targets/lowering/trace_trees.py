@@ -63,17 +63,17 @@ class TraceTrees:
         self, tree: _Tree, problem: Any, numbers: Sequence[int], function: Callable[[Any], Any]
     ) -> _Constant | None:
         """The result of a path that is new, None if there is none."""
-        recording = LengthTrace(numbers)
+        trace = LengthTrace(numbers)
         try:
-            made = _filling(function(_with(problem, iter(recording.symbols))))
+            made = _filling(function(_with(problem, iter(trace.symbols))))
         except MgxError:
             return None
         except (AttributeError, TypeError, ValueError):  # what it does cannot be noted
             tree.grows = False
             return None
         with self._lock:
-            tree.add(recording, made)
-        return made if isinstance(made, _Constant) else _Constant(made(recording.values))
+            tree.add(trace, made)
+        return made if isinstance(made, _Constant) else _Constant(made(trace.values))
 
 
 @dataclass(frozen=True)
@@ -120,32 +120,32 @@ class _Tree:
             pass
         return None
 
-    def add(self, recording: LengthTrace, result: Filled | _Constant) -> None:
+    def add(self, trace: LengthTrace, result: Filled | _Constant) -> None:
         """Note a path, unless it is there, or asks something else than others whose answers were the same. Who walks
         the tree meanwhile sees all of it or nothing."""
         node = self._root
         if node is None:
-            self._root = _path(recording, 0, result)
+            self._root = _path(trace, 0, result)
             self._leaves = 1
             return
-        for k, (event, answer) in enumerate(recording.events):
+        for k, (event, answer) in enumerate(trace.events):
             if answer is None:
                 continue
             if node.question != event:  # what is computed depends on more than integers
                 self.grows = False
                 return
             if answer not in node.branches:
-                node.branches[answer] = _path(recording, k + 1, result)
+                node.branches[answer] = _path(trace, k + 1, result)
                 self._leaves += 1
                 self.grows = self._leaves < MOST_LEAVES
                 return
             node = node.branches[answer]
 
 
-def _path(recording: LengthTrace, begin: int, result: Filled | _Constant) -> _Node:
+def _path(trace: LengthTrace, begin: int, result: Filled | _Constant) -> _Node:
     """The rest of a path, from an event on."""
     first = node = _Node()
-    for event, answer in recording.events[begin:]:
+    for event, answer in trace.events[begin:]:
         if answer is None:
             node.computed.append(event)
             continue
@@ -193,7 +193,7 @@ def _with(value: Any, numbers: Iterator[Any]) -> Any:
 
 
 def _filling(value: Any) -> Filled | _Constant:
-    """What makes a value of its recording's values, its guarded integers being left open."""
+    """What makes a value of its trace's values, its guarded integers being left open."""
     kind: Any = type(value)
     if isinstance(value, GuardedInt):
         return operator.itemgetter(value.place)
