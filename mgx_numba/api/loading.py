@@ -72,7 +72,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
 
         return load_content(content.whole(), filename, with_objects=trust_objects)
 
-    found = find(content, decoded, functools.partial(_of_plan, device_id), trust_objects)
+    found = find(content, decoded, functools.partial(_of_plan, device_id), trust_objects, device_id)
     if found is None:
         found = _restored(*decoded(), device_id=device_id)
         keep_plan(content, found, trust_objects)

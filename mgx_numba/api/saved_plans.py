@@ -1,8 +1,8 @@
 """Plans of programs that were saved compiled, in the cache folder: what makes loading one again a matter of reading.
 
 ``<cache folder>/plans/<key>.plan`` belongs to one ``.mxr`` content (told by its SHA-256), for one target on one machine
-and one state of this package and of the user's tuning records. The ``.mxr`` file itself holds nothing of it and need
-not be decoded before somebody asks for the program.
+(devices of one model share it), and one state of this package and of the user's tuning records. The ``.mxr`` file
+itself holds nothing of it and need not be decoded before somebody asks for the program.
 """
 
 from __future__ import annotations
@@ -58,7 +58,13 @@ T = TypeVar("T")
 Build = Callable[[KeptPlan, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
 
 
-def find(content: FileContent, decode: Callable[[], Any], build: Build[T], trust_objects: bool = False) -> T | None:
+def find(
+    content: FileContent,
+    decode: Callable[[], Any],
+    build: Build[T],
+    trust_objects: bool = False,
+    device_id: int = 0,
+) -> T | None:
     """The compiled program of an ``.mxr`` file's content, if its plan is kept.
 
     The content is hashed and the plan's constants are read by other threads while ``build`` loads the kernels.
@@ -69,12 +75,13 @@ def find(content: FileContent, decode: Callable[[], Any], build: Build[T], trust
         build: makes the program of a target, a plan of it, what was kept about it, what decodes the content (which
             must not have changed) and what the kernels are looked for in (None for the user's store).
         trust_objects: take kernels that the object store lacks from the content.
+        device_id: the device that it shall run on, where its target has devices.
     """
     for name in target_names():
         if not _folder(name).is_dir():  # a target is not even asked what machine this is: a GPU's driver takes long
             continue
         try:
-            path = _path(content, target(name))
+            path = _path(content, target(name), device_id)
         except FormatError:  # whoever reads all of it says so
             return None
         if path is None:
@@ -95,7 +102,12 @@ def find(content: FileContent, decode: Callable[[], Any], build: Build[T], trust
 
 
 def keep(
-    content: FileContent, target_name: str, compiled: Compiled, about: Mapping[str, Any], with_code: bool = False
+    content: FileContent,
+    target_name: str,
+    compiled: Compiled,
+    about: Mapping[str, Any],
+    with_code: bool = False,
+    device_id: int = 0,
 ) -> None:
     """Keep the plan of a program that was compiled from, or saved as, this content; a failure to write is no error.
 
@@ -105,10 +117,11 @@ def keep(
         compiled: the program.
         about: what ``build`` of `find` needs beside the plan, as JSON values; ``told`` has warnings to give again.
         with_code: machine code in the content was written or read, and so is well formed.
+        device_id: the device that it was compiled for, where its target has devices.
     """
     kept = compiled.kept_plan()
     try:
-        path, digest = _path(content, target(target_name)), _digest(content)
+        path, digest = _path(content, target(target_name), device_id), _digest(content)
     except FormatError:  # it is changing
         return
     if path is None or kept is None:
@@ -228,9 +241,9 @@ def _digest(content: FileContent, ended: threading.Event | None = None) -> str:
     return hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def _path(content: FileContent, for_target: Target) -> Path | None:
-    """Where this content's plan for a target is kept; None if the target has none that can be kept, or none may be
-    used, because what compiling does is to be seen.
+def _path(content: FileContent, for_target: Target, device_id: int = 0) -> Path | None:
+    """Where this content's plan for a target's device is kept; None if the target has none that can be kept, or none
+    may be used, because what compiling does is to be seen.
 
     Raises:
         FormatError: the file has become shorter.
@@ -239,7 +252,7 @@ def _path(content: FileContent, for_target: Target) -> Path | None:
     mine = {name: value for name, value in named.items() if name not in _OF_RUNS}
     if any(name.startswith("MIGRAPHX_") for name in mine):
         return None
-    of_target = for_target.machine()
+    of_target = for_target.machine(device_id)
     if of_target is None:
         return None
     step = max(1, (content.size - _SAMPLE_BYTES) // (_SAMPLES - 1))

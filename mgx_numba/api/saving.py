@@ -78,7 +78,8 @@ def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
         "told": p._told,
         "origin": p._origin.to_json(),
     }
-    keep(content, p._target.name(), p._compiled, about, with_code)
+    device_id = 0 if p._options is None else p._options.device_id
+    keep(content, p._target.name(), p._compiled, about, with_code, device_id)
 
 
 def _has_custom(portable: Program) -> bool:

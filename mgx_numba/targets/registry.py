@@ -60,8 +60,9 @@ class Target(Protocol):
             CompileError: a pass or code generation failed.
         """
 
-    def machine(self) -> Mapping[str, str] | None:
-        """What its plans depend on besides a program and its options, by field name; None if none can be kept."""
+    def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
+        """What its plans for a device depend on besides a program and its options, by field name; None if none can be
+        kept. A target without devices has the same for all numbers."""
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
         """The compiled program of a plan that `Compiled.kept_plan` gave here, in this process or another.

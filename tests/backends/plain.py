@@ -227,7 +227,7 @@ class PlainTarget:
     def compile(self, program: Program, options: TargetOptions, progress: Any = None) -> PlainProgram:
         return PlainProgram(program, options)
 
-    def machine(self) -> None:
+    def machine(self, device_id: int = 0) -> None:
         return None
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> PlainProgram:

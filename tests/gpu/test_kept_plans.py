@@ -13,9 +13,11 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.embedding import EmbeddedStore
+from mgx_numba.codegen.gpu.driver import device
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
+from mgx_numba.errors import DeviceError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.plan import MappedTensor, Step
@@ -102,6 +104,40 @@ def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:
         assert not asked
         assert str(again.program) == str(made.program) and len(asked) == 1
         assert again.kernels() == made.kernels()
+
+
+def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans for any device were kept as those of the first one."""
+    models = ("small", "small", "large")
+
+    def model_of(number: int) -> str:
+        if number >= len(models):
+            raise DeviceError(f"there is no device {number}")
+        return models[number]
+
+    monkeypatch.setattr(device, "model_of", model_of)
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "a.mxr"
+
+    def loaded(number: int) -> bool:
+        """Whether the program of this device came from a plan."""
+        net = mgx.load(str(path), device_id=number)
+        x, y = numbers(1)
+        close(list(net.run({"x": x, "y": y})), wanted(x, y))
+        assert net._compiled is not None and net._compiled.device == number
+        return not isinstance(net._compiled, GpuProgram)
+
+    with interpreted(3):
+        made = softmax_of_sum()
+        made.compile(mgx.get_target("gpu"), device_id=1)
+        mgx.save(made, str(path))
+        assert len(list((tmp_path / "cache" / "plans").rglob("*.plan"))) == 1
+        assert loaded(0) and loaded(1)
+        assert not loaded(2)
+        assert len(list((tmp_path / "cache" / "plans").rglob("*.plan"))) == 2
+        assert loaded(2) and loaded(0)
+        with pytest.raises(DeviceError, match="no device 3"):
+            mgx.load(str(path), device_id=3)
 
 
 RESTORING = """

@@ -54,13 +54,14 @@ def page_data(model: program, measured: Measurement, batch: Batch, title: str) -
             if line in choice.instructions:
                 graph.instructions[place]["solver"] = solver
     options = dataclasses.asdict(model._options) if model._options is not None else {}
+    machine = target(chosen.name()).machine(options.get("device_id", 0))
     return {
         "format": FORMAT,
         "title": title,
         "version": __version__,
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "target": chosen.name(),
-        "machine": dict(target(chosen.name()).machine() or {}),
+        "machine": dict(machine or {}),
         "options": {k: v for k, v in options.items() if isinstance(v, (bool, int, float, str)) and v != ""},
         "batch": {"size": batch.size, "origin": batch.origin},
         "limits": None if measured.limits is None else dataclasses.asdict(measured.limits),

@@ -47,7 +47,7 @@ class CpuTarget:
 
         return pass_options(options)
 
-    def machine(self) -> Mapping[str, str]:
+    def machine(self, device_id: int = 0) -> Mapping[str, str]:
         """CPU, features and versions, and the threads that a run takes by default."""
         return {**backend(self.backend).identity(), "threads": str(default_num_threads())}
 

@@ -47,12 +47,12 @@ class GpuTarget:
 
         return pass_options(options)
 
-    def machine(self) -> Mapping[str, str] | None:
-        """Architecture and versions, and the first device's model; None without a device."""
+    def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
+        """Architecture and versions, and the device's model; None if there is no such device."""
         from ...codegen.gpu.driver.device import model_of
 
         try:
-            return {**backend(self.backend).identity(), "model": model_of(0)}
+            return {**backend(self.backend).identity(), "model": model_of(device_id)}
         except DeviceError:
             return None
 

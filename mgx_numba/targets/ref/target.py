@@ -41,7 +41,7 @@ class RefTarget:
 
         return Options()
 
-    def machine(self) -> None:
+    def machine(self, device_id: int = 0) -> None:
         """There are no plans to keep."""
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> NoReturn:
