@@ -101,6 +101,10 @@ class Instruction:
         """Operator name."""
         return self.op.name
 
+    def located(self, message: str) -> str:
+        """A message about it, behind the nodes that it came from, if these are known."""
+        return f"node {', '.join(self.debug_symbols)}: {message}" if self.debug_symbols else message
+
     @property
     def is_literal(self) -> bool:
         """Whether this is a ``@literal``."""

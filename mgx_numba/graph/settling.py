@@ -335,8 +335,7 @@ def _check_constants(program: Program) -> None:
             try:
                 ins.op.compute(ins.shape, [array for i in ins.inputs if (array := constant_array(i)) is not None])
             except MgxError as error:
-                where = f"node {', '.join(ins.debug_symbols)}: " if ins.debug_symbols else ""
-                raise ShapeError(f"{where}{error}") from error
+                raise ShapeError(ins.located(str(error))) from error
 
 
 def _remove_unused(program: Program) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..core.shape import DynamicDimension, Shape, covering
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
-from ..errors import MgxError
+from ..errors import MgxError, ShapeError
 from .base import Operator, RunModule, register
 from .fused import expect_modules
 
@@ -64,8 +64,15 @@ class If(Operator):
         return Shape.dynamic(a.type, dims)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        position = 0 if args[0].reshape(-1)[0] else 1
-        return tuple(_runner(self, run)(position, args[1:]))
+        run, position = _runner(self, run), 0 if args[0].reshape(-1)[0] else 1
+        try:
+            return tuple(run(position, args[1:]))
+        except MgxError as error:
+            raise type(error)(f"{self.place(run.modules[position].name)}: {error}") from error
+
+    def place(self, branch: str) -> str:
+        """What errors inside of a submodule begin with."""
+        return f"{self.name}: branch {branch!r}"
 
 
 @register
@@ -139,14 +146,32 @@ class Loop(Operator):
         while iteration < trips and condition.reshape(-1)[0]:
             if iteration >= most:
                 raise self.too_long(bool(shapes), trips)
-            results = run(0, [np.array([iteration], np.int64), condition, *carried])
+            try:
+                results = run(0, [np.array([iteration], np.int64), condition, *carried])
+                for scan, value in zip(scans, results[len(carried) + 1 :]):
+                    scan.append(value)
+                    self.check_row(scan[0].shape, value.shape)
+            except MgxError as error:
+                raise type(error)(f"{self.place(run.modules[0].name, iteration)}: {error}") from error
             condition, carried = results[0], list(results[1 : len(carried) + 1])
-            for scan, value in zip(scans, results[len(carried) + 1 :]):
-                scan.append(value)
             iteration += 1
         if not iteration and not all(s.ranked and all(d.is_fixed for d in s.dims[1:]) for s in shapes):
             shapes = self._measured(run, [condition, *carried], shapes)
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
+
+    def place(self, body: str, iteration: int) -> str:
+        """What errors inside of an iteration begin with."""
+        return f"{self.name}: iteration {iteration} (from 0) of {body!r}"
+
+    @staticmethod
+    def check_row(first: Sequence[int], lens: Sequence[int]) -> None:
+        """Check the lengths of an iteration's element of a scan output on those of the first one.
+
+        Raises:
+            ShapeError: they differ.
+        """
+        if lens != first:
+            raise ShapeError(f"elements of a scan output have lengths {list(first)} and {list(lens)}")
 
     def most_iterations(self, scans: bool) -> int:
         """Iterations that may run; fewer with scan outputs, which have room for so many."""
@@ -179,8 +204,6 @@ class Loop(Operator):
     def _stack(self, values: Sequence[np.ndarray], shape: Shape, direction: int) -> np.ndarray:
         lens = values[0].shape if values else tuple(d.min for d in shape.dims[1:])
         if self.use_dyn_output:
-            if any(v.shape != lens for v in values):
-                raise self.fail(f"elements of a scan output have lengths {list(lens)} and others")
             ordered = values[::-1] if direction else values
             return np.stack(ordered) if values else np.zeros((0, *lens), shape.type.numpy)
         result = np.zeros((self.max_iterations, *lens), shape.type.numpy)

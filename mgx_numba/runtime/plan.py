@@ -157,10 +157,12 @@ class PlannedBody:
 
 @dataclass(frozen=True)
 class PlannedBranch:
-    """The first body where ``condition`` (one bool) is true, else the second."""
+    """The first body where ``condition`` (one bool) is true, else the second; ``places`` is what errors in them begin
+    with."""
 
     condition: TensorView
     bodies: tuple[PlannedBody, PlannedBody]
+    places: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,7 @@ class Repetition:
         going: which of these is the condition; None if it stays as it is.
         scans: results of a row for each iteration.
         most: iterations that may run; ``too_long`` gives what is raised if ``trips`` are more and none ends them.
+        place: gives what errors in an iteration begin with.
     """
 
     body: PlannedBody
@@ -202,6 +205,7 @@ class Repetition:
     scans: tuple[Scan, ...]
     most: int
     too_long: Callable[[int], Exception]
+    place: Callable[[int], str]
 
 
 @dataclass(frozen=True)

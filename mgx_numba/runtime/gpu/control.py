@@ -6,6 +6,7 @@ The host reads a condition by pinned memory, and asks for the body that it says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
+from ...errors import MgxError
 from ..plan import PlannedBody, PlannedBranch, Pointer, Repetition, TensorView
 from .engine import Queue
 from .transfers import OneValue
@@ -43,7 +45,7 @@ class Control:
         """
         if isinstance(control, PlannedBranch):
             chosen = 0 if self._read(control.condition, queue, address, known) else 1
-            self._run_body(control.bodies[chosen], queue, address, {})
+            self._run_body(control.bodies[chosen], queue, address, {}, lambda: control.places[chosen])
         else:
             self._repeat(control, queue, address, known)
 
@@ -57,7 +59,7 @@ class Control:
         while done < trips and goes:
             if done >= loop.most:
                 raise loop.too_long(trips)
-            self._run_body(loop.body, queue, address, turns if done % 2 else {})
+            self._run_body(loop.body, queue, address, turns if done % 2 else {}, partial(loop.place, done))
             for scan in loop.scans:
                 size = _bytes(scan.row)
                 row = scan.whole.lens[0] - 1 - done if scan.backwards else done
@@ -70,15 +72,23 @@ class Control:
             queue.copy(address(one.now.pointer), address(one.following.pointer), _bytes(one.now))
 
     def _run_body(
-        self, body: PlannedBody, queue: Queue, address: Address, instead: Mapping[TensorView, TensorView]
+        self,
+        body: PlannedBody,
+        queue: Queue,
+        address: Address,
+        instead: Mapping[TensorView, TensorView],
+        where: Callable[[], str],
     ) -> None:
-        """Ask for a body, with other places in the place of some."""
+        """Ask for a body, with other views in the place of some; ``where`` gives what errors begin with."""
         number = self._executable.engine.number
         arguments, results = (
             [_array(instead.get(view, view), address, number) for view in views]
             for views in (body.arguments, body.results)
         )
-        self._executable.bodies[id(body.plan)].run_within(queue, arguments, results)
+        try:
+            self._executable.bodies[id(body.plan)].run_within(queue, arguments, results)
+        except MgxError as error:
+            raise type(error)(f"{where()}: {error}") from error
 
     def _read(self, view: TensorView, queue: Queue, address: Address, known: Known) -> int | bool:
         """The one element of a view."""

@@ -16,7 +16,8 @@ from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import Type
-from ...errors import ShapeError
+from ...errors import MgxError
+from ...ops.control import Loop
 from ..plan import Plan
 from .call_form import VECTOR_ALIGNMENT
 from .constants import DeviceConstants
@@ -108,17 +109,21 @@ class FirstRows:
 
 
 class LateBranch:
-    """What an ``if`` does with a condition and the values that its bodies take: ``taken`` says which, for each."""
+    """What an ``if`` does with a condition and the values that its bodies take: ``taken`` says which, for each, and
+    ``places`` what errors in them begin with."""
 
-    def __init__(self, bodies: Sequence[LateBody], taken: Sequence[Sequence[int]]) -> None:
-        self._bodies, self._taken = bodies, taken
+    def __init__(self, bodies: Sequence[LateBody], taken: Sequence[Sequence[int]], places: Sequence[str]) -> None:
+        self._bodies, self._taken, self._places = bodies, taken, places
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor]:
         """The results of one of the bodies."""
         chosen = 0 if self._value(engine, queue, arguments[0]) else 1
         given = [_there(engine, queue, arguments[k]) for k in self._taken[chosen]]
-        return self._bodies[chosen].run(engine, queue, given)
+        try:
+            return self._bodies[chosen].run(engine, queue, given)
+        except MgxError as error:
+            raise type(error)(f"{self._places[chosen]}: {error}") from error
 
 
 class LateLoop:
@@ -129,6 +134,7 @@ class LateLoop:
         taken: which arguments the body takes from outside.
         goes_on: whether the condition stays as it is.
         most: iterations that may run; ``too_long`` gives what is raised if more were to.
+        place: gives what errors in an iteration begin with.
         scans: for each scan output how many rows it has, None for as many as there were iterations, and whether they
             lie from its end.
     """
@@ -141,10 +147,12 @@ class LateLoop:
         goes_on: bool,
         most: int,
         too_long: Callable[[int], Exception],
+        place: Callable[[int], str],
         scans: Sequence[tuple[int | None, bool]],
     ) -> None:
         self._body, self._carried, self._taken = body, carried, taken
         self._goes_on, self._most, self._too_long, self._scans = goes_on, most, too_long, scans
+        self._place = place
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor] | None:
@@ -163,12 +171,15 @@ class LateLoop:
             if done % NUMBERS == 0:
                 numbers = _numbers(engine, queue, done, min(trips - done, NUMBERS))
             number = DeviceArray(_NUMBER, numbers.address + done % NUMBERS * VECTOR_ALIGNMENT, engine.number)
-            results = [
-                _there(engine, queue, r) for r in self._body.run(engine, queue, [number, condition, *carried, *outer])
-            ]
+            try:
+                made = self._body.run(engine, queue, [number, condition, *carried, *outer])
+                results = [_there(engine, queue, r) for r in made]
+                for kept, row in zip(rows, results[1 + self._carried :], strict=True):
+                    kept.append(row)
+                    Loop.check_row(kept[0].shape.lens, row.shape.lens)
+            except MgxError as error:
+                raise type(error)(f"{self._place(done)}: {error}") from error
             condition, carried = results[0], results[1 : 1 + self._carried]
-            for kept, row in zip(rows, results[1 + self._carried :], strict=True):
-                kept.append(row)
             done += 1
             going = self._goes_on or done == trips or bool(self._value(engine, queue, condition))
         return [*carried, *(_stacked(engine, queue, own, *how) for own, how in zip(rows, self._scans))]
@@ -201,15 +212,8 @@ def _numbers(engine: Engine, queue: Queue, first: int, count: int) -> DeviceArra
 def _stacked(
     engine: Engine, queue: Queue, rows: Sequence[DeviceArray], count: int | None, backwards: bool
 ) -> DeviceArray:
-    """A scan output of the rows of all iterations, with zeros for those that did not run.
-
-    Raises:
-        ShapeError: rows have different lengths.
-    """
+    """A scan output of the rows of all iterations, with zeros for those that did not run."""
     shape, size = rows[0].shape, rows[0].shape.bytes
-    if any(row.shape.lens != shape.lens for row in rows):
-        others = next(row.shape.lens for row in rows if row.shape.lens != shape.lens)
-        raise ShapeError(f"loop: elements of a scan output have lengths {list(shape.lens)} and {list(others)}")
     length = len(rows) if count is None else count
     whole = _new(engine, queue, Shape(shape.type, (length, *shape.lens)))
     if length > len(rows):

@@ -114,7 +114,7 @@ def compute(
     except MgxError as error:
         if not ins.debug_symbols:
             raise
-        raise type(error)(f"{_nodes(ins)}: {error}") from error
+        raise type(error)(ins.located(str(error))) from error
     except NotImplementedError as error:
         raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
     except Exception as error:
@@ -152,11 +152,7 @@ def _ranked(value: Any, shape: Shape, declared: Shape) -> Any:
 
 def named(ins: Instruction) -> str:
     """What an error of evaluating an instruction begins with: the nodes it came from, if known, and its operator."""
-    return f"{_nodes(ins)}: {ins.name}" if ins.debug_symbols else ins.name
-
-
-def _nodes(ins: Instruction) -> str:
-    return f"node {', '.join(ins.debug_symbols)}"
+    return ins.located(ins.name)
 
 
 def _tells(shape: Shape) -> bool:

@@ -11,13 +11,13 @@ from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.kernel import KernelSource
 from ....codegen.problems.cluster import CopyProblem
 from ....core.shape import Shape, row_major_strides
-from ....errors import UnsupportedError
+from ....errors import MgxError, UnsupportedError
 from ....graph.constants import uniform_value
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.passes import run_passes
 from ....graph.program import Program
-from ....ops.control import Loop
+from ....ops.control import If, Loop
 from ....runtime.gpu.late import LateBody, LateBranch, LateLoop
 from ....runtime.plan import CarriedValue, Plan, PlannedBody, PlannedBranch, Region, Repetition, Scan
 from ...lowering.buffers import View
@@ -34,7 +34,7 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
     """One of two plans, by a condition that the host reads."""
     if _unknown(low, ins):
         bodies, taken = _late_bodies(low, ins, 1)
-        _run_late(low, ins, LateBranch([body for body, _ in bodies], taken), bodies)
+        _run_late(low, ins, LateBranch([body for body, _ in bodies], taken, _branch_places(ins)), bodies)
         return
     condition, *inputs = low.inputs(ins)
     arguments = [_given(low, view, ins) for view in inputs]
@@ -47,7 +47,7 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
 
     def control() -> PlannedBranch:
         first, second = (_body(plan, own, outputs) for plan, own in zip(plans, given))
-        return PlannedBranch(condition.plan_view(), (first, second))
+        return PlannedBranch(condition.plan_view(), (first, second), _branch_places(ins))
 
     _append(low, ins, control, [condition, *given[0], *given[1]], outputs, plans)
     low.values[ins] = outputs
@@ -100,7 +100,8 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
                 for row, whole, backwards in zip(rows, wholes, directions)
             ),
             most=op.most_iterations(bool(rows)),
-            too_long=partial(op.too_long, bool(rows)),
+            too_long=partial(_too_long, ins, bool(rows)),
+            place=partial(_iteration_place, ins),
         )
 
     outputs = [*arguments[2:count], *wholes]
@@ -124,7 +125,8 @@ def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
         taken,
         after is parameters[1] or uniform_value(after) == 1,
         op.most_iterations(bool(scans)),
-        partial(op.too_long, bool(scans)),
+        partial(_too_long, ins, bool(scans)),
+        partial(_iteration_place, ins),
         [
             (None if op.use_dyn_output else op.max_iterations, bool(backwards))
             for _, backwards in zip(range(scans), [*op.scan_output_directions, *[0] * scans])
@@ -154,6 +156,26 @@ def _unknown(low: Lowering, ins: Instruction) -> str:
     if any(view.buffer.region is Region.HOST for view in views):
         return "it takes a value that a host step makes"
     return ""
+
+
+def _branch_places(ins: Instruction) -> tuple[str, str]:
+    """What errors in the branches of an ``if`` begin with."""
+    assert isinstance(ins.op, If)
+    first, second = (ins.located(ins.op.place(module.name)) for module in ins.module_args)
+    return first, second
+
+
+def _iteration_place(ins: Instruction, number: int) -> str:
+    """What errors in an iteration of a loop begin with."""
+    assert isinstance(ins.op, Loop)
+    return ins.located(ins.op.place(ins.module_args[0].name, number))
+
+
+def _too_long(ins: Instruction, scans: bool, trips: int) -> MgxError:
+    """What is raised where more iterations were to run than may."""
+    assert isinstance(ins.op, Loop)
+    error = ins.op.too_long(scans, trips)
+    return type(error)(ins.located(str(error)))
 
 
 _Late = tuple[LateBody, Sequence[KernelSource]]
