@@ -14,11 +14,12 @@ import numpy as np
 
 from ..core.argument import Argument
 from ..core.shape import DynamicDimension, Shape
-from ..errors import MgxError, UnknownValueError
+from ..errors import MgxError, ShapeError, UnknownValueError
 from ..ops.base import Operator, make_op
 from ..ops.broadcast import Broadcast
-from ..ops.control import Loop, SelectModule
+from ..ops.control import If, Loop, SelectModule
 from ..ops.deferred import Deferred
+from ..ops.unfitting import Unfitting
 from .deferred import Reader, reader
 from .folding import Constants
 from .instruction import Instruction, Literal, Parameter, Results, Return
@@ -109,7 +110,7 @@ class Settling:
             except MgxError as error:
                 if not ins.debug_symbols:
                     raise
-                raise type(error)(f"node {', '.join(ins.debug_symbols)}: {error}") from error
+                raise type(error)(ins.located(str(error))) from error
 
     def _twin(self, ins: Instruction, target: Module) -> Instruction:
         if isinstance(ins.op, Return):
@@ -123,12 +124,12 @@ class Settling:
             return self._expanded(ins, ins.op, inputs, target)
         if not ins.module_args and not _settles(ins) and [i.shape for i in ins.inputs] == [i.shape for i in inputs]:
             return self._add(ins, ins.op, inputs, target, shape=ins.shape)
-        if isinstance(ins.op, SelectModule):
+        if isinstance(ins.op, (If, SelectModule)):
             chosen = self._chosen(ins, inputs)
             if chosen is not None:
                 return self._in_place(ins, chosen, inputs, target)
         if ins.module_args:
-            modules = [self._body(ins, body, inputs) for body in ins.module_args]
+            modules = self._bodies(ins, inputs)
             op = self._counted(ins.op, inputs, modules[0]) if isinstance(ins.op, Loop) else ins.op
             return self._add(ins, op, inputs, target, modules)
         if ins.op.pointwise:
@@ -265,11 +266,15 @@ class Settling:
         self.members[ins] = results
         return results[0]
 
-    @staticmethod
-    def _chosen(ins: Instruction, inputs: Sequence[Instruction]) -> Module | None:
-        """The submodule of a ``select_module`` that takes tensors of these lengths; None if these are not known, there
-        is none, or the tuple is used as a whole."""
-        if any(i.shape.is_dynamic for i in inputs) or any(user.name != "get_tuple_elem" for user in ins.users):
+    def _chosen(self, ins: Instruction, inputs: Sequence[Instruction]) -> Module | None:
+        """The branch of an ``if`` whose condition is known; the submodule of a ``select_module`` that takes tensors of
+        these lengths. None if that is not known, there is none, or the tuple is used as a whole."""
+        if any(user.name != "get_tuple_elem" for user in ins.users):
+            return None
+        if isinstance(ins.op, If):
+            values = self._values(inputs[:1])
+            return None if not values else ins.module_args[0 if values[0].reshape(-1)[0] else 1]
+        if any(i.shape.is_dynamic for i in inputs):
             return None
         given = [(i.shape.type, i.shape.lens) for i in inputs]
         fitting = (m for m in ins.module_args if [(p.shape.type, p.shape.lens) for p in m.parameters()] == given)
@@ -277,6 +282,8 @@ class Settling:
 
     def _in_place(self, ins: Instruction, body: Module, inputs: Sequence[Instruction], target: Module) -> Instruction:
         """What a submodule computes of inputs, in the place of an instruction that would run it."""
+        if isinstance(ins.op, If):
+            inputs = inputs[1:]
         for inner in body:
             self.mapped.pop(inner, None)
             self.members.pop(inner, None)
@@ -301,6 +308,43 @@ class Settling:
             return op
         return replace(op, max_iterations=max(0, trips), use_dyn_output=False)
 
+    def _bodies(self, ins: Instruction, inputs: Sequence[Instruction]) -> list[Module]:
+        """The submodules for settled inputs. A branch that these do not fit fails when it is taken.
+
+        Raises:
+            ShapeError: inputs fit no branch.
+        """
+        if not isinstance(ins.op, If):
+            return [self._body(ins, body, inputs) for body in ins.module_args]
+        found: list[Module | str] = []
+        for branch in ins.module_args:
+            count = self.program.module_count
+            try:
+                found.append(self._body(ins, branch, inputs))
+            except MgxError as error:
+                for module in self.program.modules_since(count):
+                    if self.program.module(module.name) is module:  # not yet gone with what runs it
+                        self.program.remove_module(module)
+                found.append(str(error))
+        results = next(([r.shape for r in f.results()] for f in found if isinstance(f, Module)), None)
+        if results is None:
+            places = (ins.op.place(branch.name) for branch in ins.module_args)
+            raise ShapeError("; ".join(f"{place}: {reason}" for place, reason in zip(places, found)))
+        return [
+            self._unfitting(branch, f, results) if isinstance(f, str) else f
+            for branch, f in zip(ins.module_args, found)
+        ]
+
+    def _unfitting(self, branch: Module, reason: str, results: Sequence[Shape]) -> Module:
+        """A branch that fails when it is taken; else its results would have these shapes."""
+        module = self._module(branch.name)
+        for parameter in branch.parameters():
+            module._link(Instruction(parameter.op, (), parameter.shape), None)
+        module._parameters = branch._parameters
+        failing = [module._link(Instruction(Unfitting(reason, shape), (), shape), None) for shape in results]
+        module._link(Results(failing), None)
+        return module
+
     def _body(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module:
         """A submodule for settled inputs; what a loop carries from one iteration to the next keeps its range if it has
         not one length."""
@@ -317,9 +361,13 @@ class Settling:
                 module = self._written(body, parameters, [p.shape for p in parameters])
         return module
 
+    def _module(self, name: str) -> Module:
+        """A new module of this name, or with a number behind it."""
+        taken = self.program.module(name) is not None
+        return self.program.unique_module(name) if taken else self.program.create_module(name)
+
     def _written(self, body: Module, parameters: Sequence[Instruction], shapes: Sequence[Shape]) -> Module:
-        taken = self.program.module(body.name) is not None
-        module = self.program.unique_module(body.name) if taken else self.program.create_module(body.name)
+        module = self._module(body.name)
         for inner in body:
             self.mapped.pop(inner, None)
             self.members.pop(inner, None)

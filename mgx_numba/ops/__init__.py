@@ -41,6 +41,7 @@ from . import (
     text,
     topk,
     unary,
+    unfitting,
     unknown,
     views,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "text",
     "topk",
     "unary",
+    "unfitting",
     "unknown",
     "views",
 ]

@@ -1,0 +1,38 @@
+"""What stands for results of a branch that the lengths of its inputs do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..core.shape import Shape
+from ..dataclass import dataclass
+from ..errors import ShapeError
+from .base import Operator, RunModule, register
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+NOTHING = Shape.tuple(())
+
+
+@register
+@dataclass(frozen=True)
+class Unfitting(Operator):
+    """A value of shape ``result`` that cannot be computed, because of ``reason``: whoever computes it is told.
+
+    A program is settled for lengths (`graph.specialize`) before it is known which branches are taken; this takes the
+    place of what does not fit these lengths.
+    """
+
+    name: ClassVar[str] = "unfitting"
+    reason: str = ""
+    result: Shape = NOTHING
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        return self.result
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        raise ShapeError(self.reason)
