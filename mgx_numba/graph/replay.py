@@ -17,6 +17,7 @@ from ..core.argument import Argument
 from ..dataclass import dataclass
 from ..errors import MgxError
 from .copies import CopyPattern, Numbered, chooser, copy_with
+from .folds import Fold, Folds, kind_of
 from .known_literals import KnownLiterals, contents, hollow
 from .numbers import Numbers, ProgramForm, numbers_of, plain
 from .program import Program
@@ -51,8 +52,8 @@ class _Recorded:
 
     Attributes:
         confirmed: whether it gave the right result for another program than the one that was traced.
-        whole: whether each literal that varies is in the result as it is, or follows from its lengths: what is computed
-            of its values is not traced.
+        whole: whether each literal that varies is in the result as it is, or follows from its lengths, or is one
+            number that others are computed of: what else is computed of its values is not traced.
         log: that of the rewriting.
     """
 
@@ -64,6 +65,7 @@ class _Recorded:
         constants: Sequence[bool],
         result: Program,
         trace: Trace,
+        folds: Folds,
     ):
         """
         Args:
@@ -73,6 +75,7 @@ class _Recorded:
             constants: for each literal, whether it is the same in all examples.
             result: what became of it, with traced integers.
             trace: theirs.
+            folds: of the constants that were computed.
         """
         self.confirmed = False
         self._trace = trace
@@ -85,14 +88,30 @@ class _Recorded:
         self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
         numbers = numbers_of(result)
         places = {id(a): k for k, a in enumerate(literals.arguments)}
-        self._literals: list[int | Argument] = [places.get(id(a), a) for a in numbers.literals]
+        self._literals = [self._source(folds.source(a, places)) for a in numbers.literals]
         kept = {k for k in self._literals if isinstance(k, int)}
-        self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
+        self._folds = [fold for a in self._literals if isinstance(a, Fold) for fold in a.nested()]
+        used = set().union(*(fold.places() for fold in self._folds))
+        self._folded = [k for k in self._varying if k in used]
+        self._kinds = self._kinds_of(literals.arguments)
+        kept.update(self._folded)
+        known = all(k in kept or character.pattern for k, character in self._varying.items())
+        self.whole = known and "" not in self._kinds
         shapes = [hollow(a) for a in numbers.literals]
         made = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes)
         self._pattern = CopyPattern(made, [trace.number(value) for value in numbers.values])
         self._known = literals.without_values()
         self.log = result.log.converted(plain)
+
+    def _kinds_of(self, given: Sequence[Argument]) -> list[str]:
+        """What rewriting may ask of the literals that others are computed of, and of these."""
+        return [kind_of(a) for a in (*(given[k] for k in self._folded), *(fold.of(given) for fold in self._folds))]
+
+    def _source(self, source: int | Argument | Fold) -> int | Argument | Fold:
+        """What a literal is made of, for programs whose literals vary where these do."""
+        if isinstance(source, Fold) and source.places().isdisjoint(self._varying):
+            return source.like
+        return source
 
     def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
@@ -106,11 +125,13 @@ class _Recorded:
             return None
         if any(literals.character(k) != character for k, character in self._varying.items()):
             return None
+        if self._kinds_of(literals.arguments) != self._kinds:
+            return None
         known = self._trace.evaluate(symbols)
         if known is None:
             return None
         own = literals.arguments
-        arguments = [own[a] if isinstance(a, int) else a for a in self._literals]
+        arguments = [own[a] if isinstance(a, int) else a.of(own) if isinstance(a, Fold) else a for a in self._literals]
         try:
             return self._pattern.copy(known, arguments)
         except MgxError:
@@ -188,6 +209,9 @@ class Replay:
         examples = list(form.examples)
         if examples and not waiting and form.failures < MOST_FAILURES:
             recorded = self._recorded(program, given, literals, examples)
+            alike = [e for e in examples if all(e.literals.same(literals, k) for k in range(len(given.literals)))]
+            if recorded is None and 0 < len(alike) < len(examples):  # what is computed of literals stays where they do
+                recorded = self._recorded(program, given, literals, alike)
             result = None if recorded is None else recorded.result(given, literals)
         if result is None:
             result, recorded = self._rewritten(program), None
@@ -233,8 +257,9 @@ class Replay:
             numbers.append(number)
         try:
             traced = copy_with(program, given, numbers, given.literals)
+            folds = traced.allowance.folds = Folds()
             self._rewriting(traced)
-            recorded = _Recorded(given, literals, groups, constants, traced, trace)
+            recorded = _Recorded(given, literals, groups, constants, traced, trace, folds)
         except (MgxError, TypeError, ValueError):
             return None
         return recorded if recorded.whole else None

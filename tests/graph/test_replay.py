@@ -248,6 +248,73 @@ def test_a_constant_that_is_computed_with_is_not_replayed() -> None:
         np.testing.assert_array_equal(*(evaluate(p, {"x": x})[0] for p in (found, wanted)))
 
 
+def mean(rows: int, divisor: float, type: Type = Type.float_type) -> Program:
+    """Sums of columns, divided by a constant."""
+    program = Program()
+    main = program.main
+    x = main.add_parameter("x", Shape(type, (rows, 6)))
+    total = main.add_instruction("reduce_sum", [main.add_instruction("relu", [x])], axes=(0,))
+    wide = main.add_instruction(
+        "multibroadcast", [main.add_literal(np.array([divisor], type.numpy))], out_lens=total.shape.lens
+    )
+    main.add_return([main.add_instruction("div", [total, wide])])
+    return program
+
+
+def rewritten(program: Program) -> Program:
+    copy = program.clone()
+    full(copy)
+    return copy
+
+
+def same(found: Program, wanted: Program) -> bool:
+    """Whether two programs are equal, with the same bits in their literals."""
+    a, b = numbers_of(found), numbers_of(wanted)
+    pairs = zip(a.literals, b.literals, strict=True)
+    return (
+        a.form == b.form and a.values == b.values and all(x.numpy().tobytes() == y.numpy().tobytes() for x, y in pairs)
+    )
+
+
+def test_constants_that_are_computed_of_a_length_were_rewritten_at_each() -> None:
+    replay = Replay(full)
+    for rows in (37, 67, 5, 9, 11, 300, 7, 13):
+        program = mean(rows, rows)
+        assert same(replay.run(Numbered.of(program)), rewritten(program))
+    assert replay.replayed >= 5
+
+
+@pytest.mark.parametrize("divisor", [8.0, 1.0, 2.0, 3.0, 0.5, 0.0, -7.0, np.nan, np.inf, 1e-42, 2.0**127, 1.0001])
+def test_numbers_that_rewriting_tells_from_others_have_no_trace_of_these(divisor: float) -> None:
+    """Such as 1, by which nothing is divided, those whose reciprocal is short, and those that have none."""
+    replay = Replay(full)
+    for rows in (37, 67, 5, 9):
+        replay.run(Numbered.of(mean(rows, rows)))
+    before = replay.replayed
+    assert before
+    for rows in (11, 13, 17):
+        program = mean(rows, divisor)
+        assert same(replay.run(Numbered.of(program)), rewritten(program))
+
+
+def test_reciprocals_that_a_narrow_type_has_not_are_not_taken_from_a_trace() -> None:
+    replay = Replay(full)
+    for number in (37, 67, 5, 9, 40000, 60000, 70):
+        program = mean(5, number, Type.half_type)
+        assert same(replay.run(Numbered.of(program)), rewritten(program))
+    assert replay.replayed >= 2
+
+
+def test_a_constant_that_stayed_for_some_lengths_kept_all_others_from_being_replayed() -> None:
+    """As the larger one of a length and a width does."""
+    replay = Replay(full)
+    for count, rows in enumerate((67, 2, 3, 5, 6, 7, 9, 10, 11)):
+        program = mean(rows, max(64, rows))
+        assert same(replay.run(Numbered.of(program)), rewritten(program))
+        assert count < 4 or replay.replayed
+    assert replay.replayed >= 4
+
+
 def test_values_of_large_constants_that_depend_on_lengths_are_not_kept() -> None:
     replay = Replay(full)
     tables = []

@@ -109,7 +109,10 @@ class RewriteBuilder(Emitter):
             return None
         value = fold_pointwise(op, output, [a for a in arrays if a is not None])
         self.module.allowance.hold(value)
-        return self.constant(value, output)
+        made = self.constant(value, output)
+        if self.module.allowance.folds is not None and value.size == 1:
+            self.module.allowance.folds.note(op, inputs, made)
+        return made
 
     def _keep(self, ins: Instruction) -> Instruction:
         self.created.append(ins)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ..constants import is_constant, uniform_value
+from ..folds import SOUGHT
 from ..instruction import Instruction
 from .build import RewriteBuilder
 
@@ -115,6 +116,8 @@ class ScalarValue(Pattern):
         super().__init__(bind)
         self.value = value
         self.tolerance = tolerance
+        if value is not None:
+            SOUGHT.add((value, tolerance))
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         found = uniform_value(ins)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
+from ..folds import is_plain
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
@@ -145,14 +145,6 @@ def is_scalar_literal(ins: Instruction) -> Instruction | None:
     while ins.op.name in ("multibroadcast", "broadcast", "scalar", "reshape", "contiguous") and ins.inputs:
         ins = ins.inputs[0]
     return ins if ins.is_literal and ins.shape.elements == 1 and not ins.shape.sub_shapes else None
-
-
-def is_plain(value: float) -> bool:
-    """Whether a number has at most 8 significant bits, as 0.5 or 6; kernels have such constants in their text.
-
-    Others (scales, shifts) differ from layer to layer: as operands they leave the layers one kernel to share.
-    """
-    return not math.isfinite(value) or (math.frexp(value)[0] * 256).is_integer()
 
 
 def extract(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from ....core.types import Type
 from ...constants import compact, constant_array, uniform_value
+from ...folds import normal_reciprocal
 from ...ranges import Ranges
 from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, scalar, some, spread
@@ -135,13 +135,6 @@ def divide_by_root(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", m.y, b.broadcast(root, m.ins.shape.lens))  # y / sqrt(x) -> y * rsqrt(x)
 
 
-def _normal_reciprocal(least: float, greatest: float, type: Type) -> bool:
-    """Whether every divisor of a size between these has a reciprocal that is finite and has all its bits."""
-    numbers = ml_dtypes.finfo(type.numpy)
-    tiny, largest = float(numbers.smallest_normal), float(numbers.max)
-    return least >= max(tiny, 1 / largest) and greatest <= min(largest, 1 / tiny)
-
-
 def _divide_by_spread(m: Match) -> str | None:
     refused = _float_only(m) or finite_only(m)
     if refused:
@@ -150,7 +143,7 @@ def _divide_by_spread(m: Match) -> str | None:
     least = max(low, -high)
     # Reciprocals of the largest float32 and float64 lose two bits at most; those of float16 lose nearly all.
     greatest = least if type in (Type.float_type, Type.double_type) else max(-low, high)
-    return None if _normal_reciprocal(least, greatest, type) else "some divisor may have no normal reciprocal"
+    return None if normal_reciprocal(least, greatest, type) else "some divisor may have no normal reciprocal"
 
 
 @rule(
@@ -188,7 +181,7 @@ def divide_by_constant(m: Match, b: RewriteBuilder) -> object:
     if values is None or values.size == 0:
         return "no value"
     size = np.abs(compact(values).astype(np.float64))
-    if not _normal_reciprocal(float(size.min()), float(size.max()), m.ins.shape.type):
+    if not normal_reciprocal(float(size.min()), float(size.max()), m.ins.shape.type):
         return "some divisor has no normal reciprocal"
     return b.op("mul", m.x, b.op("recip", m.c))  # x / c -> x * (1 / c)
 

@@ -1,0 +1,119 @@
+"""How constants of one value were computed from others while a rewriting was traced, so that they can be computed of
+other values; see `replay`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from ..core.argument import Argument
+from ..core.shape import Shape
+from ..core.types import Type, from_numpy
+from ..dataclass import dataclass
+from ..ops.base import Operator
+from .instruction import Instruction
+
+__all__ = ["SOUGHT", "Fold", "Folds", "is_plain", "kind_of", "normal_reciprocal"]
+
+SOUGHT: set[tuple[float, float]] = set()
+"""Values that rules of passes look for, such as those of GELU, with their relative tolerances."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A constant of one value: a pointwise operator on such constants.
+
+    Attributes:
+        like: the literal that it was when it was traced.
+        inputs: places of literals that the program was given, constants that stay, or what they were computed of.
+    """
+
+    op: Operator
+    type: Type
+    like: Argument
+    inputs: tuple[int | Argument | Fold, ...]
+
+    def places(self) -> set[int]:
+        """The literals that it depends on."""
+        own = {i for i in self.inputs if isinstance(i, int)}
+        return own.union(*(i.places() for i in self.inputs if isinstance(i, Fold)))
+
+    def nested(self) -> list[Fold]:
+        """It, and those that it was computed of."""
+        return [self, *(fold for i in self.inputs if isinstance(i, Fold) for fold in i.nested())]
+
+    def of(self, given: Sequence[Argument]) -> Argument:
+        """The literal for other literals that the program is given."""
+        with np.errstate(all="ignore"):
+            value = self._value(given)
+        lens = [int.__index__(n) for n in self.like.shape.lens]
+        strides = [int.__index__(n) for n in self.like.shape.strides]
+        return Argument(Shape(self.type, lens, strides), value.reshape(self.like.numpy().shape))
+
+    def _value(self, given: Sequence[Argument]) -> np.ndarray:
+        values = []
+        for i in self.inputs:
+            found = i._value(given) if isinstance(i, Fold) else (given[i] if isinstance(i, int) else i).numpy()
+            values.append(found.reshape(-1)[:1])
+        return np.asarray(self.op.compute(Shape(self.type, (1,)), values))
+
+
+class Folds:
+    """The constants of one value that are folded in a program."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Operator, Type, list[Argument], Argument]] = {}
+
+    def note(self, op: Operator, inputs: Sequence[Instruction], made: Instruction) -> None:
+        """Note that a constant was made by a pointwise operator of others; all have one value."""
+        literal = _literal(made)
+        self._made[id(literal)] = op, made.shape.type, [_literal(i) for i in inputs], literal
+
+    def source(self, literal: Argument, places: dict[int, int]) -> int | Argument | Fold:
+        """What a literal is: one that the program was given (``places`` has these, by identity), what was computed of
+        such, or itself."""
+        place = places.get(id(literal))
+        if place is not None:
+            return place
+        if id(literal) not in self._made:
+            return literal
+        op, type, inputs, _ = self._made[id(literal)]
+        return Fold(op, type, literal, tuple([self.source(i, places) for i in inputs]))
+
+
+def normal_reciprocal(least: float, greatest: float, type: Type) -> bool:
+    """Whether every divisor of a size between these has a reciprocal that is finite and has all its bits."""
+    numbers = ml_dtypes.finfo(type.numpy)
+    tiny, largest = float(numbers.smallest_normal), float(numbers.max)
+    return least >= max(tiny, 1 / largest) and greatest <= min(largest, 1 / tiny)
+
+
+def is_plain(value: float) -> bool:
+    """Whether a number has at most 8 significant bits, as 0.5 or 6; kernels have such constants in their text.
+
+    Others (scales, shifts) differ from layer to layer: as operands they leave the layers one kernel to share.
+    """
+    return not math.isfinite(value) or (math.frexp(value)[0] * 256).is_integer()
+
+
+def kind_of(argument: Argument) -> str:
+    """What rewriting may ask of a literal of one float: whether it is ``plain`` or ``long``; empty of other literals,
+    and of numbers that rules look for, or whose reciprocal is none to multiply with."""
+    array = argument.array
+    type = None if array is None else from_numpy(array.dtype)
+    if array is None or array.size != 1 or type is None or not type.is_floating:
+        return ""
+    value = float(array.reshape(-1)[0])
+    if not normal_reciprocal(value, value, type) or any(abs(value - s) <= t * abs(s) for s, t in SOUGHT):
+        return ""
+    return "plain" if is_plain(value) else "long"
+
+
+def _literal(ins: Instruction) -> Argument:
+    """The literal that a constant is a view of."""
+    while ins.literal is None:
+        ins = ins.inputs[0]
+    return ins.literal
