@@ -2,7 +2,8 @@
 
     python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
 
-Of float16, or with ``--kind high`` of float32 in parts. Each is checked against more precise ones, and timed as 20
+Of float16, with ``--kind high`` of float32 in parts, or with ``--kind highest`` of float32 by multiply-adds, which are
+no warpgroups'. Each is checked against more precise ones, and timed as 20
 launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
 package are written as 128x192s5b1c2a1p1: rows, columns, stages, blocks of a multiprocessor, rows and columns of a
 cluster's tiles, and sets of warpgroups that take turns.
@@ -22,8 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from mgx_numba.codegen.gpu.contraction.fma import FmaText, fma_refusal
+from mgx_numba.codegen.gpu.contraction.fma_tiles import FmaTile
+from mgx_numba.codegen.gpu.contraction.fma_tiles import weighed_tiles as weighed_exact
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest, in_turns
 from mgx_numba.codegen.gpu.contraction.right_columns import POSITIONS, in_halves
+from mgx_numba.codegen.gpu.contraction.ring import ring_solution
 from mgx_numba.codegen.gpu.contraction.wgmma import tile_question, wgmma_solution
 from mgx_numba.codegen.gpu.contraction.wgmma_operands import parts_refusal, wgmma_refusal
 from mgx_numba.codegen.gpu.contraction.wgmma_parts import parts_solution
@@ -47,7 +52,7 @@ MORE: list[WarpgroupTile] = []
 """Tiles besides those of the package."""
 NEAR = 1.7
 """Times the best estimate that the tiles are measured up to which the cost model has for slower."""
-KINDS = {"fp16": ("float16", 2e-3), "high": ("float32", 1e-5)}
+KINDS = {"fp16": ("float16", 2e-3), "high": ("float32", 1e-5), "highest": ("float32", 1e-5)}
 """Element type of all operands, and error that is allowed, of results as a whole."""
 REPEATS = 20
 SCRATCH_BYTES = 256 << 20
@@ -109,9 +114,26 @@ def size_of(problem: GemmProblem | ConvProblem) -> tuple[int, int]:
     return problem.batch * problem.out_pixels, problem.out_channels
 
 
-def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTile | None, int, Solution]]:
+def exact_candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[FmaTile | None, int, Solution]]:
+    """The same of multiply-adds."""
+    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+    refused = fma_refusal(placed)
+    assert not refused, refused
+    weighed = weighed_exact(placed)
+    yield None, 0, ring_solution(FmaText(placed, None, 0), "fma")
+    for cycles, tile, splits in weighed:
+        if cycles <= NEAR * weighed[0][0]:
+            yield tile, splits, ring_solution(FmaText(placed, tile, splits), "fma")
+
+
+def candidates(
+    problem: GemmProblem | ConvProblem, kind: str
+) -> Iterator[tuple[FmaTile | WarpgroupTile | None, int, Solution]]:
     """The tiles and splits of a problem, the first of which is the one that is chosen."""
-    parts = problem.types.a == "float32"
+    if kind == "highest":
+        yield from exact_candidates(problem)
+        return
+    parts = kind == "high"
     request = Request(problem, Epilogue(), (), 1, False)
     placed = PlacedRequest(request, precision="high", constant=parts, any_order=parts)
     refused = parts_refusal(placed) if parts else wgmma_refusal(placed)
@@ -123,7 +145,7 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     question, cores = tile_question(placed, parts), multiprocessors()
     longest = NEAR * weighed_tiles(question, cores)[0][0]
     for tile in (*TILES, *MORE):
-        for splits in (1, 2, 4, 8):
+        for splits in (1, 2, 3, 4, 6, 8):
             if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
@@ -142,10 +164,12 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
                 yield tile, splits, solution
 
 
-def compile_part(part: int, parts: int, given: list[GemmProblem | ConvProblem], more: list[WarpgroupTile]) -> int:
+def compile_part(
+    part: int, parts: int, given: list[GemmProblem | ConvProblem], kind: str, more: list[WarpgroupTile]
+) -> int:
     """Compile this process's share of all kernels into the store."""
     MORE[:] = more
-    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p) for k in solution.kernels}
+    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p, kind) for k in solution.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
     cuda_engine().load(mine)
     return len(mine)
@@ -223,9 +247,18 @@ def torch_seconds(torch: Any, run: Any) -> float:
     return min(times)
 
 
-def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem) -> dict[str, Any]:
+def label_of(tile: FmaTile | WarpgroupTile, splits: int) -> str:
+    """How a tile is written."""
+    if isinstance(tile, FmaTile):
+        return f"{tile.rows}x{tile.columns} k{splits}"
+    pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
+    pair += f" p{tile.pingpong}" * (tile.pingpong > 1)
+    return f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
+
+
+def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem, kind: str) -> dict[str, Any]:
     """Check and time all candidates of a problem."""
-    name_of, allowed = next(kind for kind in KINDS.values() if kind[0] == problem.types.a)
+    name_of, allowed = KINDS[kind]
     dtype, wide = getattr(torch, name_of), torch.float32 if name_of == "float16" else torch.float64
     rand = lambda *lens: (torch.randn(*lens, device="cuda") / lens[-1] ** 0.25).to(dtype)  # noqa: E731
     if isinstance(problem, GemmProblem):
@@ -249,7 +282,7 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
     out = torch.empty(wanted.shape, device="cuda", dtype=dtype)
     ordered = {(0, False): w}
     found = []
-    for tile, splits, solution in candidates(problem):
+    for tile, splits, solution in candidates(problem, kind):
         out.fill_(float("nan"))
         how = solution.turns, solution.halves
         if how not in ordered:
@@ -262,10 +295,7 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         label = "chosen"
         if tile:
             spilt = runner.local_bytes(solution)
-            pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
-            pair += f" p{tile.pingpong}" * (tile.pingpong > 1)
-            label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
-            label += f" spills {spilt}" * bool(spilt)
+            label = label_of(tile, splits) + f" spills {spilt}" * bool(spilt)
         if not error < allowed:
             print(f"    WRONG {name} {label}: {error}", flush=True)
             continue
@@ -295,23 +325,26 @@ def main() -> int:
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
-        gemms = [g for g in GEMMS if given.kind == "fp16" or not g[3]]  # parts of constants lie in one order
+        gemms = [g for g in GEMMS if given.kind != "high" or not g[3]]  # parts of constants lie in one order
         problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g, given.kind) for g in gemms}
     if "conv" in parts:
         problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c, given.kind) for c in CONVS}
     problems = {name: p for name, p in problems.items() if name.startswith(tuple(given.only.split(",")))}
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
-        asked = [pool.submit(compile_part, k, workers, list(problems.values()), MORE) for k in range(workers)]
+        asked = [
+            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, MORE) for k in range(workers)
+        ]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)
     import torch
 
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
     torch.cuda.init()
     runner = Runner()
     figures = []
     for name, problem in problems.items():
-        figures.append(compare(torch, runner, name, problem))
+        figures.append(compare(torch, runner, name, problem, given.kind))
         if given.json:  # also what there is so far, in case that time runs out
             Path(given.json).write_text(json.dumps(figures))
     return 0

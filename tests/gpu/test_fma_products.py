@@ -8,8 +8,14 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import fma, solvers
-from mgx_numba.codegen.gpu.contraction.fma import RingTile
+from mgx_numba.codegen.gpu.contraction.fma_tiles import TILES, FmaTile
+from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import multiprocessors
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.problems.element_types import ElementTypes
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
@@ -53,26 +59,79 @@ def test_products(rows: int, columns: int, depth: int, turned: bool, result: Typ
     agree(*product(rows, columns, depth, turned, result), on)
 
 
-def test_a_large_tile(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
-    large = RingTile(128, 128, 2, 4)
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}")
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "turned", "splits"),
+    [(70, 36, 20, True, 1), (5, 67, 52, False, 2)],
+)
+def test_each_tile(
+    tile: FmaTile,
+    rows: int,
+    columns: int,
+    depth: int,
+    turned: bool,
+    splits: int,
+    monkeypatch: pytest.MonkeyPatch,
+    on: Engine,
+) -> None:
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.MultiplyAdds(),))
-    monkeypatch.setattr(fma.FmaText, "tiles", (large,))
-    monkeypatch.setattr(fma.FmaText, "split_tile", large)
-    agree(*product(20, 40, 36, False, F32), on)
+    monkeypatch.setattr(fma.FmaText, "chosen", classmethod(lambda _, __: (tile, splits)))
+    made = agree(*product(rows, columns, depth, turned, F32), on)
+    assert made.executable is not None
+    grid = made.executable.plan.steps[0].geometry
+    assert grid.blocks == (-(-rows // tile.rows) * -(-columns // tile.columns), 1, splits)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}")
+def test_tiles_of_convolutions(tile: FmaTile, monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.MultiplyAdds(),))
+    monkeypatch.setattr(fma.FmaText, "chosen", classmethod(lambda _, __: (tile, 1)))
+    agree(*convolution((2, 6, 7), (4, 8), (2, 2), padding=(1, 0), stride=(1, 1)), on)
+
+
+def convolution(
+    lens: tuple[int, ...], channels: tuple[int, int], kernel: tuple[int, ...], group: int = 1, **attributes: object
+) -> tuple[Program, dict[str, np.ndarray]]:
+    """relu of a convolution of images, of these lengths besides channels, with their channels last."""
+    program, rng = Program(), np.random.default_rng(len(lens))
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F32, (*lens, channels[0])))
+    rank = len(kernel)
+    image = m.add_instruction("transpose", [x], permutation=(0, rank + 1, *range(1, rank + 1)))
+    weights = m.add_literal(rng.standard_normal((channels[1], channels[0] // group, *kernel)).astype(np.float32))
+    attributes.setdefault("dilation", (1,) * rank)
+    y = m.add_instruction("convolution", [image, weights], group=group, **attributes)
+    m.add_return([m.add_instruction("relu", [y])])
+    return program, {"x": rng.standard_normal((*lens, channels[0])).astype(np.float32)}
 
 
 @pytest.mark.parametrize(("kernel", "stride", "group"), [(3, 1, 1), (2, 2, 2)])
 def test_convolutions(kernel: int, stride: int, group: int, on: Engine) -> None:
-    program, rng = Program(), np.random.default_rng(kernel)
-    m: Module = program.main
-    x = m.add_parameter("x", Shape(F32, (2, 6, 5, 8)))
-    image = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
-    weights = rng.standard_normal((12, 8 // group, kernel, kernel)).astype(np.float32)
-    y = m.add_instruction(
-        "convolution", [image, m.add_literal(weights)], padding=(1, 1), stride=(stride,) * 2, group=group
-    )
-    m.add_return([m.add_instruction("relu", [y])])
-    agree(program, {"x": rng.standard_normal((2, 6, 5, 8)).astype(np.float32)}, on)
+    agree(*convolution((2, 6, 5), (8, 12), (kernel,) * 2, group, padding=(1, 1), stride=(stride,) * 2), on)
+
+
+@pytest.mark.parametrize(
+    ("lens", "channels", "kernel", "attributes"),
+    [
+        ((2, 9), (4, 8), (5,), {"padding": (2,), "stride": (2,)}),  # several taps in a slice
+        ((1, 5, 4, 6), (4, 8), (2, 3, 2), {"padding": (1, 1, 0), "stride": (1, 2, 1)}),
+        ((1, 9, 8), (36, 4), (2, 3), {"padding": (1, 2), "stride": (1, 1), "dilation": (3, 2)}),  # a tap over slices
+        ((1, 9, 9), (4, 8), (7, 7), {"padding": (3, 3), "stride": (2, 2)}),  # more taps than a mask has bits
+        ((2, 6, 7), (4, 8), (8, 4), {"padding": (4, 2), "stride": (3, 1)}),  # as many
+        ((2, 6, 5), (20, 8), (1, 1), {"padding": (0, 0), "stride": (2, 2)}),
+        ((1, 3, 3), (32, 8), (1, 1), {"padding": (2, 1), "stride": (1, 1)}),  # rows that lie on no image
+    ],
+)
+def test_taps_of_convolutions(
+    lens: tuple[int, ...],
+    channels: tuple[int, int],
+    kernel: tuple[int, ...],
+    attributes: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    on: Engine,
+) -> None:
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.MultiplyAdds(),))
+    agree(*convolution(lens, channels, kernel, **attributes), on)
 
 
 def test_infinities_and_nan_stay_in_their_rows(on: Engine) -> None:
@@ -87,3 +146,35 @@ def test_the_instructions_are_multiply_adds(monkeypatch: pytest.MonkeyPatch) -> 
     kernels = compiled(program, interpreter(), float32_matmul_precision="highest").kernels()
     text = assembly(kernels[0], ARCHITECTURES["sm_90a"])
     assert "fma.rn.f32" in text and "cp.async.cg" in text and "mma." not in text and ".local" not in text
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("turned", [True, False])
+def test_each_architecture_has_the_kernels(name: str, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.MultiplyAdds(),))
+    program, _ = product(256, 256, 64, turned, F32)
+    made = compiled(program, interpreter(), float32_matmul_precision="highest")
+    text = assembly(made.kernels()[0], ARCHITECTURES[name])
+    assert ".local" not in text
+    assert made.executable is not None
+    (step,) = made.executable.plan.steps
+    assert step.geometry.shared_bytes <= ARCHITECTURES[name].shared_bytes
+
+
+def test_tiles_are_chosen_by_what_multiprocessors_get() -> None:
+    """Of a large product the largest; of one whose large tiles leave a round half empty, smaller ones or parts."""
+    types = ElementTypes(*["float32"] * 4)
+
+    def chosen(rows: int, columns: int, depth: int) -> tuple[FmaTile, int]:
+        problem = GemmProblem(rows, columns, depth, types=types, b_strides=(columns, 1))
+        placed, solver = PlacedRequest(Request(problem, Epilogue(), (), 1, False)), solvers.MultiplyAdds()
+        times = [solver.estimate(placed, tiling) for tiling in solver.tilings(placed)]
+        assert solver.estimate(placed) == min(times) == times[0]
+        return fma.FmaText.chosen(placed)
+
+    cores = multiprocessors()
+    assert chosen(128 * cores, 128 * 16, 4096) == (TILES[0], 1)
+    tile, splits = chosen(128 * (cores + 12), 128, 3072)
+    assert (tile.rows * tile.columns, splits) != (128 * 128, 1)
+    assert chosen(64, 64, 64) == (TILES[-1], 1)

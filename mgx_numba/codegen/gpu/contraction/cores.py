@@ -90,4 +90,4 @@ class CoresText(RingText):
             buffer.line(meet)
             row, column = f"first_row + warp_row + {rows * i} + below", "first_column + warp_column + side"
             turns = rows * per_row // self.tile.wave
-            self._store_staged(buffer, f"area + below * {pitch} + side", turns, per_row, row, column)
+            self._store_staged(buffer, [f"area + below * {pitch} + side"], turns, per_row, row, column)

@@ -1,20 +1,29 @@
 """Products and convolutions of float32 as float32 has them: multiply-adds of ordinary arithmetic, from a ring (`ring`).
 
-A block's 256 threads lie as 16 by 16 over its tile; each has every sixteenth row, and as many columns.
+A warp's lanes lie as 8 by 4 over its part of a block's tile; a lane has every eighth row, and of every sixteen columns
+four neighbours. So of a step, four positions of the sum, what a warp reads of either operand lies in different banks,
+and a lane multiplies each of its words as often as there are registers for sums.
 """
 
 from __future__ import annotations
 
 from ...printer import CodeBuffer
+from ..architecture import WARP
+from .fma_tiles import TILES, TOGETHER, FmaTile, fma_form, fma_ring_bytes, weighed_tiles
 from .placed import PlacedRequest
-from .ring import STAGING_PAD, RingText, RingTile, ring_refusal
+from .ring import RingForm, RingText, ring_refusal
 
 __all__ = ["FmaText", "fma_refusal"]
 
-SIDE = 16
-"""Threads along either side of a tile."""
+DOWN, ACROSS = 8, 4
+"""Lanes of a warp along either side of its part of a tile."""
 STEP = 4
-"""Positions of the sum that a thread loads at once: 16 bytes."""
+"""Positions of the sum that a thread loads at once, and columns side by side: 16 bytes."""
+STAGING_PAD = 16
+"""Words between rows of staged sums besides their own: eight lanes, those that store at once, have two rows of four
+vectors, which then lie in different banks."""
+AT_ONCE = 4
+"""Rows of a lane whose sums are staged together: what that takes of a block's memory two slices of 16 words have."""
 
 
 def fma_refusal(placed: PlacedRequest) -> str:
@@ -26,69 +35,118 @@ def fma_refusal(placed: PlacedRequest) -> str:
 
 
 class FmaText(RingText):
-    """The text of one contraction."""
+    """The text of one contraction.
 
-    tiles = (RingTile(128, 128, 2, 4), RingTile(64, 64, 2, 4))
-    split_tile = tiles[1]
+    Attributes:
+        high, wide: rows and columns of a warp.
+        own_rows, own_groups: rows of a lane, and groups of neighbouring columns.
+    """
 
-    def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
+    tiles = TILES
+    blocks, spread = TOGETHER, STEP
+    tile: FmaTile
+
+    def __init__(self, placed: PlacedRequest, tile: FmaTile | None, splits: int) -> None:
         super().__init__(placed, tile, splits)
-        self.own = self.tile.rows // SIDE
+        tile = self.tile
+        self.high, self.wide = tile.rows // tile.down, tile.columns // tile.across
+        self.own_rows, self.own_groups = self.high // DOWN, self.wide // (ACROSS * STEP)
         self.width = min(self.width, STEP)
 
+    @classmethod
+    def form_of(cls, placed: PlacedRequest) -> RingForm:
+        """See `RingText.form_of`."""
+        return fma_form(placed)
+
+    @staticmethod
+    def _ring_bytes() -> int:
+        return fma_ring_bytes()
+
+    @classmethod
+    def chosen(cls, placed: PlacedRequest) -> tuple[FmaTile, int]:
+        """See `RingText.chosen`: the one that should be the fastest."""
+        _, tile, splits = weighed_tiles(placed)[0]
+        return tile, splits
+
     def _staged(self) -> int:
-        return self.tile.threads // 32 * 2 * (self.tile.columns + STAGING_PAD)
+        return self.tile.threads // WARP * AT_ONCE * DOWN * (self.tile.columns // self.tile.across + STAGING_PAD)
 
     def _start(self, buffer: CodeBuffer) -> None:
-        buffer.line(f"down_thread = idiv(thread, {SIDE})")
-        buffer.line(f"side_thread = thread - down_thread * {SIDE}")
-        for i in range(self.own):
-            buffer.line(f"acc{i} = const_float32(0, {self.own})")
-
-    def _column(self, j: int) -> str:
-        """A thread's column ``j`` of the tile: neighbours side by side where vectors of the slice have them so."""
+        tile = self.tile
+        for line in (
+            f"deep = idiv(warp, {tile.down * tile.across})",
+            f"beside = warp - deep * {tile.down * tile.across}",
+            f"warp_down = idiv(beside, {tile.across})",
+            f"warp_row = warp_down * {self.high}",
+            f"warp_column = (beside - warp_down * {tile.across}) * {self.wide}",
+            f"down_lane = idiv(lane, {ACROSS})",
+            f"side_lane = lane - down_lane * {ACROSS}",
+            f"first_k = deep * {self.form.words // tile.deep}",
+            f"own_a = (warp_row + down_lane) * {self.pitch} + first_k",
+        ):
+            buffer.line(line)
         if self.along:
-            return f"side_thread + {SIDE * j}"
-        return f"side_thread * {STEP} + {j // STEP * SIDE * STEP + j % STEP}"
+            buffer.line(f"own_b = (idiv(warp_column, {STEP}) + side_lane) * {self.pitch} + first_k")
+        else:
+            buffer.line(f"own_b = first_k * {self.turned_pitch} + warp_column + side_lane * {STEP}")
+        for i in range(self.own_rows):
+            for g in range(self.own_groups):
+                buffer.line(f"acc{i}_{g} = const_float32(0, {STEP})")
 
     def _add_slice(self, buffer: CodeBuffer) -> None:
-        buffer.line(f"slice_a = slot * {self.left_slot} + down_thread * {self.pitch}")
-        with buffer.block(f"for step in range({self.form.words // STEP}):"):
-            for i in range(self.own):
-                buffer.line(f"a{i} = load_aligned(ring_a, slice_a + {SIDE * i * self.pitch} + step * {STEP}, {STEP})")
-            self._columns(buffer)
-            for k in range(STEP):
-                for i in range(self.own):
-                    buffer.line(f"acc{i} = fma(splat(extract(a{i}, {k}), {self.own}), b{k}, acc{i})")
+        buffer.line(f"slice_a = slot * {self.left_slot} + own_a")
+        buffer.line(f"slice_b = slot * {self.right_slot} + own_b")
+        with buffer.block(f"for step in range({self.form.words // self.tile.deep // STEP}):"):
+            for i in range(self.own_rows):
+                place = f"slice_a + {DOWN * i * self.pitch}"
+                buffer.line(f"a{i} = load_aligned(ring_a, {place}, {STEP})")
+            if self.along:
+                self._add_along(buffer)
+            else:
+                self._add_turned(buffer)
+            buffer.line(f"slice_a = slice_a + {STEP}")
+            buffer.line(f"slice_b = slice_b + {STEP * (1 if self.along else self.turned_pitch)}")
 
-    def _columns(self, buffer: CodeBuffer) -> None:
-        """Emit, for each of the step's positions, the right operand in the thread's columns."""
-        stage = f"slot * {self.right_slot}"
-        if self.along:
-            for j in range(self.own):
-                place = f"{stage} + ({self._column(j)}) * {self.pitch} + step * {STEP}"
-                buffer.line(f"c{j} = load_aligned(ring_b, {place}, {STEP})")
+    def _add_along(self, buffer: CodeBuffer) -> None:
+        """Emit the products of a step whose columns have their positions side by side, a group at a time."""
+        for g in range(self.own_groups):
+            for q in range(STEP):
+                place = f"slice_b + {(g * ACROSS + q * self.tile.columns // STEP) * self.pitch}"
+                buffer.line(f"c{q} = load_aligned(ring_b, {place}, {STEP})")
+            for k in range(STEP):
+                lanes = ", ".join(f"splat(extract(c{q}, {k}), 1)" for q in range(STEP))
+                buffer.line(f"b = join4({lanes})")
+                for i in range(self.own_rows):
+                    buffer.line(f"acc{i}_{g} = fma(splat(extract(a{i}, {k}), {STEP}), b, acc{i}_{g})")
+
+    def _add_turned(self, buffer: CodeBuffer) -> None:
+        """Emit the products of a step whose positions have their columns side by side, a position at a time."""
         for k in range(STEP):
-            parts = []
-            for first in range(0, self.own, STEP):
-                if self.along:
-                    lanes = ", ".join(f"splat(extract(c{first + j}, {k}), 1)" for j in range(STEP))
-                    parts.append(f"join4({lanes})")
-                else:
-                    place = f"{stage} + (step * {STEP} + {k}) * {self.turned_pitch} + {self._column(first)}"
-                    parts.append(f"load_aligned(ring_b, {place}, {STEP})")
-            buffer.line(f"b{k} = {parts[0]}" if len(parts) == 1 else f"b{k} = join2({', '.join(parts)})")
+            for g in range(self.own_groups):
+                place = f"slice_b + {k * self.turned_pitch + g * ACROSS * STEP}"
+                buffer.line(f"b{g} = load_aligned(ring_b, {place}, {STEP})")
+            for i in range(self.own_rows):
+                for g in range(self.own_groups):
+                    buffer.line(f"acc{i}_{g} = fma(splat(extract(a{i}, {k}), {STEP}), b{g}, acc{i}_{g})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """Two rows of the warp at a time."""
-        pitch, per_row = self.tile.columns + STAGING_PAD, self.tile.columns // self.width
-        buffer.line(f"area = warp * {2 * pitch}")
-        buffer.line(f"mine = area + (down_thread - warp * 2) * {pitch}")
-        for i in range(self.own):
-            buffer.line("warp_barrier()")
-            for j in range(self.own):
-                buffer.line(f"store_scalar(staged, mine + {self._column(j)}, extract(acc{i}, {j}))")
-            buffer.line("warp_barrier()")
-            row = f"first_row + warp * 2 + {SIDE * i} + below"
-            place = f"area + below * {pitch} + side"
-            self._store_staged(buffer, place, 2 * per_row // 32, per_row, row, "first_column + side")
+        """Some rows of each lane at a time; of warps that have parts of the same sums each adds those of some rows."""
+        pitch, per_row, deep = self.wide + STAGING_PAD, self.wide // self.width, self.tile.deep
+        meet = "warp_barrier()" if deep == 1 else "barrier()"
+        rows = AT_ONCE * DOWN
+        area, apart = rows * pitch, self.tile.down * self.tile.across * rows * pitch
+        buffer.line(f"mine = warp * {area} + down_lane * {pitch} + side_lane * {STEP}")
+        buffer.line(f"first_below = deep * {rows // deep}")
+        buffer.line(f"area = beside * {area}")
+        for first in range(0, self.own_rows, AT_ONCE):
+            buffer.line(meet)
+            for i in range(AT_ONCE):
+                for g in range(self.own_groups):
+                    place = f"mine + {i * DOWN * pitch + g * ACROSS * STEP}"
+                    buffer.line(f"store_aligned(staged, {place}, acc{first + i}_{g})")
+            buffer.line(meet)
+            row = f"first_row + warp_row + {first * DOWN} + first_below + below"
+            column = "first_column + warp_column + side"
+            place = f"area + (first_below + below) * {pitch} + side"
+            places = [place + f" + {d * apart}" * (d > 0) for d in range(deep)]
+            self._store_staged(buffer, places, rows // deep * per_row // WARP, per_row, row, column)

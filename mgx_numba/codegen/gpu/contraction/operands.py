@@ -7,6 +7,7 @@ output pixels, columns are result columns or output channels, and the sum runs o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import prod
 
 from ....dataclass import dataclass
@@ -18,6 +19,9 @@ from ...problems.gemm import GemmProblem
 from ..cluster.indexing import Axes
 
 __all__ = ["ConvolutionOperands", "Extent", "Operands2D", "ProductOperands", "operands_of"]
+
+MASK_BITS = 32
+"""Taps whose places a row's mask can have, by definition of its type."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,21 @@ class Extent:
 
 @dataclass
 class RowPlace:
-    """What is known of one row before the sum begins: names in the text."""
+    """What is known of one row before the sum begins: names in the text.
+
+    Attributes:
+        inside: whether there is such a row.
+        offset: of its elements in the plane.
+        starts: of a convolution, where its first tap lies along each spatial dimension.
+        image: the number of its image.
+        mask: of which bit t says whether tap t lies on the image; empty if `ConvolutionOperands.masked` is not.
+    """
 
     inside: str
     offset: str
     starts: tuple[str, ...] = ()
     image: str = ""
+    mask: str = ""
 
 
 class ProductOperands:
@@ -59,7 +72,10 @@ class ProductOperands:
         rows, columns, depth: lengths of the product.
         planes: how many there are.
         contiguous_depth: whether the left operand's elements follow one another along the sum.
+        whole: whether all positions of the sum that are asked for are there.
     """
+
+    whole = False
 
     def __init__(
         self, problem: GemmProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
@@ -75,6 +91,16 @@ class ProductOperands:
         self._row = Axes(arguments, "m", (problem.m,), [*row, *((s[-1:] or (0,)) for s in strides)])
         sums = [problem.a_strides[rank + 1 :], problem.b_strides[rank : rank + 1], problem.b_strides[rank + 1 :]]
         self._sum = Axes(arguments, "k", (problem.k,), sums)
+
+    def in_slices(self, depth: int) -> None:
+        """Say that so many positions of the sum are asked for at once, of some rows again and again."""
+        self.whole = self.depth % depth == 0
+
+    def enter(self, buffer: CodeBuffer, k: str) -> None:
+        """Emit what is known of position ``k`` of the sum, the first one that a thread asks for."""
+
+    def advance(self, buffer: CodeBuffer, positions: int) -> None:
+        """Emit what is known of the position so far behind the one that was asked for last."""
 
     def begin(self, buffer: CodeBuffer) -> None:
         """Emit what a block knows of its plane."""
@@ -102,12 +128,16 @@ class ProductOperands:
     def left(self, buffer: CodeBuffer, place: RowPlace) -> tuple[str, str, str]:
         """Of a row's element at the position of `step`: the condition under which there is one, its offset in the
         plane, and what numbers the elements along the sum for a prologue."""
-        offset = self._sum.offset(0, [self._k])
-        return buffer.emit(f"{place.inside} & ({self._k} < depth)"), buffer.emit(f"{place.offset} + {offset}"), self._k
+        offset = buffer.emit(f"{place.offset} + {self._sum.offset(0, [self._k])}")
+        return place.inside if self.whole else buffer.emit(f"{place.inside} & ({self._k} < depth)"), offset, self._k
 
     def right(self, buffer: CodeBuffer, k: str, column: str) -> str:
         """Offset in the plane of the right operand's element."""
-        return buffer.emit(f"{self._sum.offset(1, [k])} + {self._sum.offset(2, [column])}")
+        return buffer.emit(self.right_offset(k, column))
+
+    def right_offset(self, k: str, column: str) -> str:
+        """The same, as an expression of a sum or of its difference from that of another one."""
+        return f"{self._sum.offset(1, [k])} + {self._sum.offset(2, [column])}"
 
     def result_row(self, buffer: CodeBuffer, row: str) -> list[str]:
         """Offsets in the plane of a row of the result and of each of the epilogue's operands."""
@@ -118,13 +148,18 @@ class ConvolutionOperands:
     """Operands of a convolution of channels-last images; a plane is a group. Attributes as `ProductOperands`.
 
     The right operand has rows of output channels, for each tap and input channel of the group one.
+
+    Attributes:
+        masked: whether is computed before the sum which taps of a row lie on the image.
     """
 
     contiguous_depth = True
+    whole = masked = False
 
     def __init__(
         self, problem: ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
     ) -> None:
+        self._arguments = arguments
         self.problem = full = problem.volume()
         extent = Extent.of(problem)
         self.rows, self.columns, self.depth, self.planes = extent.rows, extent.columns, extent.depth, extent.planes
@@ -138,10 +173,19 @@ class ConvolutionOperands:
         self._channels = arguments.integer("channels", full.group_in)
         self._taps = [arguments.integer(f"t{d}", n) for d, n in enumerate(full.kernel)]
         self._lens = [arguments.integer(f"l{d}", n) for d, n in enumerate(full.in_lens)]
+        self._wide = [d for d, n in enumerate(full.kernel) if n > 1]
         self._x = [arguments.integer(f"x{d}", s) for d, s in enumerate(full.x_strides[1:])]
         self._stride = [arguments.integer(f"g{d}", s) for d, s in enumerate(full.stride)]
         self._dilation = [arguments.integer(f"d{d}", s) for d, s in enumerate(full.dilation)]
         self._pads = [arguments.integer(f"q{d}", s) for d, s in enumerate(full.pads_begin)]
+
+    def in_slices(self, depth: int) -> None:
+        """See `ProductOperands.in_slices`."""
+        self.whole = self.depth % depth == 0
+        self.masked = not self.problem.transposed and self.problem.taps <= MASK_BITS
+        if self.masked:
+            steps = zip(self.problem.dilation, self.problem.x_strides[1:])
+            self._steps = [self._arguments.integer(f"h{d}", n * s) for d, (n, s) in enumerate(steps)]
 
     def begin(self, buffer: CodeBuffer) -> None:
         """See `ProductOperands.begin`."""
@@ -165,11 +209,74 @@ class ConvolutionOperands:
             starts = tuple(
                 buffer.emit(f"{i} * {stride} - {pad}") for i, stride, pad in zip(indices[1:], self._stride, self._pads)
             )
-        return RowPlace(inside, buffer.emit(self._pixel.offset(0, indices)), starts, indices[0])
+        offset = self._pixel.offset(0, indices)
+        if self.masked:
+            first = buffer.emit(" + ".join([offset, *(f"{i} * {s}" for i, s in zip(starts, self._x))]))
+            return RowPlace(inside, first, starts, indices[0], self._mask(buffer, inside, starts))
+        return RowPlace(inside, buffer.emit(offset), starts, indices[0])
+
+    def _mask(self, buffer: CodeBuffer, inside: str, starts: Sequence[str]) -> str:
+        """Emit which taps of a row lie on the image."""
+        mask, bit = buffer.fresh(), buffer.fresh()
+        buffer.line(f"{mask} = const_int32(0, 0)")
+        buffer.line(f"{bit} = const_int32(1, 0)")
+        with ExitStack() as loops:
+            for d, start in enumerate(starts):
+                at = start
+                if d in self._wide:
+                    tap = buffer.fresh()
+                    loops.enter_context(buffer.block(f"for {tap} in range({self._taps[d]}):"))
+                    at = buffer.emit(f"{start} + {tap} * {self._dilation[d]}")
+                inside = buffer.emit(f"{inside} & ({at} >= 0) & ({at} < {self._lens[d]})")
+            buffer.line(f"{mask} = where({inside}, bitwise_or({mask}, {bit}), {mask})")
+            buffer.line(f"{bit} = add({bit}, {bit})")
+        return mask
+
+    def enter(self, buffer: CodeBuffer, k: str) -> None:
+        """See `ProductOperands.enter`: where rows have masks, the channel, the tap along each dimension, its bit, and
+        how far a row's element lies from that of the first tap. The bit of a tap behind the last one is in no mask."""
+        if not self.masked:
+            return
+        buffer.line(f"channel = {k}")
+        buffer.line("bit = const_int32(1, 0)")
+        terms = ["channel"]
+        if self._wide:
+            rest = buffer.emit(f"idiv32(channel, {self._channels})")
+            buffer.line(f"channel = channel - {rest} * {self._channels}")
+            buffer.line(f"bit = shift_left(bit, cast_int32({rest}))")
+            for d in reversed(self._wide[1:]):
+                before = buffer.emit(f"idiv32({rest}, {self._taps[d]})")
+                buffer.line(f"tap{d} = {rest} - {before} * {self._taps[d]}")
+                terms.append(f"tap{d} * {self._steps[d]}")
+                rest = before
+            terms.append(f"{rest} * {self._steps[self._wide[0]]}")
+        buffer.line(f"moved = {' + '.join(terms)}")
+
+    def advance(self, buffer: CodeBuffer, positions: int) -> None:
+        """See `ProductOperands.advance`."""
+        if not self.masked:
+            return
+        buffer.line(f"channel = channel + {positions}")
+        buffer.line(f"moved = moved + {positions}")
+        if not self._wide:
+            return
+        with ExitStack() as blocks:
+            blocks.enter_context(buffer.block(f"while channel >= {self._channels}:"))
+            buffer.line(f"channel = channel - {self._channels}")
+            buffer.line("bit = add(bit, bit)")
+            buffer.line(f"moved = moved + ({self._steps[self._wide[-1]]} - {self._channels})")
+            for before, d in zip(self._wide[-2::-1], self._wide[:0:-1]):
+                buffer.line(f"tap{d} = tap{d} + 1")
+                blocks.enter_context(buffer.block(f"if tap{d} == {self._taps[d]}:"))
+                buffer.line(f"tap{d} = 0")
+                buffer.line(f"moved = moved + ({self._steps[before]} - {self._taps[d]} * {self._steps[d]})")
 
     def step(self, buffer: CodeBuffer, k: str) -> None:
         """See `ProductOperands.step`. Divisions of 64 bits would be calls, beside which ptxas lets no products of
         warpgroups run on."""
+        if self.masked:
+            self._valid = "" if self.whole or self._wide else buffer.emit(f"{k} < depth")
+            return
         tap = buffer.emit(f"idiv32({k}, {self._channels})")
         self._channel = buffer.emit(f"{k} - {tap} * {self._channels}")
         self._valid = buffer.emit(f"{k} < depth")
@@ -181,6 +288,11 @@ class ConvolutionOperands:
 
     def left(self, buffer: CodeBuffer, place: RowPlace) -> tuple[str, str, str]:
         """See `ProductOperands.left`."""
+        if self.masked:
+            inside = buffer.emit(f"ne(bitwise_and({place.mask}, bit), const_int32(0, 0))")
+            if self._valid:
+                inside = buffer.emit(f"{inside} & {self._valid}")
+            return inside, buffer.emit(f"{place.offset} + moved"), "channel"
         conditions, terms = [place.inside, self._valid], [place.offset, self._channel]
         for d, (start, reach) in enumerate(zip(place.starts, self._reach)):
             if self.problem.transposed:

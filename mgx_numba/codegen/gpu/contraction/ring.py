@@ -8,26 +8,25 @@ blocks add parts of each sum, and a second launch adds the parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from ....dataclass import dataclass
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
-from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
-from .operands import Extent, RowPlace
+from .operands import Extent, ProductOperands, RowPlace
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
 __all__ = [
-    "LEAST_SLICES", "RingForm", "RingText", "RingTile", "ring_form", "ring_refusal", "ring_solution",
+    "COPIED", "LEAST_SLICES", "RingForm", "RingText", "RingTile", "ring_form", "ring_refusal", "ring_solution",
     "slices_of",
 ]  # fmt: skip
 
@@ -97,9 +96,9 @@ def ring_form() -> RingForm:
     return COPIED if arch is None or arch.copies else HELD
 
 
-def slices_of(placed: PlacedRequest) -> int:
+def slices_of(placed: PlacedRequest, form: RingForm) -> int:
     """Slices of each sum."""
-    return -(-Extent.of(placed.problem).depth // (ring_form().words * 4 // ITEMSIZE[placed.problem.types.a]))
+    return -(-Extent.of(placed.problem).depth // (form.words * 4 // ITEMSIZE[placed.problem.types.a]))
 
 
 def ring_refusal(placed: PlacedRequest) -> str:
@@ -138,7 +137,9 @@ def ring_solution(text: RingText, how: str) -> Solution:
     blocks = text._tiles(tile.rows, tile.columns), planes, text.splits
     split = text.splits > 1
     launch = Launch(
-        kernel=gpu_kernel(f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.arguments.values)),
+        kernel=gpu_kernel(
+            f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.arguments.values), blocks=text.blocks
+        ),
         args=text.arguments.values,
         geometry=Grid(blocks, (tile.threads, 1, 1), text.shared_bytes),
         flops=problem.flops,
@@ -163,8 +164,12 @@ class RingText(ContractionText):
         tiles: those that a block can have, from the one that reads least of memory for its work to the one that leaves
             most blocks.
         split_tile: that of sums in parts.
+        blocks: those that shall fit on a multiprocessor.
+        spread: columns that are neighbours lie as many parts of a slice apart that has its positions side by side.
     """
 
+    blocks: ClassVar[int] = 1
+    spread: ClassVar[int] = 1
     tiles: ClassVar[tuple[RingTile, ...]]
     split_tile: ClassVar[RingTile]
 
@@ -174,10 +179,11 @@ class RingText(ContractionText):
         problem = self.request.problem
         self.size = size = ITEMSIZE[problem.types.a]
         self.lanes = VECTOR_BYTES // size
-        self.form = form = ring_form()
+        self.form = form = self.form_of(placed)
         self.depth = form.words * 4 // size
         self.pitch = (form.words + ROW_PAD) * 4 // size
-        planes, slices = self.operands.planes, slices_of(placed)
+        self.operands.in_slices(self.depth)
+        planes, slices = self.operands.planes, slices_of(placed, form)
         self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
         part = -(-slices // self.splits)
         self.splits = -(-slices // part)
@@ -192,13 +198,24 @@ class RingText(ContractionText):
         self.left_slot = rows * self.pitch
         self.right_slot = columns * self.pitch if self.along else self.depth * self.turned_pitch
         stage = size * (self.left_slot + self.right_slot)
-        self.stages = max(2, min(form.stages, _shared_bytes() // stage))
+        self.stages = max(2, min(form.stages, self._ring_bytes() // stage))
         self.shared_bytes = max(self.stages * stage, ITEMSIZE[self.accumulator] * self._staged())
+
+    @classmethod
+    def form_of(cls, placed: PlacedRequest) -> RingForm:
+        """How slices come to a block's memory."""
+        return ring_form()
+
+    @staticmethod
+    def _ring_bytes() -> int:
+        """Those that the ring of a block may have: half of a multiprocessor's, so that two blocks share it."""
+        arch = known_architecture()
+        return max(LEAST_SHARED if arch is None else arch.shared_bytes // 2, LEAST_SHARED)
 
     @classmethod
     def chosen(cls, placed: PlacedRequest) -> tuple[RingTile, int]:
         """The tile of a contraction, and in how many parts each sum is computed."""
-        extent, slices = Extent.of(placed.problem), slices_of(placed)
+        extent, slices = Extent.of(placed.problem), slices_of(placed, cls.form_of(placed))
         fitting = [t for t in cls.tiles if t.columns < 2 * extent.columns] or [cls.tiles[-1]]
         many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH_BLOCKS]
         tile = many[0] if many else fitting[-1]
@@ -240,6 +257,7 @@ class RingText(ContractionText):
         self._start(buffer)
         left, right = self._left_places(buffer), self._right_places(buffer)
         buffer.line("begin = block_index(2) * part")
+        self._enter(buffer, right)
         buffer.line("end = imin(depth, begin + part)")
         if self.form.copied:
             self._sums_of_copied(buffer, left, right)
@@ -283,27 +301,39 @@ class RingText(ContractionText):
             buffer.line("barrier()")
             buffer.line(f"start = start + {self.depth}")
 
-    def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, str, RowPlace]]:
-        """For each vector that a thread gathers of the left operand: its row, position in the slice, and place."""
+    def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, RowPlace]]:
+        """For each vector that a thread gathers of the left operand: its place in a stage, and what is known of its
+        row; all have the same position in the slice, ``along``."""
         vectors = self.depth // self.lanes
+        apart = self.tile.threads // vectors
         first = buffer.emit(f"idiv(thread, {vectors})")
-        along = buffer.emit(f"(thread - {first} * {vectors}) * {self.lanes}")
+        buffer.line(f"along = (thread - {first} * {vectors}) * {self.lanes}")
+        buffer.line(f"home_a = {first} * {self.pitch} + along")
         found = []
-        for i in range(max(1, self.tile.rows * vectors // self.tile.threads)):
-            row = buffer.emit(f"{first} + {i * (self.tile.threads // vectors)}") if i else first
-            found.append((row, along, self.operands.row_place(buffer, buffer.emit(f"first_row + {row}"))))
+        for i in range(max(1, self.tile.rows // apart)):
+            row = buffer.emit(f"first_row + {first} + {i * apart}")
+            found.append((f"home_a + {i * apart * self.pitch}", self.operands.row_place(buffer, row)))
         return found
 
-    def _right_places(self, buffer: CodeBuffer) -> list[tuple[str, str]]:
-        """For each vector of the right operand: its first column in the tile and first position in the slice."""
+    def _right_places(self, buffer: CodeBuffer) -> list[tuple[str, str, str]]:
+        """For each vector of the right operand: its place in a stage, its column in the tile, and its position in the
+        slice."""
         count = max(1, self.tile.columns * self.depth // self.lanes // self.tile.threads)
         per = (self.depth if self.along else self.tile.columns) // self.lanes
+        apart = self.tile.threads // per
         first = buffer.emit(f"idiv(thread, {per})")
         inside = buffer.emit(f"(thread - {first} * {per}) * {self.lanes}")
+        line, pitch = first, self.pitch if self.along else self.turned_pitch
+        spread = self.spread if self.along else 1
+        if spread > 1:
+            part = buffer.emit(f"idiv({first}, {spread})")
+            line = buffer.emit(f"({first} - {part} * {spread}) * {self.tile.columns // spread} + {part}")
+        buffer.line(f"home_b = {line} * {pitch} + {inside}")
         found = []
         for i in range(count):
-            line = buffer.emit(f"{first} + {i * (self.tile.threads // per)}") if i else first
-            found.append((line, inside) if self.along else (inside, line))
+            own = buffer.emit(f"{first} + {i * apart}") if i else first
+            home = f"home_b + {i * apart // spread * pitch}"
+            found.append((home, own, inside) if self.along else (home, inside, own))
         return found
 
     def _copy_slice(self, buffer: CodeBuffer, left: list, right: list, start: str, slot: str) -> None:
@@ -318,6 +348,7 @@ class RingText(ContractionText):
                 self._zero(buffer, "given", side)
                 self._fill(buffer, "given", vector)
                 buffer.line(f"store_aligned(ring_{side}, {to}, given)")
+            self._advance(buffer)
         buffer.line("copy_commit()")
 
     def _load_slice(self, buffer: CodeBuffer, left: list, right: list, start: str) -> None:
@@ -329,6 +360,7 @@ class RingText(ContractionText):
         with buffer.block(f"if {begin} < end:"):
             for name, vector in zip(names, self._sources(buffer, left, right, begin)):
                 self._fill(buffer, name, vector)
+            self._advance(buffer)
 
     def _put_slice(self, buffer: CodeBuffer, left: list, right: list, slot: str) -> None:
         """Emit the stores of what `_load_slice` has loaded."""
@@ -347,33 +379,49 @@ class RingText(ContractionText):
 
     def _places_in(self, left: list, right: list, slot: str) -> list[tuple[str, str]]:
         """For each vector of a slice its operand, ``a`` or ``b``, and its place in a stage."""
-        found = [("a", f"{slot} * {self.left_slot} + {row} * {self.pitch} + {along}") for row, along, _ in left]
-        for column, along in right:
-            at = f"{column} * {self.pitch} + {along}" if self.along else f"{along} * {self.turned_pitch} + {column}"
-            found.append(("b", f"{slot} * {self.right_slot} + {at}"))
-        return found
+        found = [("a", f"{slot} * {self.left_slot} + {home}") for home, _ in left]
+        return [*found, *(("b", f"{slot} * {self.right_slot} + {home}") for home, _, _ in right)]
 
     def _sources(self, buffer: CodeBuffer, left: list, right: list, begin: str) -> Iterator[_SliceVector]:
         """Emit where the vectors of a slice come from, one after the other."""
         before = self.request.problem.prologue
-        for _, along, place in left:
-            self.operands.step(buffer, buffer.emit(f"{begin} + {along}"))
+        self.operands.step(buffer, buffer.emit(f"{begin} + along"))
+        for _, place in left:
             condition, offset, channel = self.operands.left(buffer, place)
             yield _SliceVector(f"r_x, {offset}", condition, None if before is None else (channel, place.image))
-        for column, along in right:
+        for i, (_, column, along) in enumerate(right):
             k, n = buffer.emit(f"{begin} + {along}"), buffer.emit(f"first_column + {column}")
-            condition = buffer.emit(f"({k} < depth) & ({n} < columns)")
-            yield _SliceVector(f"r_w, {self._right(buffer, k, n)}", condition, None)
+            within = f"{n} < columns" if self.operands.whole else f"({k} < depth) & ({n} < columns)"
+            condition = buffer.emit(within)
+            yield _SliceVector(f"r_w, right + {i} * apart_b", condition, None)
 
-    def _right(self, buffer: CodeBuffer, k: str, column: str) -> str:
-        if isinstance(self.request.problem, ConvProblem):
-            return buffer.emit(f"{column} * depth + {k}")
-        return self.operands.right(buffer, k, column)
+    def _advance(self, buffer: CodeBuffer) -> None:
+        """Emit what is known of the slice after the one that was asked for last."""
+        self.operands.advance(buffer, self.depth)
+        buffer.line(f"right = right + {self._right(str(self.depth), '0')}")
 
-    def _store_staged(self, buffer: CodeBuffer, place: str, turns: int, per_row: int, row: str, column: str) -> None:
+    def _enter(self, buffer: CodeBuffer, right: list) -> None:
+        """Emit what is known of the first slice, and where the first of a thread's vectors of the right operand lies,
+        and how far from it the next one."""
+        self.operands.enter(buffer, "begin + along")
+        _, column, along = right[0]
+        apart = self.tile.threads * self.lanes // (self.depth if self.along else self.tile.columns)
+        buffer.line(f"right = {self._right(f'(begin + {along})', f'(first_column + {column})')}")
+        buffer.line(f"apart_b = {self._right('0', str(apart)) if self.along else self._right(str(apart), '0')}")
+
+    def _right(self, k: str, column: str) -> str:
+        """Offset of the right operand's element at a position and in a column."""
+        if isinstance(self.operands, ProductOperands):
+            return self.operands.right_offset(k, column)
+        return f"{column} * depth + {k}"
+
+    def _store_staged(
+        self, buffer: CodeBuffer, places: Sequence[str], turns: int, per_row: int, row: str, column: str
+    ) -> None:
         """Emit the stores of rows that the warp has staged: ``turns`` vectors of each lane, ``per_row`` of each row.
 
-        ``place``, ``row`` and ``column`` are expressions of the vector's line ``below`` and first column ``side``.
+        ``places``, of parts of the sums that are added, ``row`` and ``column`` are expressions of the vector's line
+        ``below`` and first column ``side``.
         """
         lanes = self.width
         load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
@@ -387,15 +435,11 @@ class RingText(ContractionText):
             ):
                 buffer.line(line)
             with buffer.block("if (row < rows) & (column < columns):"):
-                sums = buffer.emit(f"{load}(staged, {place}, {lanes})")
+                sums = buffer.emit(f"{load}(staged, {places[0]}, {lanes})")
+                for place in places[1:]:
+                    sums = buffer.emit(f"add({sums}, {load}(staged, {place}, {lanes}))")
                 if self.splits == 1:
                     self._store(buffer, [sums], "row", "column", lanes, True)
                 else:
                     first = "(block_index(2) * planes + plane) * rows"
                     buffer.line(f"{store}(p_scratch, ({first} + row) * columns + column, {sums})")
-
-
-def _shared_bytes() -> int:
-    """Those that the ring of a block may have: half of a multiprocessor's, so that two blocks share it."""
-    arch = known_architecture()
-    return max(LEAST_SHARED if arch is None else arch.shared_bytes // 2, LEAST_SHARED)

@@ -20,11 +20,12 @@ from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, near_seconds, not_below_m
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
+from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
 from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .placed import PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
-from .ring import LEAST_SLICES, RingText, RingTile, ring_form, ring_solution, slices_of
+from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
 from .tensor import TensorText, tensor_refusal
 from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
@@ -293,7 +294,7 @@ class _OfRing(_Choosing):
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        slices = slices_of(placed)
+        slices = slices_of(placed, self.text().form_of(placed))
         return [
             Tiling(tile.rows, tile.columns, splits)
             for tile in self.text().tiles
@@ -310,7 +311,7 @@ class _OfRing(_Choosing):
     def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
         """A block's, of so many multiplications a cycle."""
         itemsize = ITEMSIZE[placed.problem.types.a]
-        form = ring_form()
+        form = self.text().form_of(placed)
         return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
 
 
@@ -352,8 +353,6 @@ class MultiplyAdds(_OfRing):
     """Ordinary arithmetic from a ring (`fma`)."""
 
     name = "fma"
-    products = 90.0
-    """Of the 128 that a multiprocessor of an H200 could do."""
 
     def text(self) -> type[RingText]:
         """See `_OfRing.text`."""
@@ -363,10 +362,15 @@ class MultiplyAdds(_OfRing):
         """See `GpuSolver.refusal`."""
         return fma_refusal(placed)
 
+    def tilings(self, placed: PlacedRequest) -> list[Any]:
+        """See `GpuSolver.tilings`."""
+        return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(placed)]
+
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
         tile, splits = self.tile(placed, tiling)
-        return tiles_seconds(placed, self.work(placed, tile, self.products), splits)
+        assert isinstance(tile, FmaTile)
+        return fma_seconds(placed, tile, splits)
 
 
 class Tiles(_Choosing):
