@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import mgx_numba as mgx
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.driver.graphs import GraphInMaking, KernelNode
 from mgx_numba.codegen.gpu.interpreter.run import interpret
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.gpu.transfer import transfer, transfer_kernel
 from mgx_numba.errors import ShapeError
 from mgx_numba.runtime.gpu import host_copies
@@ -311,6 +314,14 @@ def test_a_kernel_copies_whole_vectors(size: int) -> None:
     words, grid = transfer(target, source, size)
     interpret(transfer_kernel(), words.tolist(), grid, on.memory)
     np.testing.assert_array_equal(on.memory.find(target)[0].data, given)
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_90a", "sm_120a"])
+def test_the_kernel_that_copies_moves_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    text = assembly(transfer_kernel(), ARCHITECTURES[name])
+    assert re.findall(r"(ld|st)\.global\.(?:v4\.b32|v2\.b64)", text) == ["ld", "st"]
+    assert ("griddepcontrol.wait" in text) == ARCHITECTURES[name].overlaps
 
 
 class Driver:

@@ -6,8 +6,6 @@ the driver does; 20 and 27 of 64 KiB, 71 and 85 of 588 KiB, 259 and 275 of 2 MiB
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from ..arguments import Arguments
@@ -31,7 +29,6 @@ def _arguments(vectors: int) -> Arguments:
     return arguments
 
 
-@functools.lru_cache(maxsize=1)
 def transfer_kernel() -> KernelSource:
     """The kernel of all such copies."""
     arguments = _arguments(0)

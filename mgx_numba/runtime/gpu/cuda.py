@@ -66,6 +66,7 @@ class CudaEngine:
         self.wait = self.driver.bound("cuStreamSynchronize")
         self._stream_id = self.driver.bound("cuStreamGetId")
         self._queues: dict[int, CudaQueue] = {}
+        self.transfer_function: int | None = None  # before anything is loaded
         self.idle_streams: deque[c_void_p] = deque()
 
     def load(
@@ -75,6 +76,7 @@ class CudaEngine:
         copies within recordings is loaded with them."""
         own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
         loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
+        self.transfer_function = loaded[own[-1]]
         with self.use():
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
 
@@ -264,10 +266,11 @@ class CudaQueue:
 
     def _transferred(self, target: int, source: int, size: int) -> bool:
         """Record a copy between pinned memory and the device as a kernel, if it is of whole vectors."""
-        if self._graph is None or (target | source | size) % VECTOR_BYTES:
+        function = self._engine.transfer_function
+        if self._graph is None or function is None or (target | source | size) % VECTOR_BYTES:
             return False
         words, grid = transfer(target, source, size)
-        self._graph.transfer(KernelNode.of(self._device.functions[transfer_kernel().symbol], words, grid, 0))
+        self._graph.transfer(KernelNode.of(function, words, grid, 0))
         return True
 
     def copy(self, address: int, source: int, size: int) -> None:

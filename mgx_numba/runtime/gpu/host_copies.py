@@ -143,7 +143,8 @@ class HostParameters:
             with self._engine.use():
                 queue.upload(piece.address, piece.staged)
 
-        on_threads(sent, pieces, _threads_for(sum(p.other.size for p in pieces)), _threads.helper)
+        if pieces:
+            on_threads(sent, pieces, _threads_for(sum(p.other.size for p in pieces)), _threads.helper)
 
 
 class _Loan:
@@ -165,6 +166,7 @@ class _LargeResult:
     def __init__(self, engine: Engine, size: int, address: int) -> None:
         self._engine, self._size, self._address = engine, size, address
         self._loans: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
+        self._most = LOANS if LEAST_LENT <= size <= MOST_KEPT else 0
         self._forks = _forks.count
         self._staged: np.ndarray | None = None
         self._made: np.ndarray | None = None
@@ -195,11 +197,12 @@ class _LargeResult:
         free = next((k for k, (_, lent) in enumerate(self._loans) if lent() is None), None)
         if free is not None:
             memory, _ = self._loans.pop(free)
-        elif len(self._loans) >= LOANS or not LEAST_LENT <= self._size <= MOST_KEPT:
+        elif len(self._loans) >= self._most:
             return None
         else:
             found = self._engine.registered(self._size)
             if found is None:
+                self._most = 0
                 return None
             memory = found
         loan = _Loan(memory)
@@ -239,8 +242,8 @@ class HostResults:
         """Ask for the copies of the large ones, and wait for as many of them as the host has to copy."""
         pieces = [piece for large in self._large.values() for piece in large.bring(queue)]
 
-        if pieces and pieces[0].event is not None:
-            pieces[0].event.wait()  # threads that wait for a device keep their CPUs busy
+        if not pieces:
+            return
 
         def brought(piece: _Piece) -> None:
             assert piece.event is not None
@@ -248,6 +251,7 @@ class HostResults:
                 piece.event.wait()
             np.copyto(piece.other, piece.staged)
 
+        brought(pieces.pop(0))  # by then kernels are done: threads that wait for a device keep their CPUs busy
         on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), _threads.helper)
 
     def result(self, number: int, spec: TensorSpec) -> np.ndarray:
