@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 __all__ = ["KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
@@ -43,7 +42,7 @@ class KeptThreads:
     to 110, measured on the 16 CPUs beside an H200. May be used from any thread; a fork begins with none."""
 
     def __init__(self) -> None:
-        self._idle: deque[SimpleQueue[_Errand]] = deque()
+        self._idle: deque[_KeptThread] = deque()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._idle.clear)
 
@@ -54,16 +53,35 @@ class KeptThreads:
     def ask(self, errand: _Errand) -> None:
         """Let one that waits do it, or a new one."""
         try:
-            asked = self._idle.pop()
+            one = self._idle.pop()
         except IndexError:
-            asked = SimpleQueue()
-            threading.Thread(target=self._go, args=(asked,), daemon=True).start()
-        asked.put(errand)
+            one = _KeptThread(self._idle)
+        one.ask(errand)
 
-    def _go(self, asked: SimpleQueue[_Errand]) -> None:
+
+class _KeptThread:
+    """One of `KeptThreads`, which puts itself among the ``idle`` ones when it has done what it was asked."""
+
+    def __init__(self, idle: deque[_KeptThread]) -> None:
+        self._idle = idle
+        self._errand: _Errand | None = None
+        self._asked = threading.Lock()
+        self._asked.acquire()
+        threading.Thread(target=self._go, daemon=True).start()
+
+    def ask(self, errand: _Errand) -> None:
+        """Let it do that."""
+        self._errand = errand
+        self._asked.release()
+
+    def _go(self) -> None:
         while True:
-            done = asked.get().go()
-            self._idle.append(asked)
+            self._asked.acquire()
+            errand, self._errand = self._errand, None
+            assert errand is not None
+            done = errand.go()
+            del errand  # and what it refers to
+            self._idle.append(self)
             done.release()
 
 
