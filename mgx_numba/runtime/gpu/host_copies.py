@@ -60,7 +60,8 @@ _forks = _Forks()
 
 def _alone(sizes: Sequence[int]) -> list[bool]:
     """Which of some parameters or results are large."""
-    return [sum(sizes) >= LARGE and size >= ALONE for size in sizes]
+    least = ALONE if sum(sizes) >= LARGE else sum(sizes) + 1
+    return [size >= least for size in sizes]
 
 
 @dataclass(frozen=True)
