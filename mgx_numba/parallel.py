@@ -6,9 +6,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-__all__ = ["allowed_cpus", "in_parts", "on_threads", "run_all"]
+__all__ = ["KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
 
 PART_BYTES = 2 << 20
 """Of a thread's part at least, half a millisecond of copying or more: until a thread has begun the caller waits for a
@@ -22,8 +22,101 @@ def allowed_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def on_threads(function: Callable[[T], object], items: Iterable[T], threads: int) -> None:
-    """Call ``function`` for every item, on at most so many threads, of which the caller's is one.
+class _Helper(Protocol):
+    """What does some work when it is started, beside the caller; its ``ident`` is None until it has begun."""
+
+    @property
+    def ident(self) -> int | None: ...
+
+    def start(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+def _new_thread(work: Callable[[], None]) -> _Helper:
+    return threading.Thread(target=work, daemon=True)
+
+
+class KeptThreads:
+    """Threads for `on_threads` that wait for more work when they have done some: one is there in 15 us, a new one in 60
+    to 110, measured on the 16 CPUs beside an H200. May be used from any thread; a fork begins with none."""
+
+    def __init__(self) -> None:
+        self._idle: deque[_KeptThread] = deque()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._idle.clear)
+
+    def helper(self, work: Callable[[], None]) -> _Errand:
+        """What does some work, which raises nothing, on one of them."""
+        return _Errand(self, work)
+
+    def ask(self, errand: _Errand) -> None:
+        """Let one that waits do it, or a new one."""
+        try:
+            one = self._idle.pop()
+        except IndexError:
+            one = _KeptThread(self._idle)
+        one.ask(errand)
+
+
+class _KeptThread:
+    """One of `KeptThreads`, which puts itself among the ``idle`` ones when it has done what it was asked."""
+
+    def __init__(self, idle: deque[_KeptThread]) -> None:
+        self._idle = idle
+        self._errand: _Errand | None = None
+        self._asked = threading.Lock()
+        self._asked.acquire()
+        threading.Thread(target=self._go, daemon=True).start()
+
+    def ask(self, errand: _Errand) -> None:
+        """Let it do that."""
+        self._errand = errand
+        self._asked.release()
+
+    def _go(self) -> None:
+        while True:
+            self._asked.acquire()
+            errand, self._errand = self._errand, None
+            assert errand is not None
+            done = errand.go()
+            del errand  # and what it refers to
+            self._idle.append(self)
+            done.release()
+
+
+class _Errand:
+    """See `KeptThreads.helper`."""
+
+    def __init__(self, threads: KeptThreads, work: Callable[[], None]) -> None:
+        self.ident: int | None = None
+        self._threads, self._work = threads, work
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def start(self) -> None:
+        """See `_Helper`."""
+        self._threads.ask(self)
+
+    def go(self) -> threading.Lock:
+        """Do it; who waits for it wants this released."""
+        self.ident = threading.get_ident()
+        self._work()
+        return self._done
+
+    def join(self) -> None:
+        """See `_Helper`."""
+        self._done.acquire()
+
+
+def on_threads(
+    function: Callable[[T], object],
+    items: Iterable[T],
+    threads: int,
+    helper: Callable[[Callable[[], None]], _Helper] = _new_thread,
+) -> None:
+    """Call ``function`` for every item, on at most so many threads, of which the caller's is one; ``helper`` makes the
+    others.
 
     The first error ends the work, an interrupt too: items that have been begun are completed, and it is raised here.
     """
@@ -42,16 +135,16 @@ def on_threads(function: Callable[[T], object], items: Iterable[T], threads: int
             errors.append(error)
             waiting.clear()
 
-    helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(threads, len(waiting)) - 1)]
+    helpers = [helper(work) for _ in range(min(threads, len(waiting)) - 1)]
     try:
-        for helper in helpers:
-            helper.start()
+        for one in helpers:
+            one.start()
         work()
     finally:
         waiting.clear()
-        for helper in helpers:
-            if helper.ident is not None:
-                helper.join()
+        for one in helpers:
+            if one.ident is not None:
+                one.join()
     if errors:
         raise errors[0]
 

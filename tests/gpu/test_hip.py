@@ -16,7 +16,7 @@ from mgx_numba.codegen.gpu.driver import device, hip, library
 from mgx_numba.codegen.gpu.driver.device import selected_architecture
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu import choice
+from mgx_numba.runtime.gpu import choice, host_copies
 from mgx_numba.runtime.gpu import hip as engines
 
 from .device_data import close, numbers, one_input, softmax_of_sum, wanted
@@ -71,6 +71,20 @@ def test_a_program_runs_by_way_of_hip(installed: Callable[..., HipLibrary], name
     host = softmax_of_sum().compile("gpu")
     x, y = numbers(2)
     close(host.run({"x": x, "y": y}), wanted(x, y))
+
+
+def test_large_inputs_and_results_go_in_pieces(
+    installed: Callable[..., HipLibrary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed()
+    for name in ("LARGE", "ALONE", "LEAST_LENT", "PIECE", "MOST_OF_A_PIECE"):
+        monkeypatch.setattr(host_copies, name, 256)
+    model, kept = softmax_of_sum((7, 33)).compile("gpu"), []
+    for seed in range(4):
+        x, y = numbers(seed, (7, 33))
+        kept.append((model.run({"x": x, "y": y}), wanted(x, y)))
+    for results, expected in kept:
+        close(results, expected)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.errors import DeviceError
 from mgx_numba.runtime.gpu.blocks import DeviceBlock, KeptBlocks
 from mgx_numba.runtime.gpu.cuda import CudaEngine
 from mgx_numba.runtime.gpu.driver_engine import SLAB, DriverNames, PinnedMemory
+from mgx_numba.runtime.gpu.host_copies import LEAST_LENT, _LargeResult
 
 PAGE = 4096
 """Bytes that a driver's pinned memory begins at multiples of."""
@@ -101,6 +105,7 @@ class Driver:
     """A driver whose pinned memory is NumPy's, and whose streams are numbers."""
 
     forked = False
+    refused = ""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -108,7 +113,9 @@ class Driver:
 
     def call(self, name: str, *arguments: object) -> None:
         self.calls.append(name)
-        if name == "take":
+        if name == self.refused:
+            raise DeviceError(name)
+        if name in ("take", "cuMemHostAlloc"):
             self._arrays.append(np.zeros(arguments[1].value + PAGE, np.uint8))  # type: ignore[attr-defined]
             arguments[0]._obj.value = -(-self._arrays[-1].ctypes.data // PAGE) * PAGE  # type: ignore[attr-defined]
         elif name == "cuStreamCreate":
@@ -171,3 +178,43 @@ def test_streams_that_nobody_has_are_those_of_the_next() -> None:
     assert {queue.identity for queue in again} > known
     assert on.driver.calls.count("cuStreamCreate") == 3  # type: ignore[attr-defined]
     assert "cuStreamDestroy_v2" not in on.driver.calls  # type: ignore[attr-defined]
+
+
+def test_memory_that_the_driver_knows_is_given_up_when_nothing_sees_it() -> None:
+    on = CudaEngine(Opened())  # type: ignore[arg-type]
+    made = on.registered(3 << 20)
+    assert made is not None and made.shape == (3 << 20,)
+    view = made[5:9]
+    del made
+    view[:] = 7
+    assert "cuMemHostUnregister" not in on.driver.calls
+    del view
+    calls = [name for name in on.driver.calls if name.startswith("cuMemHost")]  # type: ignore[attr-defined]
+    assert calls == ["cuMemHostRegister_v2", "cuMemHostUnregister"]
+
+
+def test_memory_that_the_driver_refuses_is_not_asked_for_again() -> None:
+    on = CudaEngine(Opened())  # type: ignore[arg-type]
+    on.driver.refused = "cuMemHostRegister_v2"
+    large, queue = _LargeResult(on, LEAST_LENT, 0), on.queue()
+    for _ in range(3):
+        pieces = large.bring(queue)
+        assert sum(piece.other.size for piece in pieces) == large.made().size == LEAST_LENT
+    assert on.driver.calls.count("cuMemHostRegister_v2") == 1  # type: ignore[attr-defined]
+
+
+def test_pinned_memory_is_one_piece_of_the_hosts() -> None:
+    opened = Device.__new__(Device)
+    known = {100: (1, 5), 199: (1, 5), 200: (1, 6), 300: (2, 7), 399: (2, 7)}
+
+    def succeeds(name: str, place: Any, attribute: int, address: Any) -> bool:
+        if address.value not in known:
+            return False
+        place._obj.value = known[address.value][attribute != 2]
+        return True
+
+    opened.driver = SimpleNamespace(succeeds=succeeds)  # type: ignore[assignment]
+    assert opened.is_pinned(100, 100)
+    assert not opened.is_pinned(100, 101)  # of two pieces
+    assert not opened.is_pinned(300, 100)  # a device's
+    assert not opened.is_pinned(500, 1) and not opened.is_pinned(100, 401)

@@ -14,6 +14,7 @@ import pytest
 import mgx_numba as mgx
 from mgx_numba.codegen.embedding import EmbeddedStore
 from mgx_numba.codegen.gpu.driver import device
+from mgx_numba.codegen.gpu.transfer import transfer_kernel
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -187,7 +188,8 @@ def test_machine_code_is_kept_for_who_trusts_it(tmp_path: Path, monkeypatch: pyt
     made = compiled(product_program(), interpreter())
     code = made.machine_code()
     assert code["identity"]["architecture"] == "sm_90a"
-    assert {k["symbol"] for k in code["kernels"]} == {k.symbol for k in made.kernels()}
+    sources = [*made.kernels(), transfer_kernel()]
+    assert {k["symbol"] for k in code["kernels"]} == {k.symbol for k in sources}
     value = {**code, "kernels": [{**k, "object": memoryview(bytes(k["object"].data))} for k in code["kernels"]]}
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "other"))
     store = EmbeddedStore(value)

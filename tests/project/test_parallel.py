@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from functools import partial
 
 import pytest
 
-from mgx_numba.parallel import PART_BYTES, in_parts, on_threads, run_all
+from mgx_numba.parallel import PART_BYTES, KeptThreads, in_parts, on_threads, run_all
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -56,3 +58,58 @@ def test_all_functions_are_called() -> None:
     assert sorted(done) == list(range(50))
     with pytest.raises(ZeroDivisionError):
         run_all([lambda: 1 / 0])
+
+
+def test_kept_threads_do_every_item_and_are_there_again() -> None:
+    kept, seen = KeptThreads(), set[int]()
+
+    def work(item: int) -> None:
+        seen.add(threading.get_ident())
+        time.sleep(1e-4)
+        done.append(item)
+
+    for count in (0, 1, 2, 50, 50, 50):
+        done: list[int] = []
+        on_threads(work, range(count), 3, kept.helper)
+        assert sorted(done) == list(range(count))
+    assert len(seen) <= 3
+
+
+def test_kept_threads_serve_callers_at_once_and_within_their_work() -> None:
+    kept = KeptThreads()
+    done: list[tuple[int, int]] = []
+
+    def outer(k: int) -> None:
+        on_threads(lambda item: done.append((k, item)), range(20), 3, kept.helper)
+
+    on_threads(outer, range(5), 5, kept.helper)
+    assert sorted(done) == [(k, item) for k in range(5) for item in range(20)]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_kept_threads_tell_errors_and_work_again(kind: type[BaseException]) -> None:
+    kept = KeptThreads()
+
+    def fail(item: int) -> None:
+        if item == 5:
+            raise kind("five")
+
+    for _ in range(3):
+        with pytest.raises(kind, match="five"):
+            on_threads(fail, range(1000), 3, kept.helper)
+    done: list[int] = []
+    on_threads(done.append, range(100), 3, kept.helper)
+    assert sorted(done) == list(range(100))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_has_no_kept_threads_and_makes_its_own() -> None:
+    kept = KeptThreads()
+    on_threads(lambda item: time.sleep(1e-3), range(20), 3, kept.helper)
+    child = os.fork()
+    if not child:
+        done: list[int] = []
+        on_threads(done.append, range(20), 3, kept.helper)
+        os._exit(len(done))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 20

@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from ...errors import DeviceError
-from .engine import Queue
+from .engine import Engine, Queue
 
-__all__ = ["DeviceBlock", "KeptBlocks", "MemorySource"]
+__all__ = ["DeviceBlock", "KeptBlocks", "MemorySource", "Packed", "owned"]
 
 GRAIN = 512
 """Bytes that sizes are rounded up to: the driver's own grain for small allocations, as PyTorch's allocator has it."""
 MOST_KEPT = 1 << 28
 """Bytes of a device that are kept: results of a few calls of most models, and little of what a device has."""
+_ALIGNMENT = 256
+"""Bytes that parameters and results start at multiples of, as allocations of a device do."""
 _MIXED = -1
 """Work on a block that is not in the order of one queue: several, or one that is not known."""
 
@@ -155,3 +158,21 @@ class KeptBlocks:
         size, _ = self._waiting.pop(address)
         self._bytes -= size
         self._source.free(address)
+
+
+def owned(engine: Engine, size: int, name: str) -> DeviceBlock:
+    """Memory that any queue may still work on when it is given back."""
+    block = engine.kept.take(size, name)
+    block.shown()
+    return block
+
+
+class Packed:
+    """Places one after the other: ``starts`` of each in bytes, and their ``size`` together."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.starts: list[int] = []
+        self.size = 0
+        for size in sizes:
+            self.starts.append(self.size)
+            self.size += -(-size // _ALIGNMENT) * _ALIGNMENT

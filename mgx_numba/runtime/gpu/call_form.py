@@ -14,23 +14,21 @@ from ...core.types import numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, ParameterError
 from ...garbage import uncollected
-from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
+from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, PlannedStep, Pointer, Region, Step, TensorSpec
 from .blocks import DeviceBlock
-from .engine import Engine, Queue, Recording
+from .engine import Queue, Recording
+from .host_copies import HostParameters, HostResults
 
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["FAULT_BYTES", "VECTOR_ALIGNMENT", "CallForm", "ContextMemory", "Packed", "bytes_of", "in_turn", "owned"]
+__all__ = ["FAULT_BYTES", "VECTOR_ALIGNMENT", "CallForm", "ContextMemory", "bytes_of", "in_turn"]
 
-FAULT_BYTES = 24
-"""Bytes of a fault record, see `codegen.launch.Mark`."""
+FAULT_BYTES = 32
+"""Bytes of a fault record: the three words of `codegen.launch.Mark`, and one that makes them whole vectors to copy."""
 VECTOR_ALIGNMENT = 16
 """Bytes at whose multiples a caller's parameters and results must start: those of the widest access and of the copy
 engine (CUDA C++ programming guide, device memory accesses; `CUtensorMap`'s global address)."""
-_ALIGNMENT = 256
-"""Bytes that parameters and results start at multiples of, as allocations of a device do."""
-
 _COMING = (Region.PARAMETER, Region.OUTPUT)
 """Regions of which a call may bring the memory."""
 
@@ -43,28 +41,10 @@ def bytes_of(spec: ParameterSpec | TensorSpec) -> int:
     return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
 
 
-def owned(engine: Engine, size: int, name: str) -> DeviceBlock:
-    """Memory that any queue may still work on when it is given back."""
-    block = engine.kept.take(size, name)
-    block.shown()
-    return block
-
-
 def in_turn(actions: Sequence[Callable[[], None]]) -> None:
     """Do one after the other."""
     for action in actions:
         action()
-
-
-class Packed:
-    """Places one after the other: ``starts`` of each in bytes, and their ``size`` together."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.starts: list[int] = []
-        self.size = 0
-        for size in sizes:
-            self.starts.append(self.size)
-            self.size += -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -111,13 +91,10 @@ class CallForm:
         if keeps:
             self._names += [f"result {k}" for k in range(len(plan.outputs))]
             self._sizes += map(bytes_of, plan.outputs)
-        self._in = Packed([0 if there else bytes_of(p) for p, there in zip(plan.parameters, given)])
-        self._out = Packed([0 if keeps else bytes_of(o) for o in plan.outputs])
-        self._parameters = owned(engine, self._in.size, "the parameters")
-        self._results = owned(engine, self._out.size, "the results")
-        self.staged_in, self.staged_out = engine.staging(self._in.size), engine.staging(self._out.size)
-        self._places = {(Region.PARAMETER, k): self._parameters.address + s for k, s in enumerate(self._in.starts)}
-        self._places |= {(Region.OUTPUT, k): self._results.address + s for k, s in enumerate(self._out.starts)}
+        self._in = HostParameters(engine, [0 if there else bytes_of(p) for p, there in zip(plan.parameters, given)])
+        self._out = HostResults(engine, [0 if keeps else bytes_of(o) for o in plan.outputs])
+        self._places = {(Region.PARAMETER, k): address for k, address in enumerate(self._in.addresses)}
+        self._places |= {(Region.OUTPUT, k): address for k, address in enumerate(self._out.addresses)}
         self._coming = [(Region.PARAMETER, k) for k, there in enumerate(given) if there]
         self._coming += [(Region.OUTPUT, k) for k in range(len(plan.outputs))] if keeps else []
         self._aimed = [0] * len(self._coming)
@@ -197,25 +174,47 @@ class CallForm:
         else:
             queue.call(function, words)
 
+    def begin(self, inputs: Sequence[Any]) -> None:
+        """Take a call's inputs; ``segments`` copy them to the device."""
+        if not all(self.given):
+            self._in.take(inputs)
+
     def upload(self, queue: Queue) -> None:
-        """Ask for the copy of the parameters that the host has."""
-        queue.upload(self._parameters.address, self.staged_in)
+        """Ask for the copies of all parameters that the host has, now."""
+        queue.recorded(partial(self._in.upload, queue))()
+        self._in.send(self._in.large, queue)
 
     def download(self, queue: Queue) -> None:
-        """Ask for the copy of the results that the host gets, and of the fault record."""
-        queue.download(self.staged_out, self._results.address)
+        """Ask for the copies of all results that the host gets, and of the fault record, now."""
+        queue.recorded(partial(self._download, queue))()
+        self.bring(queue)
+
+    def bring(self, queue: Queue) -> None:
+        """Ask for the copies of large results, which are no part of ``segments``."""
+        self._out.bring(queue)
+
+    def _download(self, queue: Queue) -> None:
+        self._out.download(queue)
         if self._executable.checked:
             queue.download(self._memory.told, self._memory.fault.address)
 
     def _record(self) -> None:
-        """Record copies and kernels between other steps together."""
+        """Record copies and kernels between other steps together. A large parameter is copied before the first step
+        that has it, so that kernels work while CPUs copy what others need later."""
         self._recordings = []
         segments: list[Segment] = []
         for uses in self._uses.values():
             uses.clear()
-        asked: list[Callable[[], None]] = [partial(self.upload, self._queue)]
-        number = 0
+        asked: list[Callable[[], None]] = [partial(self._in.upload, self._queue)]
+        number, sent = 0, set[int]()
         for step in self._plan.steps:
+            late = [k for k in self._in.large if k in _parameters_of(step) and k not in sent]
+            if late:
+                if number:
+                    self._close(asked, segments)
+                    asked, number = [], 0
+                sent.update(late)
+                segments.append(partial(self._in.send, late))
             if isinstance(step, Step):
                 asked.append(partial(self.launch, step, self._queue))
                 self._words[id(step)] = self._arguments(step, len(self._recordings), number)
@@ -224,7 +223,7 @@ class CallForm:
                 self._close(asked, segments)
                 asked, number = [], 0
                 segments.append(partial(self._run_between, step))
-        asked.append(partial(self.download, self._queue))
+        asked.append(partial(self._download, self._queue))
         self._close(asked, segments)
         self.segments = segments
 
@@ -265,14 +264,13 @@ class CallForm:
         words[slot : slot + described.size] = described
 
     def result(self, index: int, spec: TensorSpec) -> np.ndarray:
-        """A result that the last call has brought to the host, as a new array."""
-        made = np.empty(spec.lens or (), numpy_dtype(spec.dtype))
-        start = self._out.starts[index]
-        made.reshape(-1).view(np.uint8)[:] = self.staged_out[start : start + made.nbytes]
-        return made
+        """A result that the last call has brought to the host, as an array that is the caller's."""
+        return self._out.result(index, spec)
 
-    def stage(self, inputs: Sequence[Any]) -> None:
-        """Put the parameters that the host has where `upload` takes them from."""
-        for array, start, there in zip(inputs, self._in.starts, self.given, strict=True):
-            if not there and not array.dtype.hasobject:
-                self.staged_in[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
+
+def _parameters_of(step: PlannedStep) -> set[int]:
+    """Numbers of the parameters that a step has to do with."""
+    if not isinstance(step, Step):
+        return {view.pointer.index for view in step.inputs if view.pointer.region is Region.PARAMETER}
+    pointers = [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
+    return {p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.PARAMETER}

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...dataclass import dataclass
 from ..memory import address_of
-from .blocks import DeviceBlock
-from .call_form import Packed, owned
+from .blocks import DeviceBlock, Packed, owned
 from .engine import Engine
 
 __all__ = ["DeviceConstants", "PlacedConstant"]

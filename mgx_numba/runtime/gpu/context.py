@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,8 +17,8 @@ from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
 from ...errors import ShapeError
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
-from .blocks import DeviceBlock
-from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn, owned
+from .blocks import DeviceBlock, owned
+from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
 from .control import Control
 from .engine import Queue
 from .transfers import to_device
@@ -88,8 +89,13 @@ class DeviceContext:
         try:
             for segment in form.segments:
                 segment(on)
+            if outputs is None:
+                form.bring(on)
         except BaseException:
             self._leave(on)
+            if not all(form.given) or outputs is None:  # then nothing of the caller's is read when this raises
+                with contextlib.suppress(Exception):
+                    self._wait(on)
             raise
         if outputs is not None and stream is not None and all(form.given):
             self._leave(on)
@@ -108,14 +114,14 @@ class DeviceContext:
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """See `DeviceExecutable.run_traced`."""
         form = self._begin_on_host(inputs)
-        self.queue.recorded(partial(form.upload, self.queue))()
+        form.upload(self.queue)
         for index, step in enumerate(self._executable.plan.steps):
             if isinstance(step, Step):
                 seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
             else:
                 seconds = self.queue.timed(partial(self._run_between, step, self.queue))
             callback(index, step, seconds, self._view)
-        self.queue.recorded(partial(form.download, self.queue))()
+        form.download(self.queue)
         self._wait(self.queue)
         self._raise_fault("")
         return self._finished()
@@ -227,8 +233,7 @@ class DeviceContext:
 
     def _begin(self, form: CallForm, inputs: Sequence[Tensor]) -> None:
         self._form, self._inputs = form, inputs
-        if not all(form.given):
-            form.stage(inputs)
+        form.begin(inputs)
         if self._executable.hosted:
             self._hosted.clear()
             self._outputs = [None] * len(self._executable.plan.outputs)
@@ -241,7 +246,7 @@ class DeviceContext:
         """
         if not self._executable.checked:
             return
-        number, check, index = self._memory.told.view(np.int64).tolist()
+        number, check, index, _ = self._memory.told.view(np.int64).tolist()
         if number:
             self._forget_fault()
             step = self._executable.plan.steps[number - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
@@ -15,11 +16,12 @@ from ...codegen.gpu.driver.graphs import CallNode, CopyNode, Graph, GraphInMakin
 from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.identity import selected_architecture
 from ...codegen.gpu.libraries.calls import BoundCall, bound_call, described
+from ...codegen.gpu.transfer import VECTOR_BYTES, transfer, transfer_kernel
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
-from ..memory import address_of
+from ..memory import address_of, scratch
 from .blocks import KeptBlocks
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
@@ -29,6 +31,7 @@ __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
 _WITH_DEFAULT = (
     0  # CU_STREAM_DEFAULT: comes after what the default stream was asked for before, and the other way round
 )
+_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NAMES = DriverNames(
     take_pinned="cuMemHostAlloc",
@@ -63,14 +66,17 @@ class CudaEngine:
         self.wait = self.driver.bound("cuStreamSynchronize")
         self._stream_id = self.driver.bound("cuStreamGetId")
         self._queues: dict[int, CudaQueue] = {}
+        self.transfer_function: int | None = None  # before anything is loaded
         self.idle_streams: deque[c_void_p] = deque()
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Handles of the kernels' functions on this device, and what makes the calls of libraries among them."""
-        own = [kernel for kernel in kernels if described(kernel) is None]
+        """Handles of the kernels' functions on this device, and what makes the calls of libraries among them. What
+        copies within recordings is loaded with them."""
+        own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
         loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
+        self.transfer_function = loaded[own[-1]]
         with self.use():
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
 
@@ -106,6 +112,28 @@ class CudaEngine:
     def staging(self, size: int) -> np.ndarray:
         """See `PinnedMemory.staging`."""
         return self._pinned.staging(size)
+
+    def registered(self, size: int) -> np.ndarray | None:
+        """See `Engine.registered`; the driver may refuse."""
+        made = owner = scratch(size)
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        address = address_of(made)
+        try:
+            with self.use():
+                self.driver.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), c_uint(_PORTABLE))
+        except DeviceError:
+            return None
+        weakref.finalize(owner, self._unregister, address).atexit = False
+        return made
+
+    def _unregister(self, address: int) -> None:
+        with contextlib.suppress(DeviceError), self.use():  # the device is lost, or not this process's
+            self.driver.call("cuMemHostUnregister", c_void_p(address))
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """See `Engine.is_pinned`."""
+        return self.device.is_pinned(address_of(array), array.nbytes)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
         """See `Engine.queue`; one object for a stream as long as there is that stream."""
@@ -146,6 +174,10 @@ class CudaEvent:
     def done(self) -> bool:
         """See `Event.done`."""
         return self._engine.driver.succeeds("cuEventQuery", self.handle)
+
+    def wait(self) -> None:
+        """See `Event.wait`."""
+        self._engine.driver.call("cuEventSynchronize", self.handle)
 
     def __del__(self) -> None:
         with contextlib.suppress(DeviceError), self._engine.use():
@@ -215,7 +247,7 @@ class CudaQueue:
     def upload(self, address: int, source: np.ndarray) -> None:
         """See `Queue.upload`."""
         size, place = source.nbytes, address_of(source)
-        if not size:
+        if not size or self._transferred(address, place, size):
             return
         if self._graph is not None:
             self._graph.copy(CopyNode.of(address, place, size, to_device=True, from_device=False))
@@ -225,12 +257,21 @@ class CudaQueue:
     def download(self, target: np.ndarray, address: int) -> None:
         """See `Queue.download`."""
         size, place = target.nbytes, address_of(target)
-        if not size:
+        if not size or self._transferred(place, address, size):
             return
         if self._graph is not None:
             self._graph.copy(CopyNode.of(place, address, size, to_device=False, from_device=True))
             return
         self._driver.call("cuMemcpyDtoHAsync_v2", c_void_p(place), c_void_p(address), c_size_t(size), self.stream)
+
+    def _transferred(self, target: int, source: int, size: int) -> bool:
+        """Record a copy between pinned memory and the device as a kernel, if it is of whole vectors."""
+        function = self._engine.transfer_function
+        if self._graph is None or function is None or (target | source | size) % VECTOR_BYTES:
+            return False
+        words, grid = transfer(target, source, size)
+        self._graph.transfer(KernelNode.of(function, words, grid, 0))
+        return True
 
     def copy(self, address: int, source: int, size: int) -> None:
         """See `Queue.copy`."""

@@ -30,6 +30,13 @@ class Event(Protocol):
     def done(self) -> bool:
         """Whether the device is past it."""
 
+    def wait(self) -> None:
+        """Wait until the device is past it.
+
+        Raises:
+            DeviceError: something failed.
+        """
+
 
 class Recording(Protocol):
     """What a queue was asked for, to be asked again at once and for little."""
@@ -44,7 +51,8 @@ class Recording(Protocol):
 
 
 class Queue(Protocol):
-    """Work in order, beside that of other queues; one thread at a time may use it."""
+    """Work in order, beside that of other queues; one thread at a time may use it, but for `upload` outside of
+    `recorded`, which any number may ask for at once."""
 
     @property
     def identity(self) -> int:
@@ -66,7 +74,8 @@ class Queue(Protocol):
         """Ask for a copy of ``size`` bytes of device memory."""
 
     def recorded(self, ask: Callable[[], None]) -> Recording:
-        """What asks again for all that ``ask`` asks of this queue; nothing is done now."""
+        """What asks again for all that ``ask`` asks of this queue; nothing is done now. Memory of the host in it is
+        that of `Engine.staging`."""
 
     def timed(self, ask: Callable[[], None]) -> float:
         """Seconds that the device takes for what ``ask`` asks for; waits for it."""
@@ -117,6 +126,13 @@ class Engine(Protocol):
 
     def staging(self, size: int) -> np.ndarray:
         """Bytes of the host from which and to which copies are fastest, 64-byte aligned."""
+
+    def registered(self, size: int) -> np.ndarray | None:
+        """As `staging`, of at least 2 MiB, but this process's own memory, of which a fork has a copy; None
+        where there is none."""
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """Whether copies from a contiguous array of the host, not empty, are as fast as from `staging`."""
 
     def queue(self, stream: int | None = None) -> Queue:
         """A new queue, or that of a stream of the process: a handle of the driver's, 0 for its default one."""

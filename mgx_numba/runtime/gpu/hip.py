@@ -83,6 +83,14 @@ class HipEngine:
         """See `PinnedMemory.staging`."""
         return self._pinned.staging(size)
 
+    def registered(self, size: int) -> np.ndarray | None:
+        """See `Engine.registered`: there is none, as nobody has seen what HIP does with it."""
+        return None
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """See `Engine.is_pinned`. HIP is not asked: what it tells of a pointer differs by version."""
+        return False
+
     def queue(self, stream: int | None = None) -> HipQueue:
         """See `Engine.queue`."""
         return HipQueue(self, stream)
@@ -109,6 +117,10 @@ class HipEvent:
     def done(self) -> bool:
         """See `Event.done`."""
         return self._engine.driver.succeeds("hipEventQuery", self.handle)
+
+    def wait(self) -> None:
+        """See `Event.wait`."""
+        self._engine.driver.call("hipEventSynchronize", self.handle)
 
     def __del__(self) -> None:
         with contextlib.suppress(DeviceError), self._engine.use():

@@ -48,6 +48,7 @@ class InterpreterEngine:
         self.lock = threading.RLock()
         self.kept = KeptBlocks(self)
         self._arrays: dict[int, np.ndarray] = {}
+        self._pinned: dict[int, int] = {}
         self._streams: dict[int, _Stream] = {}
         self._all_streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
 
@@ -98,7 +99,21 @@ class InterpreterEngine:
 
     def staging(self, size: int) -> np.ndarray:
         """See `Engine.staging`."""
-        return scratch(max(size, 1))[:size]
+        made = owner = scratch(max(size, 1))[:size]
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        weakref.finalize(owner, self._pinned.pop, address_of(made), None)
+        self._pinned[address_of(made)] = size
+        return made
+
+    def registered(self, size: int) -> np.ndarray | None:
+        """See `Engine.registered`."""
+        return self.staging(size)
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """See `Engine.is_pinned`: what `staging` gave."""
+        first = address_of(array)
+        return any(a <= first and first + array.nbytes <= a + size for a, size in list(self._pinned.items()))
 
     def queue(self, stream: int | None = None) -> InterpreterQueue:
         """See `Engine.queue`; any number is a stream."""
@@ -171,6 +186,10 @@ class InterpreterEvent:
     def done(self) -> bool:
         """See `Event.done`."""
         return self._behind is None or self._behind[0].past(self._behind[1])
+
+    def wait(self) -> None:
+        """See `Event.wait`."""
+        self.reach()()
 
     def reach(self) -> Callable[[], None]:
         """What does all that the event, as it is now, is behind of."""

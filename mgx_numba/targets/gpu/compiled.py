@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...codegen.gpu.libraries.calls import described
+from ...codegen.gpu.transfer import transfer_kernel
 from ...codegen.kernel import KernelSource
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
@@ -216,7 +217,7 @@ class DeviceProgram(DeviceCalls):
         """See `Compiled.machine_code`: of all kernels that the program has by now."""
         from ...codegen.embedding import embed  # late: few programs are saved with their code
 
-        return embed(self.kernels(), self._options.store)
+        return embed([*self.kernels(), transfer_kernel()], self._options.store)
 
 
 def _output(number: int) -> str:

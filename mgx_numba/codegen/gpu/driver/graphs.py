@@ -154,6 +154,7 @@ class GraphInMaking:
         self._graph = c_void_p()
         self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
         self._last: c_void_p | None = None
+        self._kernel: KernelNode | None = None  # what the last one launches
         self._overlaps = overlaps and hasattr(self._driver.library, _ADD_EDGE)
         self._add_kernel = self._driver.bound("cuGraphAddKernelNode_v2")
         self._add_edge = self._driver.bound(_ADD_EDGE) if self._overlaps else None
@@ -161,19 +162,25 @@ class GraphInMaking:
 
     def kernel(self, parameters: KernelNode) -> None:
         """Add a launch."""
-        before, last = self._asked[-1] if self._asked else (None, None)
-        if before is not self._last or not isinstance(last, KernelNode) or last.cooperative or parameters.cooperative:
-            before = None
-        early = self._overlaps and before is not None
+        self._asked.append((self._launched(parameters), parameters))
+
+    def transfer(self, parameters: KernelNode) -> None:
+        """Add a launch that stands for a copy: `Graph.change` does not count it."""
+        self._launched(parameters)
+
+    def _launched(self, parameters: KernelNode) -> c_void_p:
+        before, kernel = self._last, self._kernel
+        early = self._overlaps and kernel is not None and not (kernel.cooperative or parameters.cooperative)
         if early:
             self._last = None
         node = self._add(self._add_kernel, byref(parameters))
+        self._kernel = parameters
         if parameters.cooperative:
             told = byref(_Attribute(1))
             self._driver.call("cuGraphKernelNodeSetAttribute", node, c_uint(_COOPERATIVE), told)
         if self._add_edge is not None and early and before is not None:
             self._add_edge(self._graph, byref(before), byref(node), byref(_OVERLAPPING), c_size_t(1))
-        self._asked.append((node, parameters))
+        return node
 
     def call(self, node: CallNode) -> None:
         """Add a library's call."""
@@ -192,7 +199,7 @@ class GraphInMaking:
         before = None if self._last is None else byref(self._last)
         count = c_size_t(0 if self._last is None else 1)
         function(byref(node), self._graph, before, count, *parameters)
-        self._last = node
+        self._last, self._kernel = node, None
         return node
 
     def finish(self) -> Graph:

@@ -1,0 +1,138 @@
+"""What calls with data on the host cost: `python -m bench.gpu_copies [--json FILE] [--runs N]`.
+
+Of a program of one kernel whose result is as large as its input: a whole call, what brings the input alone, the device
+for the kernel, and PyTorch's copies beside it; then memory over many runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mgx_numba
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+
+SIZES = {"4 KB": 4096, "64 KB": 65536, "600 KB": 602112, "19 MB": 19267584, "77 MB": 77070336}
+"""Bytes: of little, an image of 224x224x3 in float32, and 32 and 128 of these."""
+SECONDS = 0.15
+"""Of one measurement about."""
+
+
+def program(size: int) -> Any:
+    """One kernel."""
+    made = mgx_numba.program()
+    main = made.get_main_module()
+    x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[size // 4]))
+    main.add_return([main.add_instruction(mgx_numba.op("relu"), [x])])
+    return made.compile("gpu")
+
+
+def microseconds(call: Callable[[], Any]) -> float:
+    """The median of a call's time."""
+    for _ in range(4):
+        call()
+    found, end = [], time.perf_counter() + SECONDS
+    while not found or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return 1e6 * float(np.median(found))
+
+
+def calls(size: int) -> dict[str, float]:
+    """Microseconds of calls whose input has so many bytes, and of their parts."""
+    model, x = program(size), np.random.default_rng(0).standard_normal(size // 4).astype(np.float32)
+    figures, wanted = {}, np.maximum(x, 0)
+    kept: deque[Any] = deque(maxlen=4)
+    pinned = mgx_numba.allocate_gpu(mgx_numba.shape(type="float", lens=[size // 4]), host=True)
+    np.asarray(pinned)[...] = x
+
+    def run(given: Any) -> None:
+        (result,) = model.run({"x": given})
+        right[0] &= bool(result[-1] == wanted[-1])
+
+    right = [bool(np.array_equal(np.asarray(model.run({"x": given})[0]), wanted)) for given in (x, pinned)]
+    figures["run"] = microseconds(lambda: run(x))
+    figures["run, GB/s of input and result"] = 2 * size / figures["run"] / 1e3
+    figures["run, four results kept"] = microseconds(lambda: kept.append(model.run({"x": x})))
+    kept.clear()
+    figures["run, pinned input"] = microseconds(lambda: run(pinned))
+    executable, on = model._compiled.executable, cuda_engine()
+    figures["device, the kernel alone"] = 1e6 * min(executable.seconds([mgx_numba.to_gpu(x)._value]) for _ in range(5))
+    figures["wrong"] = right.count(False)
+    form = next(iter(executable._idle[-1]._forms.values()))
+    parameters = getattr(form, "_in", None)
+    if hasattr(parameters, "send"):
+        with on.use():
+            queue = on.queue()
+            copy = queue.recorded(lambda: parameters.upload(queue))
+
+            def bring(given: Any) -> None:
+                parameters.take([given])
+                copy()
+                parameters.send(parameters.large, queue)
+                queue.wait()
+
+            figures["input to the device"] = microseconds(lambda: bring(x))
+            figures["pinned input to the device"] = microseconds(lambda: bring(np.asarray(pinned)))
+    try:
+        import torch
+    except ImportError:
+        return figures
+    tensor = torch.from_numpy(x)
+    there = tensor.cuda()
+
+    def wait(value: Any) -> None:
+        torch.cuda.synchronize()
+
+    figures["PyTorch: to(cuda)"] = microseconds(lambda: wait(tensor.to("cuda")))
+    figures["PyTorch: cpu()"] = microseconds(there.cpu)
+    figures["PyTorch: both, and the kernel"] = microseconds(lambda: torch.relu(tensor.to("cuda")).cpu())
+    return figures
+
+
+def memory(runs: int, size: int) -> dict[str, int]:
+    """Bytes by which this process's memory, and the device's in use, are more after so many runs."""
+    on, model, x = cuda_engine(), program(size), np.ones(size // 4, np.float32)
+    for _ in range(50):
+        model.run({"x": x})
+    free, resident = on.device.room()[0], _resident()
+    for _ in range(runs):
+        model.run({"x": x})
+    return {"runs": runs, "device": free - on.device.room()[0], "host": _resident() - resident}
+
+
+def _resident() -> int:
+    """Bytes of this process in memory now, pinned ones too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("VmRSS", "VmPin")))
+
+
+def main() -> int:
+    """Run all of it; the exit status counts wrong results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10_000, help="of which memory is looked at")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    given = parser.parse_args()
+    figures: dict[str, Any] = {name: calls(size) for name, size in SIZES.items()}
+    figures["memory, 600 KB"] = memory(given.runs, SIZES["600 KB"])
+    figures["memory, 19 MB"] = memory(given.runs // 20, SIZES["19 MB"])
+    for name, rows in figures.items():
+        print(name)
+        for what, value in rows.items():
+            print(f"  {what:40} {value:12.2f}")
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=1))
+    return int(sum(rows.get("wrong", 0) for rows in figures.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
