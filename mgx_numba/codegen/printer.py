@@ -164,6 +164,12 @@ class VectorPrinter:
         """Of names that hold the greater of a number and something else that."""
         self._limited: dict[str, tuple[str, float]] = {}
         """Of names that hold no numbers beyond one, of either sign, what was limited, and that number."""
+        self._limits: dict[str, tuple[str, str, str]] = {}
+        """Of names that hold the greater or the lesser of a constant and another number the word, and both names."""
+        self._silu: dict[str, str] = {}
+        """Of names that hold silu by fast math its argument."""
+        self._scaled_silu: dict[str, tuple[str, str]] = {}
+        """Of names that hold such a silu times another number the argument and that number."""
 
     # In and out
 
@@ -182,12 +188,20 @@ class VectorPrinter:
         target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
         if target == "float32" and x.name in self._narrowed:
-            wide = self._narrowed[x.name]
-            least, greatest = self._spans.get(wide.name, _ANY)
+            wide = self._narrowed[x.name].name
+            least, greatest = self._spans.get(wide, _ANY)
             limited = max(-least, greatest) <= LARGEST_FLOAT8[x.dtype]
             word = f"{self.NEAREST[x.dtype]}{'_fast' * self.fast_math}"
-            return self.buffer.emit(f"{word}({wide.name}, {limited + (limited and least >= 0)})")
+            return self.buffer.emit(f"{word}({self._coarse(wide) or wide}, {limited + (limited and least >= 0)})")
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
+
+    def _coarse(self, name: str) -> str:
+        """What holds the number of a name as precisely as float8 needs it, where that is quicker, else nothing."""
+        if name in self._scaled_silu:
+            return self.buffer.emit("scaled_silu_coarse({}, {})".format(*self._scaled_silu[name]))
+        word, limit, inner = self._limits.get(name, ("", "", ""))
+        coarse = self._coarse(inner) if inner else ""
+        return self.buffer.emit(f"{word}({limit}, {coarse})") if coarse else ""
 
     def _caster(self, held: str, target: str) -> str:
         """The name of `lang` that makes one dtype of another."""
@@ -298,6 +312,7 @@ class VectorPrinter:
         if limit <= least if name == "max" else limit >= greatest:
             return y
         made = self._call(name, x.dtype, x, y)
+        self._limits[made.name] = name, self.register(x), self.register(y)
         if name == "max":
             self._spans[made.name] = limit, max(limit, greatest)
             self._raised[made.name] = self.register(y)
@@ -311,8 +326,15 @@ class VectorPrinter:
         if not _is_defined(name, operands[0].dtype):
             raise UnsupportedError(f"kernels have no {name} of {operands[0].dtype.name}")
         fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
-        arguments = ", ".join(self.register(x) for x in operands)
-        return VectorValue(self.buffer.emit(f"{name}{'_fast' * fast}({arguments})"), result)
+        names = [self.register(x) for x in operands]
+        made = self.buffer.emit(f"{name}{'_fast' * fast}({', '.join(names)})")
+        if fast and name == "silu":
+            self._silu[made] = names[0]
+        elif fast and name == "mul":
+            for silu, factor in (names, names[::-1]):
+                if silu in self._silu:
+                    self._scaled_silu[made] = self._silu[silu], factor
+        return VectorValue(made, result)
 
 
 @functools.lru_cache(maxsize=256)

@@ -185,3 +185,24 @@ def test_limits_that_hold_already_are_not_computed(least: float, limits: int, ma
     assert sum(f"nearest_float8_e4m3fn_fast(v{k}, {limits})" in line for k in range(9) for line in lines) == 1
     assert sum(" = max(" in line for line in lines) == maxima
     assert sum(" = min(" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("factor_first", [True, False])
+def test_silu_that_only_becomes_float8_is_computed_in_few_bits(factor_first: bool) -> None:
+    """By fast math, where a number times it is rounded; what else reads the product reads all its bits."""
+    narrow = Type.fp8e4m3fn_type
+
+    def body(s: NumpyScalar, x: Any, factor: Any) -> Any:
+        product = s.mul(factor, s.silu(x)) if factor_first else s.mul(s.silu(x), factor)
+        limited = s.min(s.max(product, s.const(-448.0, FLOAT)), s.const(448.0, FLOAT))
+        return s.add(s.cast(s.cast(limited, narrow), FLOAT), product)
+
+    lines, _ = print_body(scalar_body(body, [FLOAT, FLOAT]), ("x", "y"), 8, True)
+    (made,) = (line.split(" = ")[0] for line in lines if line.endswith("= scaled_silu_coarse(x, y)"))
+    (raised,) = (line.split(" = ")[0] for line in lines if "max(" in line and f", {made})" in line)
+    (limited,) = (line.split(" = ")[0] for line in lines if "min(" in line and f", {raised})" in line)
+    assert sum(f"nearest_float8_e4m3fn_fast({limited}, 1)" in line for line in lines) == 1
+    (exact,) = (line.split(" = ")[0] for line in lines if "mul_fast(" in line)
+    assert "add_fast(" in lines[-1] and exact in lines[-1]
+    exact_lines, _ = print_body(scalar_body(body, [FLOAT, FLOAT]), ("x", "y"), 8, False)
+    assert not any("coarse" in line for line in exact_lines)

@@ -151,3 +151,24 @@ def test_float32_rounds_in_place_to_float8(dtype: str, features: str, monkeypatc
             assert not wrong.any(), (limits, given[wrong][:5], got[wrong][:5], want[wrong][:5])
         zero = want == 0
         assert (np.signbit(plain[zero]) == np.signbit(want[zero])).all(), limits
+
+
+@pytest.mark.parametrize("features", ["", "x86-64-v3", "sse"])
+def test_silu_before_float8_is_within_its_bound(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By registers of one size and of another, in parts of one and in lanes that fill none, up to where exponentials
+    overflow and beyond."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    spread = np.arange(0, 2**32, 300007, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([np.linspace(-90, 90, 20011, dtype=np.float32), spread, np.float32(SPECIAL)])
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        want = 3 * wide / (1 + np.exp(-wide))
+    # What is smaller is 0 in any float8.
+    known = np.isfinite(wide) & (np.abs(want) < 2.0**100) & (np.abs(want) > 2.0**-100)
+    for lanes in (4, 8, 16, 32, 2):
+        (got,) = evaluate([(f"scaled_silu_coarse(a, const_float32(3.0, {lanes}))", "float32")], x, lanes=lanes)
+        error = np.abs(got[known] / want[known] - 1)
+        assert error.max() < 2.0**-11, (lanes, x[known][error.argmax()])
+        small = (np.abs(want) <= 2.0**-100) & (np.abs(wide) < 2.0**126)  # beyond that 3 x is infinite
+        assert (np.abs(got[small]) < 2.0**-90).all(), lanes
+        assert np.isnan(got[np.isnan(x)]).all() and (got[x == np.inf] == np.inf).all(), lanes

@@ -7,6 +7,7 @@ reductions are Cody and Waite's ("Software Manual for the Elementary Functions",
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,7 @@ __all__ = [
     "gelu_erf_fast",
     "gelu_tanh_fast",
     "log",
+    "scaled_silu_coarse",
     "sigmoid_fast",
     "silu_fast",
     "softplus_fast",
@@ -39,13 +41,18 @@ _REGISTER_LANES = 16
 _WHOLE, _FRACTIONS, _SIXTEENTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19
 
 
-def _reduce(b: VectorBuilder, x: ir.Value, magic: float = _WHOLE) -> tuple[ir.Value, ir.Value, ir.Value]:
+def _reduce(
+    b: VectorBuilder, x: ir.Value, magic: float = _WHOLE, coarse: bool = False
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """x = n ln 2 + r with |r| <= ln2 / 2: r, n, and an integer whose low 9 bits are n. |x| below 2**20.
 
     By `_FRACTIONS`, n is a multiple of 1/32, so |r| <= ln2 / 64, and the integer's low bits are 32 n; |x| below 2**15.
+    With ``coarse`` r is within 2**-16 for |x| below 128, by one operation less.
     """
     shifted = b.muladd(x, table.LOG2_E, magic)
     n = b.sub(shifted, magic)
+    if coarse:
+        return b.muladd(n, -math.log(2.0), x), n, b.bits(shifted)
     r = b.muladd(n, -table.LN2_HIGH_32, x)
     return b.muladd(n, -table.LN2_LOW_32, r), n, b.bits(shifted)
 
@@ -138,7 +145,21 @@ def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
         r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS)
         return _scalef(b, _tabulated_power(b, bits, r), n)
     r, _, bits = _reduce(b, x)
-    p = b.polynomial(r, table.EXP_32_FAST)
+    return _scaled_in_range(b, x, b.polynomial(r, table.EXP_32_FAST), bits)
+
+
+def _exp_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """exp within 2**-13."""
+    if fills_registers(b, x):
+        r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS, coarse=True)
+        power = _lookup(b, bits, table.POWERS_32)
+        return _scalef(b, b.muladd(power, r, power), n)
+    r, _, bits = _reduce(b, x, coarse=True)
+    return _scaled_in_range(b, x, b.polynomial(r, table.EXP_32_COARSE), bits)
+
+
+def _scaled_in_range(b: VectorBuilder, x: ir.Value, p: ir.Value, bits: ir.Value) -> ir.Value:
+    """p * 2**n for the n in the low bits of `bits`, as exp(x): 0 and infinity where that is not normal."""
     scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, _FRACTION)))
     scaled = b.select(b.fcmp("<", x, _LN_SMALLEST_NORMAL), 0.0, scaled)
     # Beyond the range x * 3e38 is infinity; it is NaN for NaN.
@@ -182,6 +203,29 @@ def sigmoid_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def silu_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(x, b.add(exp_fast(b, b.neg(x)), 1.0))
+
+
+def scaled_silu_coarse(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """y * silu(x)."""
+    return b.mul(b.mul(x, y), _reciprocal_coarse(b, b.add(_exp_coarse(b, b.neg(x)), 1.0)))
+
+
+def _reciprocal_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 / x within 1.5 * 2**-12 (`vrcpps`; `vrcp14ps` within 2**-14) where the processor has an estimate so good."""
+    lanes = b.lanes(x)
+    if fills_registers(b, x):
+        return _by_registers(
+            b, lambda v: _estimate(b, "avx512.rcp14.ps.512", v, [v, ir.Constant(ir.IntType(16), -1)]), x
+        )
+    if has("avx") and lanes in (4, 8):
+        return _estimate(b, "avx.rcp.ps.256" if lanes == 8 else "sse.rcp.ps", x)
+    return b.div(1.0, x)
+
+
+def _estimate(b: VectorBuilder, name: str, x: ir.Value, more: Sequence[ir.Value] = ()) -> ir.Value:
+    """A vector of what an instruction of x86 estimates."""
+    callee = b.function(f"llvm.x86.{name}", x.type, [x.type, *(v.type for v in more)])
+    return b.ir.call(callee, [x, *more])
 
 
 def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:

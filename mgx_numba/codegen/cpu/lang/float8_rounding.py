@@ -1,10 +1,13 @@
-"""Rounding to what float8 holds, without the codes.
+"""Rounding to what float8 holds, without the codes, and what leads to it.
 
 nearest_<float8>(v, LIMITS)
     a vector of float32 cast to a float8 dtype and back. LIMITS, a literal: 1 says that no number is beyond the largest
     one of the dtype, 2 that none is negative either, 0 that there may be such and infinities.
 nearest_<float8>_fast(v, LIMITS)
     the same with zeros of any sign.
+scaled_silu_coarse(x, y)
+    y silu(x) of vectors of float32, within 2**-11: for fast math where the result is only rounded to float8, whose
+    steps are 2**-4 of a number and more. Where exp(-x) overflows it is zero, or NaN if x y is infinite.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.convert import nearest
+from ...lang.math32 import scaled_silu_coarse as written_silu
 from ...lang.memory import Definition
-from ...lang.vector import Vec, constant_int, make_intrinsic
+from ...lang.vector import Vec, constant_int, elementwise, make_intrinsic
 
 __all__ = [  # the words of the language
     "nearest_float8_e4m3fn", "nearest_float8_e4m3fn_fast", "nearest_float8_e4m3fnuz", "nearest_float8_e4m3fnuz_fast",
     "nearest_float8_e5m2", "nearest_float8_e5m2_fast", "nearest_float8_e5m2fnuz", "nearest_float8_e5m2fnuz_fast",
+    "scaled_silu_coarse",
 ]  # fmt: skip
 
 
@@ -48,3 +53,4 @@ nearest_float8_e4m3fn_fast = _nearest("float8_e4m3fn", fast=True)
 nearest_float8_e4m3fnuz_fast = _nearest("float8_e4m3fnuz", fast=True)
 nearest_float8_e5m2_fast = _nearest("float8_e5m2", fast=True)
 nearest_float8_e5m2fnuz_fast = _nearest("float8_e5m2fnuz", fast=True)
+scaled_silu_coarse = elementwise("scaled_silu_coarse", lambda b, dtype, *x: written_silu(b, *x), 2, ("float32",))

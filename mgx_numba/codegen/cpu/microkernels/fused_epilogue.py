@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from ....dataclass import dataclass
 from ...lang import vecmath
+from ...lang.builder import VectorBuilder
 from ...lang.vector import Vec, pointer_type
 from ..records import Record, Word
 from .inline import Typed, inline
@@ -171,14 +172,40 @@ class FinishWriter(ThinWriter):
         rest = None
         if columns is not None:
             rest = self.ir.sub(self.ir.sub(columns, column), constant((self.vectors - 1) * self.lanes))
-        fixed = self._column_operands(at, rest)
         if self.parked is None:
+            fixed = self._column_operands(at, rest)
             for i in range(self.rows):
                 self._row(at, fixed, sums[i * self.vectors : (i + 1) * self.vectors], rest)
                 at |= self._next_row(at)
             return
         for index, value in enumerate(sums):
             self.ir.store(value, self.at(self.parked, constant(index)))
+        self._call_rows(at, rest)
+
+    def _call_rows(self, at: dict[str, ir.Value], rest: ir.Value | None) -> None:
+        """The epilogue of one panel whose sums are parked, as a function of its own: it has more constants than there
+        are registers, and inside of the loop over panels LLVM places them worse (rounding to float8 after silu, AVX2:
+        1 to 1.5% of EfficientNet-B0 and of YOLO)."""
+        steps = {f"{name}_row": self.slot[f"{name}_row"] for name in self.walking}
+        given = {"parked": self.parked, **at, **steps} | ({} if rest is None else {"rest": rest})
+        outside = self.ir, self.b, self.slot, self.parked
+        name = "_".join([self.ir.function.name, "rows", str(self.vectors), *(["missing"] if rest is not None else [])])
+
+        def write(function: ir.Function) -> None:
+            self.ir = ir.IRBuilder(function.append_basic_block("entry"))
+            self.b = VectorBuilder(self.ir)
+            inside = dict(zip(given, function.args))
+            self.slot, self.parked = {name: inside[name] for name in steps}, inside["parked"]
+            self._rows({name: inside[name] for name in at}, inside.get("rest"))
+            self.ir.ret_void()
+            self.ir, self.b, self.slot, self.parked = outside
+
+        function = written_function(self.ir.module, name, write, [value.type for value in given.values()])
+        self.ir.call(function, list(given.values()))
+
+    def _rows(self, at: dict[str, ir.Value], rest: ir.Value | None) -> None:
+        """The epilogue of rows whose sums are parked."""
+        fixed = self._column_operands(at, rest)
 
         def one_row(index: ir.Value, state: Values) -> Values:
             here = at | dict(zip(self.walking, state))

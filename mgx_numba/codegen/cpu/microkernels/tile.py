@@ -48,11 +48,17 @@ def literal_shape(names: Sequence[str], literals: Sequence[types.Type]) -> list[
     return values
 
 
-def written_function(module: ir.Module, name: str, write: Callable[[ir.Function], None]) -> ir.Function:
-    """The module's function ``void name(i64 *block, i64 begin, i64 end)``, written on first use."""
+def written_function(
+    module: ir.Module,
+    name: str,
+    write: Callable[[ir.Function], None],
+    arguments: Sequence[ir.Type] = (_I64.as_pointer(), _I64, _I64),
+) -> ir.Function:
+    """The module's function ``void name(i64 *block, i64 begin, i64 end)``, or of other arguments, written on first
+    use and never inlined."""
     if name in module.globals:
         return module.globals[name]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64]), name=name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), list(arguments)), name=name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
