@@ -184,6 +184,46 @@ def test_what_is_spread_for_more_than_pointwise_operations_is_rounded() -> None:
     assert found["tanh"] == found["mul"] == {BF16}
 
 
+@pytest.mark.parametrize("given", ["float", "double"])
+def test_biases_and_scales_keep_their_bits_in_bfloat16(given: str) -> None:
+    """What they are taken with, and what is made of it, is rounded; tables of all elements and single numbers are, too,
+    and so is all of an operation that is named."""
+    g = Graph()
+    x = g.param("x", [3, 5], given)
+
+    def constant(seed: int, *lens: int) -> Instruction:
+        return g.module.add_literal(np.random.default_rng(seed).uniform(1, 2, lens).astype(x.shape.type.numpy))
+
+    product = g.op("dot", x, constant(0, 5, 6))
+    scaled = g.op("mul", g.spread(constant(1, 1, 6), 3, 6), product)
+    biased = g.op("add", scaled, g.spread(constant(2, 6), 3, 6))
+    moved = g.op("add", g.op("relu", biased), constant(3, 3, 6))
+    less = g.op("min", moved, g.scalar(2.3, moved))
+    exact = g.op("max", less, g.spread(g.module.add_literal(np.arange(6).astype(x.shape.type.numpy)), 3, 6))
+    program = g.ret(g.op("dot", exact, constant(4, 6, 2)))
+    after, wide = truncated(program, type=BF16), x.shape.type
+    operands = {i.name: [v.shape.type for v in i.inputs] for i in after.main if i.name in ("mul", "min", "max")}
+    assert operands == {"mul": [wide] * 2, "min": [BF16] * 2, "max": [BF16] * 2}
+    assert [i.shape.type for i in after.main if i.name == "add"] == [wide, BF16]
+    assert all(u.name == "convert" and u.shape.type is BF16 for i in after.main if i.name == "mul" for u in i.users)
+    assert types(after)["relu"] == {BF16} and worst(program, after) < 2e-2
+    assert types(truncated(program, ("all", "add"), BF16))["add"] == {BF16}
+    assert types(truncated(program, type=HALF))["add"] == {HALF}
+
+
+@pytest.mark.parametrize("shift", [np.nan, np.inf, 3e38, 0.0])
+def test_shifts_that_are_kept_may_be_anything(shift: float) -> None:
+    g = Graph()
+    x = g.param("x", [0 if shift == 0 else 2, 3])
+    row = g.spread(g.lit([shift, 0.1, -0.3]), *x.shape.lens)
+    program = g.ret(g.op("dot", g.op("add", g.op("relu", x), row), g.random(3, 3)))
+    after = truncated(program, type=BF16)
+    values = random_inputs(program)
+    with np.errstate(all="ignore"):
+        found, expected = (evaluate(p, values)[0] for p in (after, program))
+    np.testing.assert_allclose(found, expected, rtol=5e-2, atol=5e-2)
+
+
 def test_names_patterns_and_exceptions() -> None:
     g = Graph()
     x = g.param("x", [4, 8])

@@ -5,7 +5,8 @@ autocasting in other frameworks leaves it: sums, norms and softmax with the poin
 them, functions that amplify the rounding of what they take, and sums of two values that both are computed (a residual
 stream, which may grow beyond 65504). With bfloat16, whose rounding is eight times that of float16, so does what comes
 after the last products, and what is spread over more elements than it has (the gates of squeeze-and-excitation: Hu et
-al., "Squeeze-and-Excitation Networks", 2018), all of which would be off by the same factor.
+al., "Squeeze-and-Excitation Networks", 2018), all of which would be off by the same factor; so biases and scales keep
+all their bits, whatever is rounded around them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import OptionError
 from ...ops.base import make_op
-from ..constants import is_constant, uniform_value
+from ..constants import compact, constant_array, is_constant, uniform, uniform_value
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -142,6 +143,22 @@ class TruncateFloat(Pass):
             narrow = [float(n.astype(self.float_type.numpy)) for n in numbers]
         return any(np.isfinite(n) and (np.isinf(short) or (n != 0 and not short)) for n, short in zip(numbers, narrow))
 
+    def _kept_constants(self, ins: Instruction) -> set[Instruction]:
+        """Constants that a pointwise operation takes in float32 with ``all``, between values that are rounded."""
+        if self.float_type is not Type.bf16_type or not ins.op.pointwise or ins.shape.type not in WIDE:
+            return set()
+        if not self.selection.everything or self.selection.named(ins) or ins.shape.is_dynamic:
+            return set()
+        return {i for i in ins.inputs if i.shape.type in WIDE and is_constant(i) and self._rounds_spread(i)}
+
+    def _rounds_spread(self, constant: Instruction) -> bool:
+        """Whether a constant repeats several numbers, as biases do, and not all are of the type."""
+        array = constant_array(constant)
+        if array is None or (few := compact(array)).size == array.size or uniform(few):
+            return False
+        with np.errstate(all="ignore"):
+            return not np.array_equal(few, few.astype(self.float_type.numpy).astype(few.dtype), equal_nan=True)
+
     def _round(self, module: Module, ins: Instruction, following: Instruction) -> None:
         """Let users read a value rounded; what makes it stays as it is."""
         users = {user: [k for k, i in enumerate(user.inputs) if i is ins] for user in ins.users}
@@ -155,13 +172,18 @@ class TruncateFloat(Pass):
         elements = list(ins.users)
         if leaves and any(user.name != "get_tuple_elem" for user in elements):
             return
+        kept = self._kept_constants(ins)
         narrow: dict[Instruction, Instruction] = {}
         for i in ins.inputs:
-            if i.shape.type in WIDE and i.name != "undefined" and i not in narrow:
+            if i.shape.type in WIDE and i.name != "undefined" and i not in narrow and i not in kept:
                 narrow[i] = module.insert_instruction(ins, "convert", [i], target_type=self.float_type)
         inputs = [narrow.get(i, i) for i in ins.inputs]
+        if kept:
+            inputs = [self._as(module, ins, n, i.shape.type) for n, i in zip(inputs, ins.inputs)]
         truncated = module.insert_instruction(ins, ins.op, inputs, ins.module_args)
         truncated.debug_symbols, truncated.normalized = ins.debug_symbols, ins.normalized
+        if kept:
+            truncated = module.insert_instruction(ins, "convert", [truncated], target_type=self.float_type)
         if leaves:
             for element in elements:
                 taken = module.insert_instruction(ins, element.op, [truncated])

@@ -1,0 +1,49 @@
+"""What is added to products in 16 bits is rounded as they are, for targets whose kernels read it so most quickly.
+
+`truncate_float` keeps biases in float32. Contractions that read them so made all steps take longer on an H200, by 1.3%
+(ResNet-50, 32 images), 1.4% (BERT, 8 sequences) and 2.7% (MobileNetV2, 32 images), for at most 2% less error.
+"""
+
+from __future__ import annotations
+
+from ..constants import is_constant
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .build import RewriteBuilder
+from .eliminate_data_type import PRODUCTS
+from .rewriter import remove_dead
+from .truncate_float import STORAGE, widens
+
+__all__ = ["NarrowBiases"]
+
+
+class NarrowBiases(Pass):
+    """``convert[bf16](add(convert[float](dot(x: bf16, w)), bias: float))`` -> ``add(dot(x, w), bias: bf16)`` for a
+    constant bias, with ``fast_math``."""
+
+    name = "narrow_biases"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        if not options.fast_math:
+            return
+        for ins in list(module):
+            if ins.name == "convert" and ins.module is module and ins.shape.type in STORAGE:
+                self._narrow(module, ins)
+
+    def _narrow(self, module: Module, narrow: Instruction) -> None:
+        (total,) = narrow.inputs
+        if total.name != "add" or len(total.users) != 1:
+            return
+        bias, wide = sorted(total.inputs, key=is_constant, reverse=True)
+        if not is_constant(bias) or not widens(wide) or wide.inputs[0].shape.type is not narrow.shape.type:
+            return
+        if wide.inputs[0].name not in PRODUCTS:
+            return
+        self.log.apply(self.name, total)
+        b = RewriteBuilder(module, narrow)
+        added = b.op("add", wide.inputs[0], b.convert(bias, narrow.shape.type))
+        added.debug_symbols = total.debug_symbols
+        module.replace_instruction(narrow, added)
+        remove_dead(module, [narrow])

@@ -1,0 +1,63 @@
+"""Biases of products in 16 bits are rounded as these are, where nothing else reads the sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.narrow_biases import NarrowBiases
+from mgx_numba.graph.program import Program
+from mgx_numba.targets.gpu.passes import PASSES
+
+from .support import FAST, STRICT, Graph, check, find
+
+BF16, FLOAT = Type.bf16_type, Type.float_type
+LOOSE = {"rtol": 2e-2, "atol": 2e-2}
+
+
+def biased(
+    g: Graph, rows: int = 5, turned: bool = False, maker: str = "dot", bias: Instruction | None = None
+) -> Program:
+    x = g.op("convert", g.param("x", [rows, 7]), target_type=BF16)
+    weights = g.lit(np.random.default_rng(0).uniform(-1, 1, (7, 7)).astype(BF16.numpy), BF16.numpy)
+    product = g.op(maker, x, weights) if maker == "dot" else g.op(maker, x)
+    wide = g.op("convert", product, target_type=FLOAT)
+    row = g.random(7) if bias is None else bias
+    spread = g.spread(row, rows, 7)
+    total = g.op("add", *((spread, wide) if turned else (wide, spread)))
+    return g.ret(g.op("relu", g.op("convert", total, target_type=BF16)))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("rows", [5, 1, 0])
+def test_biases_of_products(rows: int, turned: bool) -> None:
+    after = check(biased(Graph(), rows, turned), NarrowBiases(), options=FAST, **LOOSE)
+    total = find(after, "add")
+    assert total.shape.type is BF16 and {i.shape.type for i in total.inputs} == {BF16}
+    assert [u.name for u in find(after, "dot").users] == ["add"]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3.4e38])
+def test_biases_may_be_anything(number: float) -> None:
+    g = Graph()
+    row = g.lit([number, 0.3, 1, -2, 0, 5, 6])
+    with np.errstate(all="ignore"):
+        after = check(biased(g, bias=row), NarrowBiases(), options=FAST, **LOOSE)
+    assert find(after, "add").shape.type is BF16
+
+
+@pytest.mark.parametrize("why", ["exact", "no product", "computed", "read otherwise"])
+def test_what_stays_in_float32(why: str) -> None:
+    g = Graph()
+    bias = g.op("tanh", g.param("b", [7])) if why == "computed" else None
+    program = biased(g, maker="tanh" if why == "no product" else "dot", bias=bias)
+    if why == "read otherwise":
+        program.main.replace_return([*program.main.results(), find(program, "add")])
+    options = STRICT if why == "exact" else FAST
+    assert str(check(program, NarrowBiases(), options=options, **LOOSE)) == str(program)
+
+
+def test_a_gpu_has_them_before_it_fuses() -> None:
+    assert PASSES.index("narrow_biases") < PASSES.index("fuse_contraction")
