@@ -33,6 +33,8 @@ CHAINS = 8
 """Vectors that are read side by side: enough that no sum waits for the one before it."""
 CHUNK = 1 << 16
 """Bytes of a task of the read."""
+CLAIMS = 8
+"""Times that a thread claims some of them; each time costs 0.13 us. Of 4 to 64 the fastest (Zen 5, 9 to 28 MB)."""
 
 Run = Callable[[], Any]
 
@@ -50,7 +52,8 @@ def reading(count: int, threads: int) -> Run:
     tiles = count // CHUNK
     words: Any = (Pointer(Region.CONSTANT, 0), Pointer(Region.ARENA))
     data = np.ones(tiles * CHUNK // 4, np.float32)
-    plan = Plan([Step(source, words, TaskRange(tiles, 4))], tiles * CHAINS * lanes * 4, [data], [], [])
+    grain = -(-tiles // (CLAIMS * threads))
+    plan = Plan([Step(source, words, TaskRange(tiles, grain))], tiles * CHAINS * lanes * 4, [data], [], [])
     executable = Executable(plan, num_threads=threads)
     return lambda: executable.run([])
 

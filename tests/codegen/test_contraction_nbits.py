@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
+from mgx_numba.codegen.cpu.contraction.gemv import task_grain
 from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, SHARE, GemvNBits
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.machine import machine, using
@@ -213,6 +214,43 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
             out = np.zeros((1, 16), np.float32)
             run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
             np.testing.assert_allclose(out, expected(form, x, w), rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", [BlockFormat(8, 512, True), BlockFormat(4, 8192, True, True)], ids=str)
+def test_blocks_whose_sums_would_not_fit_32_bits(form: BlockFormat) -> None:
+    """Blocks of 8 bits and of 512 wrapped; those of 4 bits and bytes still fit."""
+    x = np.full((1, form.size), np.float32(LARGEST[1 if form.int8_rows else 2]))
+    w = weights(form, 16, form.size)
+    w.codes[...] = 255
+    assert w.zero_points is not None
+    w.zero_points[...] = 0
+    problem = problem_for(x, 16, form, True)
+    out = np.zeros((1, 16), np.float32)
+    run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+    np.testing.assert_allclose(out, expected(form, x, w), rtol=1e-5)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_upper_codes_that_are_not_shifted(m: int) -> None:
+    """As long as their sums fit the registers: exact for integers, as the others are."""
+    for size in (64, 128):
+        form, k = BlockFormat(4, size, True, True), 3 * size - 5
+        w = weights(form, 70, k)
+        x = np.random.default_rng(m).integers(-127, 128, (m, k)).astype(np.float32)
+        x[:, ::size] = 127
+        problem = problem_for(x, 70, form, True)
+        out = np.full((m, 70), np.nan, np.float32)
+        run_plan(GEMV.plan(problem, Epilogue(), (), 2), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+        assert far(out, expected(form, x, w)) < 3e-6
+
+
+def test_a_thread_claims_groups_of_even_shares() -> None:
+    assert task_grain(32, 32 * 160 << 10, 2) == 2
+    assert task_grain(32, 32 << 20, 2) == 1
+    assert task_grain(7, 7 << 10, 2) == 4
+    assert task_grain(7, 7 << 20, 1) == 7
+    for groups in range(1, 40):
+        assert 1 <= task_grain(groups, groups * 1000, 3) <= groups
 
 
 @needs_page_protection

@@ -113,7 +113,7 @@ def test_bits_reinterpret() -> None:
     assert back.tobytes() == x.tobytes()
 
 
-@pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
+@pytest.mark.parametrize("limit", ["", "avx2", "x86-64-v3", "sse"], ids=["native", "avx2", "v3", "sse"])
 def test_rounding_to_bytes_is_a_rounding_and_a_cast(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
     rng = np.random.default_rng(1)
@@ -121,7 +121,7 @@ def test_rounding_to_bytes_is_a_rounding_and_a_cast(limit: str, monkeypatch: pyt
     x = np.concatenate([samples("float32"), halves, rng.uniform(-300, 300, 999)]).astype(np.float32)
     wanted = [(dtype, zero) for dtype in ("int8", "uint8") for zero in (0, 3, 127, -128, 255)]
     wanted = [(dtype, zero) for dtype, zero in wanted if np.iinfo(dtype).min <= zero <= np.iinfo(dtype).max]
-    for lanes in (8, 32):
+    for lanes in (8, 32, 64):
         results = evaluate([(f"round_{dtype}(a, {zero})", dtype) for dtype, zero in wanted], x, lanes=lanes)
         for (dtype, zero), got in zip(wanted, results, strict=True):
             with np.errstate(all="ignore"):

@@ -27,7 +27,7 @@ from .epilogue_rows import Rows, kernel_name
 from .gemm import GemmPacked
 from .solver import Setting
 
-__all__ = ["TASK_BYTES", "GemvPacked", "best_streams", "chain_sets", "finished_rows"]
+__all__ = ["GemvPacked", "best_streams", "chain_sets", "finished_rows", "task_grain"]
 
 MOST_ROWS = 4
 """Rows whose sums fit the registers beside two panels of weights; more share a panel's loads better in a tile."""
@@ -40,8 +40,8 @@ WIDE_UNPACKING = 1.5
 scales, which are loaded whole and reckoned with 1.1 (Zen 5, one thread)."""
 BFLOAT16_UNPACKING = 1.15
 """With narrower ones: 1.08 times as long as those. Of float16, which has an instruction, 0.88 times."""
-TASK_BYTES = 1 << 16
-"""Weights to claim at a time."""
+CLAIM_BYTES = 16 << 10
+"""Weights that a thread would read in the time that a claim takes, 0.13 us: reads begin anew (Zen 5, weights in L3)."""
 
 
 class GemvPacked(GemmPacked):
@@ -72,7 +72,7 @@ class GemvPacked(GemmPacked):
         most = tile.rows * tile.vectors * tile.lanes // (problem.m * columns)
         streams = best_streams(self._streams, most, panels, workers)
         groups = -(-panels // streams)
-        grain = -(-groups // workers) if workers == 1 else max(1, TASK_BYTES * groups // size)
+        grain = task_grain(groups, size, workers)
         arguments = Arguments()
         arguments.pointer("x", "x", problem.types.a)
         arguments.pointer("w", "w", stored)
@@ -126,6 +126,22 @@ def best_streams(costs: Mapping[int, float], most: int, panels: int, threads: in
         return (-(-groups // threads) + 0.5 * (threads > 1)) * streams * costs[streams]
 
     return min((s for s in costs if s == 1 or s <= most), key=time)
+
+
+def task_grain(groups: int, size: int, threads: int) -> int:
+    """Groups to claim at a time for the shortest time of the thread with the most, if all groups are ``size`` bytes.
+
+    Half a claim is added for threads that do not end together.
+    """
+    if threads == 1:
+        return groups
+    each = size / groups
+
+    def bytes_of(grain: int) -> float:
+        claims = -(-groups // grain)
+        return -(-claims // threads) * (grain * each + CLAIM_BYTES) + 0.5 * grain * each
+
+    return min(range(1, -(-groups // threads) + 1), key=bytes_of)
 
 
 def chain_sets(chains: int, unroll: int) -> int:

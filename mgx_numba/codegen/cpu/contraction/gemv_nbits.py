@@ -28,7 +28,7 @@ from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking
 from .epilogue_rows import Rows, kernel_name
-from .gemv import TASK_BYTES, best_streams, finished_rows
+from .gemv import best_streams, finished_rows, task_grain
 from .nbits import (
     LANES_TOGETHER,
     BlockSolver,
@@ -108,9 +108,11 @@ class GemvNBits(BlockSolver):
 
 
 def _integers(problem: GemmProblem) -> bool:
-    """Whether rows become integers: codes of 8 bits are too large for `dot2`."""
+    """Whether rows become integers: codes of 8 bits are too large for `dot2`, and sums must fit 32 bits."""
     form = problem.blocks
     assert form is not None
+    if form.size * ((1 << form.bits) - 1) * LARGEST[_bytes_each(problem)] >= 1 << 31:
+        return False
     return problem.fast_math and (_quads() or (form.bits == 4 and host.has("avx2")))
 
 
@@ -278,7 +280,7 @@ def _launch(
     octets = "_int8" if left.integers and left.each == 1 else ""
     name = f"gemv_{form.bits}bits{points}{octets}{'_ahead' if ahead else ''}"
     kernel = cpu_kernel(kernel_name(name, epilogue), text)
-    grain = max(1, min(TASK_BYTES * groups // size, groups // threads))
+    grain = task_grain(groups, size, threads)
     moved = size + batched.m * (4 * left.padded + ITEMSIZE[problem.dtype] * problem.n)
     flops = 2 * batched.m * problem.n * problem.k
     return Launch(kernel, arguments.values, TaskRange(groups, grain), flops, moved)
@@ -340,6 +342,7 @@ class _Product:
     def _integer_block(self, rows: range) -> list[str]:
         lanes, per, quads = self.lanes, 8 // self.form.bits, _quads()
         last = min(UNROLL, self.depth) - 1
+        apart = self._apart(rows)
 
         def products(name: str, q: int, first: bool) -> str:
             if quads:
@@ -350,12 +353,15 @@ class _Product:
             lines = []
             for part in range(per):
                 lines.append(f"k = block * {len(self.halves) * self.depth * per} + (word + {u}) * {per} + {part}")
-                lines += [f"b{q} = {unpacked_bytes(self.form, f'raw{q}', lanes)[part]}" for q in range(self.streams)]
+                lines += [
+                    f"b{q} = {unpacked_bytes(self.form, f'raw{q}', lanes, apart)[part]}" for q in range(self.streams)
+                ]
                 for r in rows:
                     for half, name in enumerate(self.halves):
                         lines.append(
                             f"x = load_splat(parts, {r} * parts_pitch + k + {half * self.depth * per}, {lanes})"
                         )
+                        name = f"{name}u" if apart and part else name
                         lines += [products(f"{name}{q}_{r}", q, u == part == 0) for q in range(self.streams)]
             if u == last and not quads:
                 for name in self.halves:
@@ -363,7 +369,8 @@ class _Product:
             return lines
 
         cells = [f"{q}_{r}" for q in range(self.streams) for r in rows]
-        sums = [f"{half}{c}" for half in (self.halves if quads else "v") for c in cells]
+        names = [*self.halves, *(f"{half}u" for half in self.halves if apart)] if quads else ["v"]
+        sums = [f"{name}{c}" for name in names for c in cells]
         lines = [*(f"{name} = const_int32(0, {lanes})" for name in sums), *self._words(body)]
         for r in rows:
             lines.append(f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})")
@@ -374,12 +381,26 @@ class _Product:
                 f"point = {points_of(self.form, f'octets{q}', 'block', 'float32', lanes)}",
             ]
             for r in rows:
-                whole = f"{'l' if quads else 'v'}{q}_{r}"
-                if quads and len(self.halves) == 2:
-                    whole = f"add(shift_left(h{q}_{r}, 8), {whole})"
+                parts = {half: f"{half}{q}_{r}" for half in (self.halves if quads else "v")}
+                if apart:
+                    parts = {half: f"add({half}{q}_{r}, shift_right({half}u{q}_{r}, 4))" for half in parts}
+                *above, whole = parts.values()
+                if above:
+                    whole = f"add(shift_left({above[0]}, 8), {whole})"
                 lines.append(f"value = fma(point, total{r}, cast_float32({whole}))")
                 lines.append(f"t{q}_{r} = fma(mul(value, scale), step{r}, t{q}_{r})")
         return lines
+
+    def _apart(self, rows: range) -> bool:
+        """Whether upper codes of bytes are multiplied where they are, 16 times as large, and have sums of their own.
+
+        That saves a shift of each word and costs three instructions for each sum. Weights in L2 take 0.85 of the time
+        in blocks of 128, as long in blocks of 32, and 1.05 times as long there if integers have two bytes (Zen 5).
+        Vectors of 256 bits may have half the registers.
+        """
+        sums = len(rows) * len(self.halves)
+        pays = 3 * sums < self.depth and 2 * self.streams * sums <= CHAINS
+        return pays and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
 
     def _float_block(self, rows: range) -> list[str]:
         lanes, form = self.lanes, self.form

@@ -85,12 +85,18 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
     return out
 
 
-def unpacked_bytes(form: BlockFormat, words: str, lanes: int) -> list[str]:
-    """Expressions: what ``words`` hold as vectors of words of four codes, in their order."""
+def unpacked_bytes(form: BlockFormat, words: str, lanes: int, raised: bool) -> list[str]:
+    """Expressions: what ``words`` hold as vectors of words of four codes, in their order.
+
+    Where upper halves of bytes may be ``raised`` they stay where they are: 16 times their codes.
+    """
     if form.bits == 8:
         return [words]
     mask = f"const_int32({0x0F0F0F0F}, {lanes})"
-    return [f"bitwise_and({words}, {mask})", f"bitwise_and(shift_right({words}, const_int32(4, {lanes})), {mask})"]
+    upper = f"bitwise_and(shift_right({words}, const_int32(4, {lanes})), {mask})"
+    if raised:
+        upper = f"bitwise_and({words}, const_int32({~0x0F0F0F0F}, {lanes}))"
+    return [f"bitwise_and({words}, {mask})", upper]
 
 
 def weight_of(form: BlockFormat, word: str, k: int, point: str, scale: str) -> str:

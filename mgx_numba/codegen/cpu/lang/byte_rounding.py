@@ -3,6 +3,9 @@
 round_int8(v, ZERO), round_uint8(v, ZERO)
     a vector of float32 rounded to the nearest integers, ties to even, plus ZERO (an integer literal of the result's
     range), saturated; of NaN 0. One conversion instead of a rounding and a conversion.
+
+With AVX2 alone whole vectors of unsigned bytes are not held to the lower limit: what is below all int32, and NaN, is
+converted to the least of these, and what is packed saturates.
 """
 
 from __future__ import annotations
@@ -17,8 +20,13 @@ from numba.core.errors import TypingError
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.memory import Definition
 from ...lang.vector import Vec, constant_int, make_intrinsic
+from .. import host
 
 __all__ = ["round_int8", "round_uint8"]  # the words of the language
+
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_PACKED = 32
+"""Bytes of a vector of 256 bits, which four vectors of float32 become."""
 
 
 def _round(dtype: str) -> Any:
@@ -32,9 +40,11 @@ def _round(dtype: str) -> Any:
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             b, value = VectorBuilder(builder).strict(), values[0]
+            if dtype == "uint8" and v.lanes % _PACKED == 0 and host.has("avx2") and host.host().vector_bits == 256:
+                return _packed(b, value, point)
             near = b.first_greater(value, float(low - point))  # the limit where it is NaN
             near = b.select(b.fcmp("<", near, float(high - point)), near, float(high - point))
-            wide = b.like(value, ir.IntType(32))
+            wide = b.like(value, _I32)
             whole = b.intrinsic("lrint", [near], wide, overloads=[wide, value.type])
             if point:
                 whole = b.iadd(whole, point)
@@ -45,6 +55,31 @@ def _round(dtype: str) -> Any:
         return Vec(dtype, v.lanes)(v, zero), lower
 
     return make_intrinsic(name, define, 2, literal=True)
+
+
+def _packed(b: VectorBuilder, value: ir.Value, point: int) -> ir.Value:
+    """Whole vectors of unsigned bytes, of each the lanes of four vectors; ``point`` is 0 to 255."""
+    eight, words, octets = ir.VectorType(_I32, 8), ir.VectorType(_I16, 16), ir.VectorType(_I8, _PACKED)
+
+    def call(name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        return b.ir.call(b.function(f"llvm.x86.{name}", result, [a.type for a in arguments]), arguments)
+
+    def integers(start: int) -> ir.Value:
+        floats = b.shuffle(value, range(start, start + 8))
+        limit = b.constant(floats.type, float(255 - point))
+        near = b.select(b.fcmp("<", limit, floats), limit, floats)  # NaN stays
+        whole = call("avx.cvt.ps2dq.256", eight, near)
+        return b.iadd(whole, point) if point else whole
+
+    parts = []
+    for start in range(0, value.type.count, _PACKED):
+        pairs = [call("avx2.packssdw", words, integers(at), integers(at + 8)) for at in (start, start + 16)]
+        # Halves of vectors are packed on their own: four bytes of each vector, and then the four others of each.
+        fours = b.ir.bitcast(call("avx2.packuswb", octets, *pairs), eight)
+        parts.append(b.ir.bitcast(b.shuffle(fours, (0, 4, 1, 5, 2, 6, 3, 7)), octets))
+    while len(parts) > 1:
+        parts = [b.joined(*pair) for pair in zip(parts[::2], parts[1::2])]
+    return parts[0]
 
 
 round_int8, round_uint8 = _round("int8"), _round("uint8")

@@ -28,11 +28,12 @@ MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 
 
 
 class _DotWriter(ProductWriter):
-    """Words are int32; a row of the left-hand side starts at any byte."""
+    """Words are int32; a row of the left-hand side starts at any byte, and its words are neighbours."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.left_align = 1
+        self.slot["x_step"] = constant(1)  # so that a loop over several k needs no more pointers than rows
 
     def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.ir.add(x, y)
