@@ -26,8 +26,9 @@ __all__ = ["GemvInt16"]
 UNROLL = 2
 """Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike, 8 takes a quarter longer in memory)."""
 SPARSE = 8
-"""Eighths: rows are skipped where `NEAR_ROWS` of them or fewer have to be read, or `FAR_ROWS`."""
+"""Parts of a block's rows; if `NEAR_ROWS` or `FAR_ROWS` of them or fewer have to be read, the others are skipped."""
 NEAR_ROWS = 7
+"""Of weights that may be in a cache: where one in eight is zero on the left."""
 FAR_ROWS = 3
 """Of weights of `FAR_BYTES` or more: memory gives half of the rows no sooner than all of them (measured: half takes
 1.25 times as long)."""
