@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction import int16_weights, pack
+from mgx_numba.codegen.cpu.contraction import gemv_int16, int16_weights, pack
 from mgx_numba.codegen.cpu.contraction.configurations import refinements
 from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvPacked
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
@@ -138,7 +138,23 @@ def test_error_is_half_a_step_of_the_blocks_largest_weight(magnitude: float) -> 
     b[BLOCK:] *= 1e-3
     made = np.concatenate([int16(row[None], b) for row in np.eye(2 * BLOCK, dtype=np.float32)[::37]])
     largest = np.abs(b).reshape(2, BLOCK, 50).max(1).repeat(BLOCK, 0)[::37]
-    np.testing.assert_array_less(np.abs(made - b[::37].astype(float)), np.maximum(largest * 2.0**-15.99, 2.0**-126))
+    np.testing.assert_array_less(np.abs(made - b[::37].astype(float)), np.maximum(largest * 2.0**-16.98, 2.0**-126))
+
+
+def test_an_outlier_costs_its_own_block_alone() -> None:
+    b = np.random.default_rng(5).standard_normal((6 * BLOCK + 7, 40)).astype(np.float32)
+    b[2 * BLOCK + 3] = 64
+    error = np.abs(np.concatenate([int16(row[None], b) for row in np.eye(len(b), dtype=np.float32)[::9]]) - b[::9])
+    own = np.arange(len(b))[::9] // BLOCK == 2
+    assert error[~own].max() < 5 * 2.0**-17 < error[own].max() < 64.6 * 2.0**-17
+
+
+@pytest.mark.parametrize("zeros", [0.3, 0.8])
+def test_rows_of_large_weights_are_skipped_where_few_are_left(zeros: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemv_int16, "FAR_BYTES", 0)
+    a, b = pair(2, 70, 3 * BLOCK + 77)
+    a[:, np.random.default_rng(2).random(a.shape[1]) < zeros] = 0
+    np.testing.assert_allclose(int16(a, b), a.astype(float) @ b, atol=2e-3)
 
 
 def test_sums_overflow_only_where_floats_do() -> None:
@@ -160,7 +176,7 @@ def test_infinities_and_nan_on_the_left() -> None:
         np.testing.assert_allclose(int16(a, b), a.astype(float) @ b, atol=5e-3)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2e36])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 6e36])
 def test_weights_without_a_scale_are_refused(value: float) -> None:
     a, b = pair(1, 70, 300)
     b[299, 69] = value

@@ -1,4 +1,4 @@
-"""Products of a few rows with weights of 16 bits: half the bytes to read, which is what such products wait for.
+"""Products of a few rows with weights of 17 bits: half the bytes to read, which is what such products wait for.
 
 Rows of weights that are multiplied by zeros alone, as half of them are after a ReLU, are not read.
 """
@@ -17,18 +17,28 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .gemv import GemvPacked, chain_sets
 from .int16_packing import pack_by_kernel
-from .int16_weights import BLOCK, DOWN, pack_words, unpack, words_lens
+from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
 from .pack import SHARED_BYTES, aligned_zeros
 from .solver import LoadKernels
 
 __all__ = ["GemvInt16"]
 
 UNROLL = 2
-"""As for float32 weights; a step here has two rows of weights in it."""
+"""Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike, 8 takes a quarter longer in memory)."""
 SPARSE = 8
-"""Rows are skipped where one in so many is zero on the left."""
-PREFETCH_BYTES = 1024
-"""How far ahead weights are asked for (measured: 0.5 to 2 KiB; without it L3 gives 180 instead of 230 GB/s)."""
+"""Parts of a block's rows; if `NEAR_ROWS` or `FAR_ROWS` of them or fewer have to be read, the others are skipped."""
+NEAR_ROWS = 7
+"""Of weights that may be in a cache: where one in eight is zero on the left."""
+FAR_ROWS = 3
+"""Of weights of `FAR_BYTES` or more: memory gives half of the rows no sooner than all of them (measured: half takes
+1.25 times as long)."""
+FAR_BYTES = 1 << 24
+"""Weights that are hardly in a cache."""
+PREFETCH_BYTES = 4096
+"""How far ahead weights are asked for, of at most a block (measured on one core: memory gives 37 GB/s; 36 with half of
+it, 34 with a quarter; for L3 it is all one)."""
+LISTED_BYTES = 1024
+"""The same where rows are skipped: which of the next block are needed is not known yet."""
 _MOST_ROWS = 3
 """With more the multiply-add units are what a product waits for."""
 _LEAST_BYTES = 1 << 17
@@ -36,11 +46,12 @@ _LEAST_BYTES = 1 << 17
 
 
 class GemvInt16(GemvPacked):
-    """As `GemvPacked`, with weights of 16 bits; for fast_math, since results differ by about 1e-5 of their scale."""
+    """As `GemvPacked`, with weights of 17 bits (`int16_weights`); for
+    fast_math, since results differ by about 1e-5 of their scale."""
 
     name = "gemv_int16"
     rounds_weights = True
-    _streams: ClassVar = {2: 1.0, 1: 1.05, 4: 1.05}
+    _streams: ClassVar = {2: 1.0, 1: 1.03, 4: 1.1}
     _stored_as = "int32"
 
     def refused_types(self, problem: GemmProblem) -> str | None:
@@ -57,9 +68,9 @@ class GemvInt16(GemvPacked):
         return super().declines(problem)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Panels; in each the scales of all blocks, then the words of all k; columns in pairs of vectors."""
+        """Panels; in each the words of all blocks of k; columns in pairs of vectors."""
         columns = self._panel_columns(problem, tile_for(problem.types))
-        return words_lens(-(-problem.n // columns), problem.k, columns)
+        return words_lens(-(-problem.n // columns), problem.k, columns, True)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """Words (int32) of ``weights[*ones, k, n]``.
@@ -68,7 +79,7 @@ class GemvInt16(GemvPacked):
             UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
         """
         out = aligned_zeros(self.packed_lens(problem), "int32")
-        pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.types).lanes)
+        pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.types).lanes, True)
         return out
 
     def pack_by_kernel(self, problem: GemmProblem, weights: np.ndarray, load: LoadKernels) -> np.ndarray | None:
@@ -85,7 +96,7 @@ class GemvInt16(GemvPacked):
         """Half of the time of float32 weights, where these have to be waited for."""
         bytes_ = 2 * problem.itemsize * math.prod(self.packed_lens(problem))
         # Unpacking takes a tenth, where it is not hidden by waiting.
-        return (0.55 if bytes_ >= _LEAST_BYTES else 1.1) * super().estimate(problem, threads)
+        return (0.58 if bytes_ >= _LEAST_BYTES else 1.1) * super().estimate(problem, threads)
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return (4 if problem.n > 2 * tile.lanes else 2) * tile.lanes
@@ -98,52 +109,89 @@ class GemvInt16(GemvPacked):
         cells = [(q, v, r) for q in range(streams) for v in range(vectors) for r in range(m)]
         sets = chain_sets(len(cells), UNROLL)
         listing = problem.a_strides[-1] == 1
+        needed = FAR_ROWS if 4 * math.prod(self.packed_lens(problem)) >= FAR_BYTES else NEAR_ROWS
         step = "" if listing else " * x_step"
-        ahead = PREFETCH_BYTES // (4 * row)
+        ahead, listed_ahead = (min(BLOCK, bytes_ // (4 * row)) for bytes_ in (PREFETCH_BYTES, LISTED_BYTES))
+
+        words = [(q, v) for q in range(streams) for v in range(vectors // 2)]
 
         def term(place: str, s: int, near: str) -> list[str]:
+            """Of row ``k``, whose words are at a place."""
             lines = [f"word = ({place}) * {row}", f"near = ({near}) * {row}"]
-            lines += [f"a{r} = mul(load_splat(x, {r} * x_ld + ({place}){step}, {lanes}), down)" for r in range(m)]
+            lines += [f"a{r} = mul(load_splat(x, {r} * x_ld + (k){step}, {lanes}), down)" for r in range(m)]
             for q in range(streams):
                 lines += [f"prefetch(w{q}, near + {at})" for at in range(0, row, host.CACHE_LINE // 4)]
-                for v in range(0, vectors, 2):
-                    lines += unpack(f"w{q}", f"word + {v // 2 * lanes}", lanes)
-                    for half in range(2):
-                        sums = [f"s{s}_{q}_{v + half}_{r}" for r in range(m)]
-                        lines += [f"{sums[r]} = fma(a{r}, b{half}, {sums[r]})" for r in range(m)]
+            for q, v in words:
+                lines += unpack(f"w{q}", f"word + {v * lanes}", lanes, f"last{q}_{v}")
+                for half in range(2):
+                    sums = [f"s{s}_{q}_{2 * v + half}_{r}" for r in range(m)]
+                    lines += [f"{sums[r]} = fma(a{r}, b{half}, {sums[r]})" for r in range(m)]
             return lines
 
+        def lowest(place: str, half: str, shift: str = "") -> list[str]:
+            """Words whose bits 16 and 15 are a row's lowest ones, of those of its group, which are at a place."""
+            lines = [f"turn = splat(cast_int32(({half}) * {2 * SHARING}), {lanes})"]
+            lines += [f"up = splat(cast_int32({shift or 1}), {lanes})"]
+            for q, v in words:
+                load = f"load(w{q}, ({place}) * {row} + {v * lanes}, {lanes})"
+                lines.append(f"last{q}_{v} = shift_left(shift_right({load}, turn), up)")
+            return lines
+
+        shifted = [f"last{q}_{v} = shift_left(last{q}_{v}, const_int32(2, {lanes}))" for q, v in words]
         zero = f"const_float32(0, {lanes})"
+        lines_of = [(q, at) for q in range(streams) for at in range(0, row, host.CACHE_LINE // 4)]
         block = [f"s{s}_{q}_{v}_{r} = {zero}" for s in range(sets) for q, v, r in cells]
-        block += [f"first = block * {BLOCK}", f"rows = imin(depth - first, {BLOCK})"]
-        every = [f"whole = rows - imod(rows, {UNROLL})", f"for k in range(first, first + whole, {UNROLL}):"]
+        block += [f"first = block * {BLOCK}", f"rows = imin(depth - first, {BLOCK})", f"start = block * {BLOCK_WORDS}"]
+        block += [f"prefetch(w{q}, (start + {ahead}) * {row} + {at})" for q, at in lines_of]
+        every = [
+            f"for head in range(0, rows, {SHARING}):",
+            f"    before = start + 2 + idiv(head, {GROUP})",
+            *indent(lowest(f"before - 1 + head - imod(head, {GROUP})", f"imod(idiv(head, {SHARING}), 2)")),
+            *(f"    prefetch(w{q}, (before + head + {SHARING - 1 + ahead}) * {row} + {at})" for q, at in lines_of),
+            f"    if rows - head >= {SHARING}:",
+            f"        for i in range(head, head + {SHARING}, {UNROLL}):",
+        ]
         for u in range(UNROLL):
-            every += indent(term(f"k + {u}", u % sets, f"k + {u + ahead}"))
-        every += ["for k in range(first + whole, first + rows):", *indent(term("k", 0, "k"))]
+            place = f"before + i + {u}"
+            every += indent([f"k = first + i + {u}", *term(place, u % sets, f"{place} + {ahead}"), *shifted], 3)
+        every += ["    else:", "        for i in range(head, rows):"]
+        every += indent(["k = first + i", *term("before + i", 0, "before + i"), *shifted], 3)
         if listing:
-            later = f"cast_int64(load_scalar(listed, j + {ahead}))"
-            block += ["found = rows", "if look:", *indent(_list_rows(m, lanes, ahead))]
-            block += [f"if found * {SPARSE} > rows * {SPARSE - 1}:", "    look = False", *indent(every), "else:"]
-            block += ["    for j in range(found):"]
-            block += indent(["k = cast_int64(load_scalar(listed, j))", *term("k", 0, later)], 2)
+            block += ["found = rows", "if look:", *indent(_list_rows(m, lanes, listed_ahead))]
+            block += [f"if found * {SPARSE} > rows * {needed}:", "    look = False", *indent(every), "else:"]
+            some = [
+                "i = cast_int64(load_scalar(listed, j))",
+                "k = first + i",
+                f"group_of = idiv(i, {GROUP})",
+                f"later = cast_int64(load_scalar(listed, j + {listed_ahead}))",
+                *lowest(
+                    f"start + 1 + group_of * {GROUP + 1}", f"imod(idiv(i, {SHARING}), 2)", f"1 + 2 * imod(i, {SHARING})"
+                ),
+                *term(
+                    "start + 2 + i + group_of", 0, f"start + 2 + later + idiv(later, {GROUP}) + idiv(later, {BLOCK})"
+                ),
+            ]
+            heads = [BLOCK_WORDS, *range(BLOCK_WORDS + 1, 2 * BLOCK_WORDS, GROUP + 1)]
+            soon = [f"prefetch(w{q}, (start + {head}) * {row} + {at})" for head in heads for q, at in lines_of]
+            block += indent([*soon, "for j in range(found):", *indent(some)])
         else:
             block += every
-        for q in range(streams):
-            for v in range(vectors):
-                block.append(f"scale = bits_float32(load(scales{q}, block * {columns} + {v * lanes}, {lanes}))")
+        for q, v in words:
+            block.append(f"scales = load(w{q}, start * {row} + {v * lanes}, {lanes})")
+            for half in range(2):
+                block.append(unpacked_scale("scales", half, lanes))
                 for r in range(m):
-                    total = f"s0_{q}_{v}_{r}"
+                    cell = f"{q}_{2 * v + half}_{r}"
+                    total = f"s0_{cell}"
                     for s in range(1, sets):
-                        total = f"add({total}, s{s}_{q}_{v}_{r})"
-                    block.append(f"t{q}_{v}_{r} = fma({total}, scale, t{q}_{v}_{r})")
-        own = [f"scales{q} = offset(w, imin(panel + {q}, panels - 1) * size)" for q in range(streams)]
+                        total = f"add({total}, s{s}_{cell})"
+                    block.append(f"t{cell} = fma({total}, scale, t{cell})")
         return [
             f"blocks = idiv(depth + {BLOCK - 1}, {BLOCK})",
-            f"size = (2 * blocks + depth) * {row}",
+            f"size = (depth + blocks + idiv(depth + {GROUP - 1}, {GROUP})) * {row}",
             f"down = const_float32({DOWN!r}, {lanes})",
-            *([f"listed = local_int32({BLOCK + max(ahead, lanes)})", "look = True"] if listing else []),
-            *own,
-            *(f"w{q} = offset(scales{q}, blocks * {columns})" for q in range(streams)),
+            *([f"listed = local_int32({BLOCK + max(listed_ahead, lanes) + lanes})", "look = True"] if listing else []),
+            *(f"w{q} = offset(w, imin(panel + {q}, panels - 1) * size)" for q in range(streams)),
             *(f"t{q}_{v}_{r} = {zero}" for q, v, r in cells),
             "for block in range(blocks):",
             *indent(block),
@@ -159,9 +207,9 @@ def _list_rows(m: int, lanes: int, ahead: int) -> list[str]:
     mask = "ne(load_tail(x, {} * x_ld + first + i, imin(rows - i, {lanes}), 0, {lanes}), 0)"
     lines = [f"some = {mask.format(0, lanes=lanes)}"]
     lines += [f"some = logical_or(some, {mask.format(r, lanes=lanes)})" for r in range(1, m)]
-    numbers = f"add(splat(cast_int32(first + i), {lanes}), iota_int32({lanes}))"
+    numbers = f"add(splat(cast_int32(i), {lanes}), iota_int32({lanes}))"
     lines.append(f"found += store_where(listed, found, {numbers}, some)")
-    after = f"add(splat(cast_int32(first + {BLOCK} + i), {lanes}), iota_int32({lanes}))"
+    after = f"add(splat(cast_int32({BLOCK} + i), {lanes}), iota_int32({lanes}))"
     return [
         "found = 0",
         f"for i in range(0, rows, {lanes}):",

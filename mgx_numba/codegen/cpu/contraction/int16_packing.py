@@ -1,4 +1,4 @@
-"""The kernel that packs weights into 16 bits, see `int16_weights`: each is read from memory once, while it is in a
+"""The kernel that packs weights into 17 bits, see `int16_weights`: each is read from memory once, while it is in a
 core's own cache the rest is done.
 
 A task is a block of `BLOCK` rows of a stripe of panels. Its weights are brought into scratch memory, a panel after the
@@ -17,7 +17,19 @@ from ...kernel import KernelSource
 from ...launch import Operand
 from ...statements import indent, kernel_text
 from ..kernel import cpu_kernel
-from .int16_weights import BLOCK, DOWN, FEW, LARGEST, LEAST_MEAN, SMALLEST_STEP, block_count, refuse_unsuited
+from .int16_weights import (
+    BLOCK,
+    BLOCK_WORDS,
+    DOWN,
+    FEW,
+    GROUP,
+    SHARING,
+    SMALLEST_STEP,
+    block_count,
+    largest_integer,
+    least_mean,
+    refuse_unsuited,
+)  # fmt: skip
 from .solver import LoadKernels
 
 __all__ = ["pack_by_kernel", "packing_kernel"]
@@ -26,15 +38,15 @@ STRIPE = 256
 """Columns of a stripe, of which a block takes a quarter of an L2 cache (measured: 64 to 512 differ by a tenth)."""
 ROUNDING = 1.5 * 2.0**23
 """Added to a small number it leaves the nearest integer, the even one of two, in the low bits of a float32."""
-PART_BLOCKS = 8
+PART_BLOCKS = 32
 """Blocks of a stripe that one thread packs at a time, some 2 MiB of weights."""
 
 
 def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadKernels) -> None:
-    """As `int16_weights.pack_words`, which says what the arguments are, for weights of which rows or columns are
-    contiguous."""
+    """As `int16_weights.pack_words`, which says what the arguments are, with the lowest bits, for weights of which rows
+    or columns are contiguous."""
     depth, columns = weights.shape
-    panels, _, pairs = out.shape
+    panels, size, pairs = out.shape
     by_columns = weights.strides[1] != weights.itemsize
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
         load([packing_kernel(by_columns, 2 * pairs // lanes, lanes)])[0]
@@ -54,7 +66,7 @@ def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadK
             Operand("scratch"): aligned,
             Operand("exceeds"): exceeds.ctypes.data,
         }
-        words = _arguments(depth, columns, stride, panels, blocks, panel, count).values
+        words = _arguments(depth, columns, stride, panels, size, panel, count).values
         arguments = np.array([places[w] if isinstance(w, Operand) else w for w in words], np.int64)
         run(arguments.ctypes.data, block, min(block + PART_BLOCKS, blocks))
 
@@ -76,25 +88,25 @@ def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
         "for p in range(count):",
         f"    column = (panel + p) * {wide}",
         f"    part = offset(scratch, p * {BLOCK * wide})",
-        f"    place = (panel + p) * (2 * blocks + depth) * {wide // 2}",
+        f"    place = ((panel + p) * size + block * {BLOCK_WORDS}) * {wide // 2}",
         *indent(_steps(vectors, lanes)),
-        f"    place += (2 * blocks + first) * {wide // 2}",
-        *indent(_words(vectors, lanes)),
+        f"    place += {wide // 2}",
+        f"    for head in range(0, rows, {GROUP}):",
+        *indent(_words(vectors, lanes), 2),
+        f"        place += {(GROUP + 1) * wide // 2}",
     ]
     lines = [*_arguments().bind(), "for block in range(begin, end):", *indent(task)]
     return cpu_kernel(f"int16_pack_{'columns' if by_columns else 'rows'}_kernel", kernel_text(lines))
 
 
 def _arguments(
-    depth: int = 0, columns: int = 0, stride: int = 0, panels: int = 0, blocks: int = 0, panel: int = 0, count: int = 0
+    depth: int = 0, columns: int = 0, stride: int = 0, panels: int = 0, size: int = 0, panel: int = 0, count: int = 0
 ) -> Arguments:
     """The kernel's argument block; each pointer is an operand of its name."""
     arguments = Arguments()
     for name, dtype in (("w", "float32"), ("out", "int32"), ("scratch", "float32"), ("exceeds", "float32")):
         arguments.pointer(name, name, dtype)
-    arguments.integers(
-        depth=depth, columns=columns, stride=stride, panels=panels, blocks=blocks, panel=panel, count=count
-    )
+    arguments.integers(depth=depth, columns=columns, stride=stride, panels=panels, size=size, panel=panel, count=count)
     return arguments
 
 
@@ -154,27 +166,37 @@ def _steps(vectors: int, lanes: int) -> list[str]:
             line
             for v in each
             for line in (
-                f"step{v} = max(div(largest{v}, {LARGEST}), {float(SMALLEST_STEP)!r})",
-                f"scale = mul(step{v}, {2.0**-16 / DOWN!r})",
-                f"store(out, place + 2 * block * {vectors * lanes // 2} + {v * lanes}, bits_int32(scale))",
-                f"needed = mul(max(sub(some{v}, {FEW}), 0), mul(step{v}, {LEAST_MEAN}))",
+                f"step{v} = max(div(largest{v}, {largest_integer(True)}), {float(SMALLEST_STEP)!r})",
+                f"bits = add(bits_int32(mul(step{v}, {2.0**-15 / DOWN!r})), {0xFFFF})",
+                f"bits{v} = bitwise_and(bits, const_int32({-1 << 16}, {lanes}))",
+                f"step{v} = mul(bits_float32(bits{v}), {DOWN / 2.0**-15!r})",
+                f"needed = mul(max(sub(some{v}, {FEW}), 0), mul(step{v}, {least_mean(True)!r}))",
                 f"more = sub(sub(total{v}, largest{v}), needed)",
                 f"more = where(logical_or(gt(step{v}, {float(SMALLEST_STEP)!r}), isnan(total{v})), more, {zero})",
-                "more = where(lt(scale, INF), more, NAN)",
+                f"more = where(lt(bits_float32(bits{v}), INF), more, NAN)",
                 f"store(exceeds, block * panels * {vectors * lanes} + column + {v * lanes}, more)",
+            )
+        ),
+        *(
+            line
+            for v in range(0, vectors, 2)
+            for line in (
+                f"low = bitwise_and(shift_right(bits{v}, const_int32(16, {lanes})), const_int32(65535, {lanes}))",
+                f"store(out, place + {v // 2 * lanes}, bitwise_or(low, bits{v + 1}))",
             )
         ),
     ]
 
 
 def _words(vectors: int, lanes: int) -> list[str]:
-    """Statements: the words of a panel's rows at ``place``. A weight that is not zero stays so."""
+    """Statements: the words of a panel's rows from ``head`` on, after those of their lowest bits at ``place``.
+    A weight that is not zero stays so."""
     wide = vectors * lanes
-    lines = []
     each = range(vectors)
+    lines = []
     for v in each:
         lines += [
-            f"x{v} = load(part, k * {wide} + {v * lanes}, {lanes})",
+            f"x{v} = load(part, (head + k) * {wide} + {v * lanes}, {lanes})",
             f"q{v} = add(div(x{v}, step{v}), {ROUNDING!r})",
         ]
     lines += [
@@ -182,11 +204,20 @@ def _words(vectors: int, lanes: int) -> list[str]:
         *(f"zero = logical_or(zero, eq(q{v}, {ROUNDING!r}))" for v in each[1:]),
         "if reduce_or(zero):",
         *(f"    q{v} = where(eq(q{v}, {ROUNDING!r}), add(sign(x{v}), {ROUNDING!r}), q{v})" for v in each),
+        f"up = splat(cast_int32(2 * ({SHARING - 1} - imod(k, {SHARING}) + {SHARING} * idiv(k, {SHARING}))), {lanes})",
     ]
     for v in range(0, vectors, 2):
         lines += [
-            f"low = bitwise_and(bits_int32(q{v}), const_int32(65535, {lanes}))",
-            f"high = shift_left(bits_int32(q{v + 1}), const_int32(16, {lanes}))",
-            f"store(out, place + k * {wide // 2} + {v // 2 * lanes}, bitwise_or(low, high))",
+            f"low = bits_int32(q{v})",
+            f"last{v} = bitwise_or(last{v}, shift_left(bitwise_and(low, const_int32(3, {lanes})), up))",
+            f"low = bitwise_and(shift_right(low, const_int32(2, {lanes})), const_int32({0x7FFF}, {lanes}))",
+            f"high = shift_left(bits_int32(q{v + 1}), const_int32(15, {lanes}))",
+            f"store(out, place + (k + 1) * {wide // 2} + {v // 2 * lanes}, bitwise_or(low, high))",
         ]
-    return ["for k in range(rows):", *indent(lines)]
+    pairs = range(0, vectors, 2)
+    return [
+        *(f"last{v} = const_int32(0, {lanes})" for v in pairs),
+        f"for k in range(imin(rows - head, {GROUP})):",
+        *indent(lines),
+        *(f"store(out, place + {v // 2 * lanes}, last{v})" for v in pairs),
+    ]

@@ -1,11 +1,15 @@
-"""Weights in 16 bits, for products that wait for their weights: block floating point, and how kernels read it.
+"""Weights in 16 or 17 bits, for products that wait for their weights: block floating point, and how kernels read it.
 
-Weights are the integers -32767 to 32767 with one float32 scale for each column of `BLOCK` rows, so an error is at most
-half a step of the largest weight of its block, 2**-16 of it, and a whole one where it would become zero. Columns in
-which that is much, because few weights are far larger than the others, are refused. A 32-bit word holds a column of an
-even vector of a panel in its low half and one of the next vector in its high half; both become floats, 2**16 times too
-large, by one shift or mask and one conversion. The left-hand side is multiplied by `DOWN` and the scales are that much
-larger, so that sums of a block stay below the largest factor on the left: they overflow only where those of floats do.
+Weights are integers with one scale, a bfloat16, for each column of `BLOCK` rows, so an error is at most half a step of
+the largest weight of its block, 2**-16 of it, or 2**-17 of it in 17 bits, and a whole one where it would become zero.
+Columns in which that is much, because few weights are far larger than the others, are refused. A 32-bit word holds a
+column of an even vector of a panel in its low half and one of the next vector in its high half; both become floats,
+2**16 times too large, by one shift or mask and one conversion. Scales lie so, too, before the rows of their block.
+
+Of 17 bits a word holds all of the high column and 15 of the low one, whose lowest two of each of `GROUP` rows are words
+before these rows: a shift, a mask and an or more, for both columns. The left-hand side is multiplied by `DOWN` and the
+scales are that much larger, so that sums of a block stay below the largest factor on the left: they overflow only where
+those of floats do.
 """
 
 from __future__ import annotations
@@ -17,19 +21,25 @@ from .pack import SHARED_BYTES
 from .solver import UnsuitedWeights
 
 __all__ = [
-    "BLOCK", "DOWN", "FEW", "LARGEST", "LEAST_MEAN", "SMALLEST_STEP", "block_count", "pack_words", "refuse_unsuited",
-    "unpack", "words_lens",
+    "BLOCK", "BLOCK_WORDS", "DOWN", "FEW", "GROUP", "SHARING", "SMALLEST_STEP", "block_count", "largest_integer",
+    "least_mean", "pack_words", "refuse_unsuited", "unpack", "unpacked_scale", "words_lens",
 ]  # fmt: skip
 
-BLOCK = 256
-"""Rows that share a scale."""
-DOWN = 2.0**-39
+BLOCK = 64
+"""Rows that share a scale: with fewer, scales take more than their accuracy is worth (normal weights: 64 rows 1.2 times
+as accurate as 256, 32 rows 1.35 times)."""
+GROUP = 16
+"""Rows whose lowest bits share words, two bits of each."""
+SHARING = GROUP // 2
+"""Rows whose lowest bits share half a word, the first row's being the highest two."""
+BLOCK_WORDS = 1 + BLOCK // GROUP + BLOCK
+"""Rows of words of a block that has lowest bits: scales, those bits and weights."""
+DOWN = 2.0**-37
 """Two to the power of minus the bits of a word less its sign, and of the rows of a block."""
-LARGEST = 32767  # of an int16 with a sign, by definition
 SMALLEST_STEP = np.float32(2.0**-126)
-LEAST_MEAN = 256
-"""Steps that the weights of a column must have in the mean, but for zeros and the largest of each block. Normal ones
-have some thousands; those beside one that is more than 128 times their mean have fewer."""
+LEAST_MEAN = 2.0**-7
+"""What the weights of a column must have in the mean, of the largest of each block, but for that and zeros. Normal ones
+have a third; those beside one that is more than 128 times their mean have less."""
 FEW = 16
 """So many weights of a block may be smaller: together they are not far off."""
 _COLUMNS_AT_ONCE = 512
@@ -41,22 +51,46 @@ def block_count(depth: int) -> int:
     return -(-depth // BLOCK)
 
 
-def words_lens(panels: int, depth: int, columns: int) -> tuple[int, int, int]:
-    """Lens of packed words: in each panel of ``columns`` (pairs of vectors) the scales of all blocks, then all rows."""
-    return (panels, 2 * block_count(depth) + depth, columns // 2)
+def largest_integer(lowest: bool) -> int:
+    """The integer that the largest weight of a block becomes, of 16 bits or, with ``lowest`` bits, of 17."""
+    return (1 << (16 if lowest else 15)) - 1
 
 
-def unpack(pointer: str, place: str, lanes: int) -> list[str]:
-    """Statements: ``b0`` and ``b1``, two vectors of columns, times 2**16 over their scales."""
-    return [
-        f"words = load({pointer}, {place}, {lanes})",
-        f"b0 = cast_float32(shift_left(words, const_int32(16, {lanes})))",
-        f"b1 = cast_float32(bitwise_and(words, const_int32({-1 << 16}, {lanes})))",
-    ]
+def least_mean(lowest: bool) -> float:
+    """`LEAST_MEAN` in steps."""
+    return LEAST_MEAN * (largest_integer(lowest) + 1)
 
 
-def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
+def words_lens(panels: int, depth: int, columns: int, lowest: bool = False) -> tuple[int, int, int]:
+    """Lens of packed words: in each panel of ``columns`` (pairs of vectors) the blocks, each a row of scales and rows
+    of weights; with ``lowest`` bits a row of these before each `GROUP` of rows."""
+    return (panels, depth + block_count(depth) + (-(-depth // GROUP) if lowest else 0), columns // 2)
+
+
+def unpack(pointer: str, place: str, lanes: int, lowest: str = "") -> list[str]:
+    """Statements: ``b0`` and ``b1``, two vectors of columns, times 2**16 over their scales (17 bits: 2**15).
+
+    ``lowest`` names words whose bits 16 and 15 are the lowest of the first vector, if these are stored.
+    """
+    bits = 15 if lowest else 16
+    low = f"shift_left(words, const_int32({32 - bits}, {lanes}))"
+    high = f"bitwise_and(words, const_int32({-1 << bits}, {lanes}))"
+    if lowest:
+        low = f"bitwise_or({low}, bitwise_and({lowest}, const_int32({3 << 15}, {lanes})))"
+    return [f"words = load({pointer}, {place}, {lanes})", f"b0 = cast_float32({low})", f"b1 = cast_float32({high})"]
+
+
+def unpacked_scale(scales: str, half: int, lanes: int) -> str:
+    """Statement: ``scale``, of the columns whose scales are in that half of words."""
+    if half == 0:
+        return f"scale = bits_float32(shift_left({scales}, const_int32(16, {lanes})))"
+    return f"scale = bits_float32(bitwise_and({scales}, const_int32({-1 << 16}, {lanes})))"
+
+
+def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int, lowest: bool = False) -> None:
     """Pack float32 ``weights[k, n]`` into int32 ``out`` of `words_lens`; columns that ``weights`` lacks become zero.
+
+    With ``lowest`` weights have 17 bits, else 16.
 
     Raises:
         UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
@@ -67,7 +101,7 @@ def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
     def pack(first: int) -> None:
         panels = out[first : first + together]
         columns = weights[:, first * width : (first + len(panels)) * width]
-        blocks = _Blocks(columns, panels, lanes)
+        blocks = _Blocks(columns, panels, lanes, lowest)
         surplus = np.zeros(len(panels) * width)
         for block in range(block_count(len(weights))):
             surplus += blocks.pack(block)
@@ -89,21 +123,21 @@ def refuse_unsuited(exceeds: np.ndarray) -> None:
 
 
 class _Blocks:
-    """Packs blocks of float32 ``weights[k, n]`` into ``out[panels, 2 * blocks + k, width / 2]``.
+    """Packs blocks of float32 ``weights[k, n]`` into ``out[panels, rows, width / 2]``.
 
     All work is along contiguous weights, be they rows or columns, in memory that is used again for each block: new
     memory would take longer than the work.
     """
 
-    def __init__(self, weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
-        self._weights, self._out, self._lanes = weights, out, lanes
+    def __init__(self, weights: np.ndarray, out: np.ndarray, lanes: int, lowest: bool) -> None:
+        self._weights, self._out, self._lanes, self._lowest = weights, out, lanes, lowest
         self._by_columns = abs(weights.strides[0]) < abs(weights.strides[1])
         self._take_memory(min(len(weights), BLOCK))
 
     def _take_memory(self, depth: int) -> None:
         panels, _, pairs = self._out.shape
         lens = (panels * 2 * pairs, depth) if self._by_columns else (depth, panels * 2 * pairs)
-        self._memory = [np.zeros(lens, dtype) for dtype in (np.float32, np.float32, np.int16)]
+        self._memory = [np.zeros(lens, dtype) for dtype in (np.float32, np.float32, np.int32)]
 
     @np.errstate(all="ignore")
     def pack(self, block: int) -> np.ndarray:
@@ -113,8 +147,6 @@ class _Blocks:
             For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for;
             NaN if one of them is infinite or NaN, or too large for a scale.
         """
-        out, lanes = self._out, self._lanes
-        panels, _, pairs = out.shape
         depth, columns = self._weights.shape
         first = block * BLOCK
         depth = min(depth - first, BLOCK)
@@ -123,10 +155,11 @@ class _Blocks:
         part, steps, integers = (m.T if self._by_columns else m for m in self._memory)
         part[:, :columns] = self._weights[first : first + depth]
         largest = np.abs(part, out=steps).max(0)
-        step = np.maximum(largest / LARGEST, SMALLEST_STEP)
-        scales = step * np.float32(2.0**-16 / DOWN)
-        total = steps.sum(0)  # as scales are finite, 256 times the largest weight is
-        out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
+        more = 2.0**16 if not self._lowest else 2.0**15
+        step = np.maximum(largest / np.float32(largest_integer(self._lowest)), SMALLEST_STEP)
+        scales = _bfloat16_above(step * np.float32(1 / more / DOWN))
+        step = scales * np.float32(more * DOWN)
+        total = steps.sum(0)  # as scales are finite, 64 times the largest weight is
         np.rint(np.divide(part, step, out=steps), out=steps)
         zeros = np.flatnonzero(self._memory[1] == 0)
         small = self._memory[0].reshape(-1)[zeros]
@@ -135,11 +168,40 @@ class _Blocks:
         places = places // depth if self._by_columns else places % len(largest)
         some = depth - np.bincount(places, minlength=len(largest))
         np.copyto(integers, steps, casting="unsafe")
-        start = 2 * block_count(len(self._weights)) + first
-        halves = out[:, start : start + depth].view(np.int16).reshape(panels, depth, pairs // lanes, lanes, 2)
-        split = integers.reshape(depth, panels, pairs // lanes, 2, lanes)
-        for half in range(2):
-            halves.swapaxes(0, 1)[..., half] = split[:, :, :, half]
+        self._store(block, scales, integers)
         others = np.maximum(some - FEW, 0)
-        exceeds = total.astype(np.float64) - largest - others * (LEAST_MEAN * step.astype(np.float64))
+        exceeds = total.astype(np.float64) - largest - others * (least_mean(self._lowest) * step.astype(np.float64))
         return np.where(np.isfinite(scales), np.where(step > SMALLEST_STEP, exceeds, 0), np.nan)
+
+    def _store(self, block: int, scales: np.ndarray, integers: np.ndarray) -> None:
+        """Words of ``scales[columns]`` and ``integers[k, columns]``."""
+        out, lanes, depth = self._out, self._lanes, len(integers)
+        panels, _, pairs = out.shape
+        start = block * (BLOCK_WORDS if self._lowest else 1 + BLOCK)
+        halves = scales.view(np.int32).reshape(panels, pairs // lanes, 2, lanes)
+        np.bitwise_or((halves[:, :, 0] >> 16) & 0xFFFF, halves[:, :, 1], out=_split(out[:, start], lanes))
+        split = integers.reshape(depth, panels, pairs // lanes, 2, lanes)
+        low, high = split[:, :, :, 0], split[:, :, :, 1]
+        if not self._lowest:
+            words = _split(out[:, start + 1 : start + 1 + depth], lanes)
+            np.bitwise_or(low & 0xFFFF, high << 16, out=words.swapaxes(0, 1))
+            return
+        for head in range(0, depth, GROUP):
+            rows = slice(head, min(head + GROUP, depth))
+            place = start + 1 + head // GROUP * (GROUP + 1)
+            last = _split(out[:, place], lanes)
+            last[...] = 0
+            for k, integer in enumerate(low[rows]):
+                last |= (integer & 3) << (2 * (SHARING - 1 - k % SHARING) + 2 * SHARING * (k // SHARING))
+            words = _split(out[:, place + 1 : place + 1 + rows.stop - head], lanes)
+            np.bitwise_or((low[rows] >> 2) & 0x7FFF, high[rows] << 15, out=words.swapaxes(0, 1))
+
+
+def _split(words: np.ndarray, lanes: int) -> np.ndarray:
+    """The last dimension as vectors and lanes; a view."""
+    return words.reshape(*words.shape[:-1], words.shape[-1] // lanes, lanes)
+
+
+def _bfloat16_above(scales: np.ndarray) -> np.ndarray:
+    """The least bfloat16 that are not below positive float32, as float32; NaN stays NaN."""
+    return ((np.ascontiguousarray(scales).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...problems.recurrence import RecurrenceProblem
 from ...statements import indent
-from ..contraction.int16_weights import BLOCK, DOWN, unpack
+from ..contraction.int16_weights import BLOCK, DOWN, unpack, unpacked_scale
 from ..microkernels.register_tile import RegisterTile
 from .phases import Phase
 from .states import multiplies_four
@@ -82,25 +82,27 @@ def _int16_sums(
         lines = [f"a_{r} = mul(load_splat(a{r}, {place}, {lanes}), down)" for r in range(rows)]
         for q in panels:
             for pair in range(phase.words):
-                lines += unpack(f"w_{q}", f"({place}) * {row} + {pair * lanes}", lanes)
+                lines += unpack(f"w_{q}", f"(before + {place}) * {row} + {pair * lanes}", lanes)
                 for v in range(2 * pair, min(2 * pair + 2, phase.vectors)):
                     lines += [f"p{q}_{r}_{v} = fma(a_{r}, b{v % 2}, p{q}_{r}_{v})" for r in range(rows)]
         return lines
 
     zero = f"const_float32(0, {lanes})"
     block = [f"p{q}_{r}_{v} = {zero}" for q, r, v in cells]
-    block += [f"first = block * {BLOCK}", f"terms = imin(depth - first, {BLOCK})", *_terms("first", "terms", term)]
+    block += [f"first = block * {BLOCK}", f"terms = imin(depth - first, {BLOCK})", "before = block + 1"]
+    block += _terms("first", "terms", term)
     for q in panels:
         for v in range(phase.vectors):
-            place = f"block * {2 * row} + {v * lanes}"
-            block.append(f"scale = bits_float32(load(scales_{q}, {place}, {lanes}))")
+            if v % 2 == 0:
+                place = f"(first + block) * {row} + {v // 2 * lanes}"
+                block.append(f"scales = load(w_{q}, {place}, {lanes})")
+            block.append(unpacked_scale("scales", v % 2, lanes))
             block += [f"s{q}_{r}_{v} = fma(p{q}_{r}_{v}, scale, s{q}_{r}_{v})" for r in range(rows)]
     return [
         f"down = const_float32({DOWN!r}, {lanes})",
         f"blocks = idiv(hidden + {BLOCK - 1}, {BLOCK})",
-        f"panel_size = (2 * blocks + hidden) * {row}",
-        *(f"scales_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels),
-        *(f"w_{q} = offset(scales_{q}, 2 * blocks * {row})" for q in panels),
+        f"panel_size = (blocks + hidden) * {row}",
+        *(f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels),
         *(f"s{q}_{r}_{v} = {zero}" for q, r, v in cells),
         f"for block in range(idiv(depth + {BLOCK - 1}, {BLOCK})):",
         *indent(block),
