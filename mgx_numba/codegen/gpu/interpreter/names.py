@@ -85,8 +85,18 @@ def _first_greater(a: Any, b: Any) -> Any:
 
 
 def _constant(dtype: np.dtype, value: float, lanes: int) -> Any:
+    return _kept_constant(dtype, value, math.copysign(1, value), lanes)
+
+
+@functools.lru_cache(maxsize=4096)  # a kernel has some dozens
+def _kept_constant(dtype: np.dtype, value: float, sign: float, lanes: int) -> Any:
+    """A constant, which nobody may write to; ``sign`` tells zeros apart."""
     exact = converted(np.asarray(value), from_numpy(dtype)) if dtype.kind in "iub" else np.asarray(value).astype(dtype)
-    return np.full(lanes, exact) if lanes else exact[()]
+    if not lanes:
+        return exact[()]
+    made = np.full(lanes, exact)
+    made.flags.writeable = False
+    return made
 
 
 def _cast(dtype: np.dtype, x: Any) -> Any:
