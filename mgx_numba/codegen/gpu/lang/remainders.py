@@ -12,8 +12,8 @@ from ...lang.vector import FLOATS, elementwise
 
 __all__ = ["fmod_exact", "mod_exact"]
 
-_FRACTION = 23
-"""Bits of a float32's fraction."""
+_FRACTION, _BIAS = 23, 127
+"""Bits of a float32's fraction, and what its exponent is counted from."""
 _STEP = 40
 """Bits by which a remainder, of 24, is shifted at once: both make a word of 64."""
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
@@ -58,7 +58,7 @@ def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
     left = b.sub(high, low)
     rest = _shifted(b, whole, left, divisor, _STEP)
-    unit = _power_of_two(b, b.sub(low, _I32(150)))
+    unit = _power_of_two(b, b.sub(low, _I32(_BIAS + _FRACTION)))
     found = b.fptrunc(b.fmul(b.uitofp(rest, ir.DoubleType()), unit), ir.FloatType())
     return b.select(b.icmp_signed("<", left, _I32(0)), x, found)
 
