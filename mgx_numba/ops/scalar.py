@@ -105,8 +105,8 @@ def evaluator(name: str) -> Callable[..., np.ndarray]:
     def evaluate(*x: np.ndarray) -> np.ndarray:
         dtype = x[0].dtype
         compute = _compute_dtype(dtype)
-        result = np.asarray(function(*[v if v.dtype == compute else v.astype(compute) for v in x]))
-        if result.dtype in (dtype, np.bool_) and name != "add":
+        result = np.asarray(function(*[v if v.dtype is compute else v.astype(compute, copy=False) for v in x]))
+        if result.dtype is dtype or (result.dtype == np.bool_ and name != "add"):
             return result
         return result.astype(np.bool_ if of_bools else dtype, copy=False)
 
@@ -120,24 +120,30 @@ def _compute_dtype(dtype: np.dtype) -> np.dtype:
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
     """``x`` converted: float to integer truncates and saturates, NaN becomes 0; anything to bool is ``!= 0``."""
+    if x.dtype == dtype.numpy:
+        return x
+    with np.errstate(all="ignore"):
+        return converted(x, dtype)
+
+
+def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
+    """What `cast_array` gives, for callers who have told NumPy to be silent about infinities and NaN."""
     target = dtype.numpy
     if x.dtype == target:
         return x
     if dtype is Type.bool_type:
         return x != 0
-    source = from_numpy(x.dtype)
-    with np.errstate(all="ignore"):
-        if source.is_floating and target.kind in "iu":
-            info = np.iinfo(target)
-            wide = x.astype(np.float64)
-            clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0, posinf=np.inf, neginf=-np.inf), info.min, info.max)
-            result = np.where(
-                wide >= float(info.max),
-                info.max,
-                clipped.astype(target, copy=False) if info.bits < 64 else _to_int64(clipped, target),
-            )
-            return result.astype(target)
+    if target.kind not in "iu" or not from_numpy(x.dtype).is_floating:
         return x.astype(target)
+    info = np.iinfo(target)
+    wide = x.astype(np.float64)
+    clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0, posinf=np.inf, neginf=-np.inf), info.min, info.max)
+    result = np.where(
+        wide >= float(info.max),
+        info.max,
+        clipped.astype(target, copy=False) if info.bits < 64 else _to_int64(clipped, target),
+    )
+    return result.astype(target)
 
 
 def _to_int64(x: np.ndarray, target: np.dtype) -> np.ndarray:

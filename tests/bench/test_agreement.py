@@ -17,6 +17,7 @@ from bench.agreement import Choice, agreement, choices_of, exposed
 from bench.exact import QUANTIZE, Exact, Verdict
 from bench.models import build, inputs
 from mgx_numba.ops.base import make_op
+from mgx_numba.runtime.gpu import executor
 from mgx_numba.runtime.gpu.choice import interpreted
 
 KEEP, OVERLAP, LOWEST = 4, 0.3, 0.2
@@ -184,6 +185,7 @@ def test_beyond_what_is_asked_a_program_is_held_to_rounding(monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["mlp", "bert"])
 def test_the_device_check_of_models_on_the_interpreter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "LATENCY_RUNS", 1)
+    monkeypatch.setattr(executor, "TIMED_REPEATS", 1)
     model = build(name, scale="tiny")
     feeds = inputs(name, model)
     with interpreted():

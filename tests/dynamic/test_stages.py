@@ -15,6 +15,7 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
 from mgx_numba.graph.validate import validate
+from mgx_numba.runtime.gpu import executor
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
@@ -98,7 +99,8 @@ def check_products_of_chosen_rows(target: str, none: bool) -> None:
     assert compiled.kept_plan() is None and compiled.rewrite_log()
 
 
-def test_what_the_stages_of_a_device_hand_on_stays_there() -> None:
+def test_what_the_stages_of_a_device_hand_on_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "TIMED_REPEATS", 1)
     feeds = {"x": normal(6, 4), "y": normal(6, seed=3)}
     wanted = evaluate(chosen_rows(), feeds)
     with interpreted():

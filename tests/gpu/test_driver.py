@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mgx_numba.codegen.gpu.driver.library import missing
 from mgx_numba.driver.main import main
+from mgx_numba.runtime.gpu import executor
 from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.limits import Limits
 from mgx_numba.targets.gpu.limits import measure_limits
@@ -43,6 +44,7 @@ def test_perf_and_verify_run_on_a_device(
 ) -> None:
     if where == "interpreter":
         monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+        monkeypatch.setattr(executor, "TIMED_REPEATS", 1)
     with place(where):
         assert main(["perf", "--gpu", "--iterations", "2", model]) == 0
         shown = capsys.readouterr().out

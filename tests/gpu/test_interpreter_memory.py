@@ -59,3 +59,12 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
             for k in range(start, start + size):
                 earlier[k].append(access)
     assert faults
+
+
+@pytest.mark.parametrize("kin", [(0, 1), (0, 2)])
+def test_readers_of_one_number_in_two_blocks_are_two(kin: tuple[int, int]) -> None:
+    allocation, who = Allocation(np.zeros(SIZE, np.uint8), "m"), Thread(number=5, kin=kin)
+    for block in (0, 1):
+        allocation.touch(0, 4, who, block, write=False)
+    with pytest.raises(KernelFault, match="which several threads of block -\\d read without a barrier between"):
+        allocation.touch(2, 1, who, 1, write=True)

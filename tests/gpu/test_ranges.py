@@ -134,9 +134,9 @@ def test_values_are_those_of_ref(name: str, on: Engine) -> None:
 def test_a_plan_that_goes_takes_its_memory_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, not when Python looks for garbage; whoever asks for its program then has it made again."""
     monkeypatch.setattr(program_of_lengths, "MOST_PLANS", 1)
-    case, rng = MODELS["shuffle_net"](), np.random.default_rng(2)
-    net = dynamic(case, interpreter())
-    feeds = case.draw(rng)
+    program, w = product()
+    net = compiled(program, interpreter())
+    feeds = values(2, w)[0]
     net.run(feeds)
     made = net._for(feeds)
     assert steps(made) and len(made.program.main) and made.rewrite_log()
@@ -146,7 +146,7 @@ def test_a_plan_that_goes_takes_its_memory_along(monkeypatch: pytest.MonkeyPatch
     try:
         del made
         assert plan() is not None
-        net.run(case.draw(rng))
+        net.run(values(3, w)[0])
         assert plan() is None
     finally:
         gc.enable()
@@ -274,8 +274,8 @@ def test_no_garbage_is_looked_for_while_a_graph_is_recorded(monkeypatch: pytest.
         record(form)
 
     monkeypatch.setattr(CallForm, "_record", noted)
-    case = MODELS["fully_convolutional"]()
-    dynamic(case, interpreter()).run(case.draw(np.random.default_rng(0)))
+    program, w = product()
+    compiled(program, interpreter()).run(values(2, w)[0])
     assert looks == [False] and gc.isenabled()
 
 

@@ -23,6 +23,9 @@ __all__ = ["DeviceExecutable"]
 MOST_CONTEXTS = 8
 """Contexts beyond those of running calls: each has an arena, and lets a call on another stream go on at once."""
 
+TIMED_REPEATS = 20
+"""Launches of a kernel that are timed as one, beside which what an event takes does not count. No figures kept."""
+
 _NOBODYS = 0
 """Stream that results are noted to be written on which a plan hands on to itself; nobody asks for it."""
 
@@ -117,13 +120,13 @@ class DeviceExecutable:
             finally:
                 self._give(context)
 
-    def time_steps(self, inputs: Sequence[np.ndarray], repeats: int = 20) -> list[float]:
-        """Seconds that the device takes for each step: of a kernel the mean of ``repeats`` in a row, after as many to
-        warm up; the steps have run once before, in order, so that kernels read what they will read."""
+    def time_steps(self, inputs: Sequence[np.ndarray]) -> list[float]:
+        """Seconds that the device takes for each step: of a kernel the mean of `TIMED_REPEATS` in a row, after as many
+        to warm up; the steps have run once before, in order, so that kernels read what they will read."""
         with self.engine.use():
             context = self._take(None)
             try:
-                return context.time_steps(inputs, repeats)
+                return context.time_steps(inputs, TIMED_REPEATS)
             finally:
                 self._give(context)
 

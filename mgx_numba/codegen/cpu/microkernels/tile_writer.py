@@ -41,9 +41,7 @@ class VectorWriter:
 
     def splat(self, value: ir.Value) -> ir.Value:
         """A scalar in every lane."""
-        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
-        single = self.ir.insert_element(undefined, value, ir.Constant(_I32, 0))
-        return self.ir.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), None))
+        return self.b.splat(value, self.lanes)
 
     def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
         """Pointer to ``pointer[index]``."""

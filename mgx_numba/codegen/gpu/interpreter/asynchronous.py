@@ -169,8 +169,7 @@ class BlockAsync:
         barrier.phase += 1
         for to, data in barrier.sent:
             to.allocation.data[to.start : to.start + data.size] = data
-            if to.allocation.written is not None:
-                to.allocation.written[to.start : to.start + data.size] = True
+            to.allocation.define(to.start, to.start + data.size)
         barrier.sent.clear()
         barrier.released, barrier.arrived = barrier.arrived, None
         barrier.released[barrier.number] = barrier.phase
@@ -203,8 +202,7 @@ class BlockAsync:
         rows = np.arange(start, stop).reshape(-1, ROW)
         to.allocation.data[start:stop] = _STALE
         to.allocation.data[_swizzled(rows[:, : data.shape[1]])] = data
-        if to.allocation.written is not None:
-            to.allocation.written[start:stop] = True
+        to.allocation.define(start, stop)
         self._landings = [x for x in self._landings if not _meets(x, to.allocation, start, stop)]
         self._landings.append(_Landing(to.allocation, start, stop, barrier.number, barrier.phase + 1))
         if barrier.bytes < data.size and not early:

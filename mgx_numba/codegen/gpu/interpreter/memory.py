@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,14 +49,14 @@ class Thread:
     kin: tuple[int, int] = (0, 0)
 
 
-class _Access(NamedTuple):
-    """Bytes of an allocation, and the thread, the block, the epoch and the cluster (`Thread.kin`) that touch them."""
+class _Visit:
+    """Who touched bytes, and when: a thread or several (`_SEVERAL` and its like), the block and the epoch, and whose
+    cluster (`Thread.kin`) they are of. One object stands for all accesses between two barriers."""
 
-    part: slice
-    number: int
-    block: int
-    epoch: int
-    kin: tuple[int, int]
+    __slots__ = ("block", "epoch", "kin", "number")
+
+    def __init__(self, number: int, block: int, epoch: int, kin: tuple[int, int]) -> None:
+        self.number, self.block, self.epoch, self.kin = number, block, epoch, kin
 
 
 class Allocation:
@@ -68,17 +68,21 @@ class Allocation:
         self.data = data
         self.name = name
         self.shared = shared
-        self.written = np.zeros(data.size, bool) if shared else None
+        self.written = bytearray(data.size) if shared else None
         self.coming: list[tuple[int, int, Callable[[Thread], bool]]] = []
         self.forget()
 
     def forget(self) -> None:
         """A new launch: what earlier ones did is complete."""
-        shape = (3, self.data.size)
-        self._writer = np.full(shape, _NOBODY, np.int64)  # thread, block, epoch
-        self._reader = np.full(shape, _NOBODY, np.int64)
-        self._is_written = self._is_read = False
-        self._reads: list[_Access] = []
+        self._writers: list[_Visit | None] | None = None  # of each byte; no list before the first access
+        self._readers: list[_Visit | None] | None = None
+        self._reads: list[tuple[int, int, _Visit]] = []
+        self._visit = _Visit(_NOBODY, _NOBODY, _NOBODY, (0, 0))
+
+    def define(self, start: int, end: int) -> None:
+        """Note that these bytes have values, whoever wrote them."""
+        if self.written is not None:
+            self.written[start:end] = b"\1" * (end - start)
 
     def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
         """Note an access.
@@ -86,104 +90,108 @@ class Allocation:
         Raises:
             KernelFault: it is outside, undefined, or races with another thread's.
         """
-        if start < 0 or start + size > self.data.size:
+        end = start + size
+        if start < 0 or end > self.data.size:
             verb = "writes" if write else "reads"
-            raise KernelFault(f"{verb} bytes {start} to {start + size} of {self.name}, which has {self.data.size}")
-        part = slice(start, start + size)
+            raise KernelFault(f"{verb} bytes {start} to {end} of {self.name}, which has {self.data.size}")
         if self.written is not None:
             if write:
-                self.written[part] = True
-            elif not self.written[part].all():
-                raise KernelFault(f"reads bytes {start} to {start + size} of {self.name}, which nobody has written")
-        for first, end, known in self.coming:
-            if first < start + size and start < end and not known(who):
+                self.define(start, end)
+            elif self.written.find(0, start, end) >= 0:
+                raise KernelFault(f"reads bytes {start} to {end} of {self.name}, which nobody has written")
+        for first, stop, known in self.coming:
+            if first < end and start < stop and not known(who):
                 raise KernelFault(
-                    f"touches bytes {start} to {start + size} of {self.name}, to which a value is still on the way"
+                    f"touches bytes {start} to {end} of {self.name}, to which a value is still on the way"
                 )
-        access = _Access(part, who.number, block, who.epoch, who.kin)
-        if self._is_written:
-            self._check(self._writer, access, "wrote", write)
+        visit = self._visit
+        if visit.number != who.number or visit.epoch != who.epoch or visit.block != block:
+            visit = self._visit = _Visit(who.number, block, who.epoch, who.kin)
+        if self._writers is not None:
+            self._check(self._writers, start, end, visit, "wrote", write)
         if not write:
-            self._reads.append(access)  # who has read is asked when somebody writes, which of most memory nobody does
+            self._reads.append(
+                (start, end, visit)
+            )  # who has read is asked when somebody writes; most memory nobody does
             return
         if self._reads:
-            self._note_reads(access)
-        if self._is_read:
-            self._check(self._reader, access, "read", write)
-        self._writer[0, part], self._writer[1, part], self._writer[2, part] = who.number, block, who.epoch
-        self._is_written = True
+            self._note_reads(visit)
+        if self._readers is not None:
+            self._check(self._readers, start, end, visit, "read", write)
+        if self._writers is None:
+            self._writers = [None] * self.data.size
+        self._writers[start:end] = [visit] * size
 
-    def _since(self, access: _Access) -> int:
-        """The epoch before which all that touched this memory had passed a barrier with who does so now."""
-        alone = self.shared and access.kin[1] - access.kin[0] <= 1
-        return access.epoch // EPOCH * EPOCH if alone else _NOBODY
-
-    def _note_reads(self, now: _Access) -> None:
+    def _note_reads(self, now: _Visit) -> None:
         """Bring who has read up to an access."""
-        since = self._since(now)
-        for access in self._reads:
-            if access.epoch < since:
+        alone = self.shared and now.kin[1] - now.kin[0] <= 1
+        # Before this epoch, all that touched this memory had passed a barrier with who does so now.
+        since = now.epoch // EPOCH * EPOCH if alone else _NOBODY
+        for start, end, visit in self._reads:
+            if visit.epoch < since:
                 continue
-            number, block = access.number, access.block
-            readers = self._reader[:, access.part]
-            before = _alike(readers)
-            fresh = (before[0] == _NOBODY) | (before[0] == number) | _past(before, access)
-            near = (before[1] == block) & _of_warp(before[0], number)
-            same, kin = fresh | (before[1] == block), _of_kin(before[1], access.kin)
-            readers[0] = np.where(fresh, number, np.where(near, _WARP_READERS - number // WARP, _SEVERAL))
-            readers[1] = np.where(same, block, np.where(kin, _KIN_READERS - access.kin[0], _SEVERAL))
-            readers[2] = access.epoch
-            self._is_read = True
+            readers = self._readers
+            if readers is None:
+                readers = self._readers = [None] * self.data.size
+            before = readers[start:end]
+            known = {last: _joined(last, visit) for last in set(before)}
+            readers[start:end] = [known[last] for last in before] if len(known) > 1 else [*known.values()] * len(before)
         self._reads.clear()
 
-    def _check(self, touched: np.ndarray, access: _Access, did: str, write: bool) -> None:
-        part = access.part
-        last = touched[:, part]
-        if (last[0] == _NOBODY).all() or (last[2] < self._since(access)).all():
+    def _check(self, touched: list[_Visit | None], start: int, end: int, now: _Visit, did: str, write: bool) -> None:
+        racing = {last for last in set(touched[start:end]) if last is not None and last is not now and _race(last, now)}
+        if not racing:
             return
-        others = (last[0] != _NOBODY) & ((last[0] != access.number) | (last[1] != access.block))
-        if not others.any():
-            return
-        others &= ~_past(last, access)
-        if others.any():
-            at = int(np.argmax(others))
-            number = int(last[0, at])
-            whom = f"thread {number}" if number >= 0 else "several threads"
-            verb = "writes" if write else "reads"
-            raise KernelFault(
-                f"{verb} byte {part.start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without "
-                "a barrier between"
-            )
+        at, last = next((at, last) for at, last in enumerate(touched[start:end], start) if last in racing)
+        assert last is not None
+        whom = f"thread {last.number}" if last.number >= 0 else "several threads"
+        verb = "writes" if write else "reads"
+        raise KernelFault(
+            f"{verb} byte {at} of {self.name}, which {whom} of block {last.block} {did} without a barrier between"
+        )
 
 
-def _alike(last: np.ndarray) -> Any:
-    """What is known of bytes, (3, bytes): as three numbers if it is the same of all, with which Python is quicker."""
-    first = last[:, :1]
-    return first.ravel().tolist() if last.size and (last == first).all() else last
+def _race(last: _Visit, now: _Visit) -> bool:
+    """Whether no barrier that both have passed lies between accesses of several threads."""
+    return (last.number != now.number or last.block != now.block) and not _past(last, now)
 
 
-def _past(last: Any, access: _Access) -> Any:
-    """Which accesses, by thread, block and epoch, were before a barrier that both they and a thread have passed."""
-    own = (last[2] < access.epoch) & _of_warp(last[0], access.number)
-    within = (last[2] // EPOCH < access.epoch // EPOCH) | own
-    past = (last[1] == access.block) & within
-    first, end = access.kin
-    if end - first > 1:
-        steps = EPOCH * GENERATION
-        past |= _of_kin(last[1], access.kin) & (last[2] // steps < access.epoch // steps)
-    return past
+def _joined(last: _Visit | None, now: _Visit) -> _Visit:
+    """Who has read bytes when another thread reads them, too."""
+    if last is None or last is now or (last.number == now.number and last.block == now.block) or _past(last, now):
+        return now
+    number = block = _SEVERAL
+    if last.block == now.block:
+        block = now.block
+        if _of_warp(last.number, now.number):
+            number = _WARP_READERS - now.number // WARP
+    elif _of_kin(last.block, now.kin):
+        block = _KIN_READERS - now.kin[0]
+    if (number, block, now.epoch) == (last.number, last.block, last.epoch):
+        return last
+    return _Visit(number, block, now.epoch, now.kin)
 
 
-def _of_kin(blocks: Any, kin: tuple[int, int]) -> Any:
-    """Which of these, blocks or all readers of a cluster, are of a cluster (`Thread.kin`) of several."""
+def _past(last: _Visit, now: _Visit) -> bool:
+    """Whether an access was before a barrier that both its threads and another one have passed."""
+    if last.block == now.block and (
+        last.epoch // EPOCH < now.epoch // EPOCH or (last.epoch < now.epoch and _of_warp(last.number, now.number))
+    ):
+        return True
+    steps = EPOCH * GENERATION
+    return _of_kin(last.block, now.kin) and last.epoch // steps < now.epoch // steps
+
+
+def _of_kin(block: int, kin: tuple[int, int]) -> bool:
+    """Whether a block, or all readers of a cluster, is of a cluster (`Thread.kin`) of several."""
     first, end = kin
-    return (end - first > 1) & ((blocks >= first) & (blocks < end) | (blocks == _KIN_READERS - first))
+    return end - first > 1 and (first <= block < end or block == _KIN_READERS - first)
 
 
-def _of_warp(numbers: Any, number: int) -> Any:
-    """Which of these, threads or all readers of a warp, are of a thread's own warp."""
-    warp = number // WARP
-    return (numbers // WARP == warp) | (numbers == _WARP_READERS - warp)
+def _of_warp(number: int, other: int) -> bool:
+    """Whether a thread, or all readers of a warp, is of another thread's warp."""
+    warp = other // WARP
+    return number // WARP == warp or number == _WARP_READERS - warp
 
 
 class Memory:
@@ -243,8 +251,7 @@ class Memory:
         return self._found[at], address - self._starts[at]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A typed place: ``start`` bytes into an allocation."""
 
     allocation: Allocation
@@ -266,7 +273,8 @@ class Place:
         """Elements from an index on."""
         start, size = self.start + int(index) * self.dtype.itemsize, values.size * self.dtype.itemsize
         self.allocation.touch(start, size, self.who, self._block(), write=True)
-        self.allocation.data[start : start + size] = np.frombuffer(values.astype(self.dtype).tobytes(), np.uint8)
+        data = values if values.dtype == self.dtype else values.astype(self.dtype)
+        self.allocation.data[start : start + size] = np.frombuffer(data.tobytes(), np.uint8)
 
     def misaligned(self, index: int, size: int) -> int:
         """Bytes by which the place of an index is off a multiple of ``size``."""

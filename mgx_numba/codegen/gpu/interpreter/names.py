@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from ....core.types import from_numpy, numpy_dtype
-from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, cast_array, evaluator
+from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, converted, evaluator
 from .memory import KernelFault, Place
 
 __all__ = ["DTYPES", "elementwise_names", "memory_names"]
@@ -35,8 +35,13 @@ def _dtype(value: Any) -> np.dtype:
 
 def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     """Operands of one dtype: that of the vectors, else of the scalars that are not what Python's literals are."""
-    if len({getattr(v, "dtype", None) for v in operands}) == 1 and isinstance(operands[0], (np.ndarray, np.generic)):
-        return tuple(map(np.asarray, operands))
+    first = getattr(operands[0], "dtype", None)
+    for other in operands:  # NumPy has one object for each of its dtypes; should there be two, what follows is slower
+        if getattr(other, "dtype", None) is not first:
+            break
+    else:
+        if first is not None:
+            return tuple(map(np.asarray, operands))
     vectors = {v.dtype for v in operands if isinstance(v, np.ndarray) and v.ndim}
     if len(vectors) > 1:
         raise KernelFault(f"operands of the dtypes {sorted(map(str, vectors))}")
@@ -45,7 +50,7 @@ def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     if len(strong) > 1:
         raise KernelFault(f"operands of the dtypes {sorted(map(str, strong))}")
     (dtype,) = strong
-    return tuple(cast_array(np.asarray(v), from_numpy(dtype)) for v in operands)
+    return tuple(converted(np.asarray(v), from_numpy(dtype)) for v in operands)
 
 
 def _elementwise(name: str) -> Callable[..., Any]:
@@ -80,12 +85,22 @@ def _first_greater(a: Any, b: Any) -> Any:
 
 
 def _constant(dtype: np.dtype, value: float, lanes: int) -> Any:
-    exact = cast_array(np.asarray(value), from_numpy(dtype)) if dtype.kind in "iub" else np.asarray(value).astype(dtype)
-    return np.full(lanes, exact) if lanes else exact[()]
+    return _kept_constant(dtype, value, math.copysign(1, value), lanes)
+
+
+@functools.lru_cache(maxsize=4096)  # a kernel has some dozens
+def _kept_constant(dtype: np.dtype, value: float, sign: float, lanes: int) -> Any:
+    """A constant, which nobody may write to; ``sign`` tells zeros apart."""
+    exact = converted(np.asarray(value), from_numpy(dtype)) if dtype.kind in "iub" else np.asarray(value).astype(dtype)
+    if not lanes:
+        return exact[()]
+    made = np.full(lanes, exact)
+    made.flags.writeable = False
+    return made
 
 
 def _cast(dtype: np.dtype, x: Any) -> Any:
-    return cast_array(np.asarray(x), from_numpy(dtype))
+    return converted(np.asarray(x), from_numpy(dtype))
 
 
 def _bits(dtype: np.dtype, x: Any) -> Any:
@@ -230,7 +245,7 @@ def _store(p: Place, i: int, v: np.ndarray) -> None:
 
 
 def _store_scalar(p: Place, i: int, x: Any) -> None:
-    p.write(i, np.atleast_1d(cast_array(np.asarray(x), from_numpy(p.dtype))))
+    p.write(i, np.atleast_1d(converted(np.asarray(x), from_numpy(p.dtype))))
 
 
 def _note_fault(p: Place, step: int, check: int, index: int) -> None:

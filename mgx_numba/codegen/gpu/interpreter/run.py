@@ -47,18 +47,16 @@ def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 def _mma(product: Product, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The product of 16 rows and 8 columns, from words as `lang.tensor_cores` says who holds them."""
-    rows, columns = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32)
-    sums = np.empty((16, 8), numpy_dtype(product.accumulator))
-    places = [(lane // 4, lane % 4) for lane in range(WARP)]
-    for (g, c), (own, a, b) in zip(places, lanes):
-        rows[g, c], rows[g + 8, c], rows[g, c + 4], rows[g + 8, c + 4] = a
-        columns[g, c], columns[g, c + 4] = b
-        sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2] = own[:2], own[2:]
+    own = np.array([lane[0] for lane in lanes], numpy_dtype(product.accumulator)).reshape(8, 4, 4)  # row, column, word
+    a = np.array([lane[1] for lane in lanes], np.int32).reshape(8, 4, 4)
+    b = np.array([lane[2] for lane in lanes], np.int32).reshape(8, 4, 2)
+    rows, columns = np.block([[a[..., 0], a[..., 2]], [a[..., 1], a[..., 3]]]), np.hstack([b[..., 0], b[..., 1]])
+    sums = np.vstack([own[..., :2].reshape(8, 8), own[..., 2:].reshape(8, 8)])
     left, right = rows.view(numpy_dtype(product.a)), columns.view(numpy_dtype(product.b))
     if product.a == "float32":
         left, right = kept_by_tf32(left), kept_by_tf32(right)
     sums = added_products(sums, left, right)
-    return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
+    return list(sums.reshape(2, WARP, 2).transpose(1, 0, 2).reshape(WARP, 4))
 
 
 def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -72,7 +70,7 @@ def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
             rows.append(p.read(i, 16 // p.dtype.itemsize))
         whole = np.stack(rows)
         tiles.append(np.ascontiguousarray(whole.T if turned else whole).view(np.int32))
-    return [np.array([tile[lane // 4, lane % 4] for tile in tiles]) for lane in range(WARP)]
+    return list(np.stack([tile.ravel() for tile in tiles], 1))
 
 
 COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {

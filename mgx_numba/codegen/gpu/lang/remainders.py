@@ -12,12 +12,10 @@ from ...lang.vector import FLOATS, elementwise
 
 __all__ = ["fmod_exact", "mod_exact"]
 
-_FRACTION = 23
-"""Bits of a float32's fraction."""
+_FRACTION, _BIAS = 23, 127
+"""Bits of a float32's fraction, and what its exponent is counted from."""
 _STEP = 40
 """Bits by which a remainder, of 24, is shifted at once: both make a word of 64."""
-_MOST = 253
-"""Bits between the largest and the smallest exponent, of 254 and of subnormal numbers, which is that of 1."""
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _WIDE_FRACTION, _WIDE_BIAS = 52, 1023
 """Bits of a float64's fraction, and what its exponent is counted from."""
@@ -26,12 +24,32 @@ _WIDE_STEP = 64 - _WIDE_FRACTION - 1
 
 
 def _parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """|x| = whole * 2**(exponent - 150): both as int64."""
+    """|x| = whole * 2**(exponent - 150), as int64 and int32."""
     bits = b.and_(b.bitcast(x, _I32), _I32((1 << 31) - 1))
     field, fraction = b.lshr(bits, _I32(_FRACTION)), b.and_(bits, _I32((1 << _FRACTION) - 1))
     subnormal = b.icmp_unsigned("==", field, _I32(0))
     whole = b.select(subnormal, fraction, b.or_(fraction, _I32(1 << _FRACTION)))
-    return b.zext(whole, _I64), b.zext(b.select(subnormal, _I32(1), field), _I64)
+    return b.zext(whole, _I64), b.select(subnormal, _I32(1), field)
+
+
+def _shifted(b: ir.IRBuilder, whole: ir.Value, left: ir.Value, divisor: ir.Value, most: int) -> ir.Value:
+    """The remainder of whole * 2**left, or of whole if ``left`` is negative, by shifting at most so many bits at once:
+    a loop, for exponents of float32 may be 253 apart, those of float64 2045, and seldom are."""
+    first = b.urem(whole, divisor)
+    before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
+    b.branch(head)
+    b.position_at_end(head)
+    rest, bits = b.phi(_I64), b.phi(_I32)
+    rest.add_incoming(first, before)
+    bits.add_incoming(left, before)
+    b.cbranch(b.icmp_signed(">", bits, _I32(0)), body, behind)
+    b.position_at_end(body)
+    step = b.select(b.icmp_signed("<", bits, _I32(most)), bits, _I32(most))
+    rest.add_incoming(b.urem(b.shl(rest, b.zext(step, _I64)), divisor), body)
+    bits.add_incoming(b.sub(bits, step), body)
+    b.branch(head)
+    b.position_at_end(behind)
+    return rest
 
 
 def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -39,17 +57,10 @@ def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     (whole, high), (divisor, low) = _parts(b, x), _parts(b, y)
     divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
     left = b.sub(high, low)
-    smaller = b.icmp_signed("<", left, _I64(0))
-    left = b.select(smaller, _I64(0), left)
-    rest = b.urem(whole, divisor)
-    for _ in range(-(-_MOST // _STEP)):
-        step = b.select(b.icmp_unsigned("<", left, _I64(_STEP)), left, _I64(_STEP))
-        rest = b.urem(b.shl(rest, step), divisor)
-        left = b.sub(left, step)
-    # A power of two from 2**-149 on as a float64, whose exponent counts from 1023.
-    unit = b.bitcast(b.shl(b.add(low, _I64(1023 - 150)), _I64(52)), ir.DoubleType())
+    rest = _shifted(b, whole, left, divisor, _STEP)
+    unit = _power_of_two(b, b.sub(low, _I32(_BIAS + _FRACTION)))
     found = b.fptrunc(b.fmul(b.uitofp(rest, ir.DoubleType()), unit), ir.FloatType())
-    return b.select(smaller, x, found)
+    return b.select(b.icmp_signed("<", left, _I32(0)), x, found)
 
 
 def _wide_parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -68,29 +79,15 @@ def _power_of_two(b: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
 
 
 def _of_finite_wide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The remainder of |x| by |y| for finite float64s, y not 0: their exponents may be 2045 apart, so it is a loop."""
+    """The remainder of |x| by |y| for finite float64s, y not 0."""
     (whole, high), (divisor, low) = _wide_parts(b, x), _wide_parts(b, y)
     divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
     left = b.sub(high, low)
-    smaller = b.icmp_signed("<", left, _I32(0))
-    first = b.urem(whole, divisor)
-    before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
-    b.branch(head)
-    b.position_at_end(head)
-    rest, bits = b.phi(_I64), b.phi(_I32)
-    rest.add_incoming(first, before)
-    bits.add_incoming(left, before)
-    b.cbranch(b.icmp_signed(">", bits, _I32(0)), body, behind)
-    b.position_at_end(body)
-    step = b.select(b.icmp_signed("<", bits, _I32(_WIDE_STEP)), bits, _I32(_WIDE_STEP))
-    rest.add_incoming(b.urem(b.shl(rest, b.zext(step, _I64)), divisor), body)
-    bits.add_incoming(b.sub(bits, step), body)
-    b.branch(head)
-    b.position_at_end(behind)
+    rest = _shifted(b, whole, left, divisor, _WIDE_STEP)
     exponent = b.sub(low, _I32(_WIDE_BIAS + _WIDE_FRACTION))
     half = b.ashr(exponent, _I32(1))  # of both halves the power is normal, and neither product is rounded
     found = b.fmul(b.uitofp(rest, ir.DoubleType()), _power_of_two(b, half))
-    return b.select(smaller, x, b.fmul(found, _power_of_two(b, b.sub(exponent, half))))
+    return b.select(b.icmp_signed("<", left, _I32(0)), x, b.fmul(found, _power_of_two(b, b.sub(exponent, half))))
 
 
 def _fmod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
