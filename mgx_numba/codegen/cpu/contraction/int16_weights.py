@@ -204,4 +204,5 @@ def _split(words: np.ndarray, lanes: int) -> np.ndarray:
 
 def _bfloat16_above(scales: np.ndarray) -> np.ndarray:
     """The least bfloat16 that are not below positive float32, as float32; NaN stays NaN."""
-    return ((np.ascontiguousarray(scales).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+    above = (np.ascontiguousarray(scales).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(scales), scales, above.view(np.float32))  # some NaN would become -0
