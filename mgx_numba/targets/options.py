@@ -22,7 +22,7 @@ class TargetOptions:
     """What a compilation may do; a target that has no use for one ignores it.
 
     Attributes:
-        fast_math: transformations that change rounding (Winograd, Strassen, 16-bit weights of products of a few rows,
+        fast_math: transformations that change rounding (Winograd, Strassen, weights of 16 or 17 bits for a few rows,
             products in parts, contraction of products, 4-ulp functions).
         memory_reuse: memory colouring; without it every intermediate value has memory of its own.
         num_threads: worker threads of a run; 0 takes what the process may use.

@@ -216,9 +216,11 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
             np.testing.assert_allclose(out, expected(form, x, w), rtol=1e-6)
 
 
-@pytest.mark.parametrize("form", [BlockFormat(8, 512, True), BlockFormat(4, 8192, True, True)], ids=str)
+@pytest.mark.parametrize(
+    "form", [BlockFormat(8, 512, True), BlockFormat(4, 8192, True, True), BlockFormat(4, 1 << 18, True, True)], ids=str
+)
 def test_blocks_whose_sums_would_not_fit_32_bits(form: BlockFormat) -> None:
-    """Blocks of 8 bits and of 512 wrapped; those of 4 bits and bytes still fit."""
+    """Blocks of 8 bits and of 512 wrapped; those of 4 bits and bytes still fit, though not 16 times as large."""
     x = np.full((1, form.size), np.float32(LARGEST[1 if form.int8_rows else 2]))
     w = weights(form, 16, form.size)
     w.codes[...] = 255

@@ -1,4 +1,4 @@
-"""Packing of many weights into 16 bits by a kernel, against the packing of a few in NumPy."""
+"""Packing of many weights into 17 bits by a kernel, against the packing of a few in NumPy."""
 
 from __future__ import annotations
 
@@ -85,6 +85,15 @@ def test_what_has_no_scale_or_too_wide_a_range_is_refused(value: float, reason: 
     w[2 * BLOCK, 129] = w[5, 129] = value
     error, same, *_ = packed_both_ways(ordered(w, order), 4)
     assert error == same and reason in error
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF0001])
+def test_nan_of_any_bits_is_refused(bits: int) -> None:
+    """Also those that would leave the exponent if their scale was rounded up like a number's."""
+    w = values(BLOCK + 3, 70)
+    w.view(np.uint32)[BLOCK + 1, 69] = bits
+    error, same, *_ = packed_both_ways(w, 4)
+    assert error == same and "not a number" in error
 
 
 def test_denormal_weights_and_columns_of_zeros() -> None:

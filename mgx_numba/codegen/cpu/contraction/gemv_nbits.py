@@ -396,11 +396,13 @@ class _Product:
 
         That saves a shift of each word and costs three instructions for each sum. Weights in L2 take 0.85 of the time
         in blocks of 128, as long in blocks of 32, and 1.05 times as long there if integers have two bytes (Zen 5).
-        Vectors of 256 bits may have half the registers.
+        Vectors of 256 bits may have half the registers. Sums of half of a block's codes, 16 times as large, must fit 32
+        bits.
         """
         sums = len(rows) * len(self.halves)
         pays = 3 * sums < self.depth and 2 * self.streams * sums <= CHAINS
-        return pays and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
+        fits = self.form.size // 2 * 0xF0 * 128 < 1 << 31
+        return fits and pays and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
 
     def _float_block(self, rows: range) -> list[str]:
         lanes, form = self.lanes, self.form

@@ -1,7 +1,8 @@
 """Weights in 16 or 17 bits, for products that wait for their weights: block floating point, and how kernels read it.
 
-Weights are integers with one scale, a bfloat16, for each column of `BLOCK` rows, so an error is at most half a step of
-the largest weight of its block, 2**-16 of it, or 2**-17 of it in 17 bits, and a whole one where it would become zero.
+Weights are integers with one scale, a bfloat16 rounded up, for each column of `BLOCK` rows, so an error is at most half
+a step of the largest weight of its block, 2**-15.98 of it, or 2**-16.98 in 17 bits, and a whole one where it would
+become zero; no step is below `SMALLEST_STEP`.
 Columns in which that is much, because few weights are far larger than the others, are refused. A 32-bit word holds a
 column of an even vector of a panel in its low half and one of the next vector in its high half; both become floats,
 2**16 times too large, by one shift or mask and one conversion. Scales lie so, too, before the rows of their block.
@@ -204,4 +205,5 @@ def _split(words: np.ndarray, lanes: int) -> np.ndarray:
 
 def _bfloat16_above(scales: np.ndarray) -> np.ndarray:
     """The least bfloat16 that are not below positive float32, as float32; NaN stays NaN."""
-    return ((np.ascontiguousarray(scales).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+    above = (np.ascontiguousarray(scales).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(scales), scales, above.view(np.float32))  # some NaN would become -0
