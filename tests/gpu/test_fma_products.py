@@ -7,7 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import fma, solvers
+from mgx_numba.codegen.gpu.contraction import fma, fma_tiles, solvers
 from mgx_numba.codegen.gpu.contraction.fma_tiles import TILES, FmaTile
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import multiprocessors
@@ -178,3 +178,24 @@ def test_tiles_are_chosen_by_what_multiprocessors_get() -> None:
     tile, splits = chosen(128 * (cores + 12), 128, 3072)
     assert (tile.rows * tile.columns, splits) != (128 * 128, 1)
     assert chosen(64, 64, 64) == (TILES[-1], 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "lens", "splits"),
+    [
+        (4096, 4096, 4096, (128, 128), 1),
+        (3072, 768, 3072, (64, 128), 4),
+        (3072, 3072, 768, (64, 128), 1),
+        (128, 3072, 768, (64, 128), 4),
+        (1, 4, 4, (64, 64), 1),
+    ],
+)
+def test_tiles_are_those_that_were_the_fastest(
+    rows: int, columns: int, depth: int, lens: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an H200, which has 132 multiprocessors."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    monkeypatch.setattr(fma_tiles, "multiprocessors", lambda: 132)
+    problem = GemmProblem(rows, columns, depth, types=ElementTypes(*["float32"] * 4), b_strides=(columns, 1))
+    tile, parts = fma.FmaText.chosen(PlacedRequest(Request(problem, Epilogue(), (), 1, False)))
+    assert ((tile.rows, tile.columns), parts) == (lens, splits)

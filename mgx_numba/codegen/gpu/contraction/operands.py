@@ -55,7 +55,8 @@ class RowPlace:
         offset: of its elements in the plane.
         starts: of a convolution, where its first tap lies along each spatial dimension.
         image: the number of its image.
-        mask: of which bit t says whether tap t lies on the image; empty if `ConvolutionOperands.masked` is not.
+        mask: of which bit t says whether tap t lies on the image, after `ConvolutionOperands.taps_of_rows`; empty if
+            `ConvolutionOperands.masked` is not.
     """
 
     inside: str
@@ -121,6 +122,9 @@ class ProductOperands:
         clamped = buffer.emit(f"imin({row}, rows - 1)")
         return RowPlace(inside, buffer.emit(self._row.offset(0, [clamped])))
 
+    def taps_of_rows(self, buffer: CodeBuffer, places: Sequence[RowPlace]) -> None:
+        """Emit what else is known of rows before the sum begins."""
+
     def step(self, buffer: CodeBuffer, k: str) -> None:
         """Emit what is known of position ``k`` of the sum, for `left`."""
         self._k = k
@@ -174,6 +178,7 @@ class ConvolutionOperands:
         self._taps = [arguments.integer(f"t{d}", n) for d, n in enumerate(full.kernel)]
         self._lens = [arguments.integer(f"l{d}", n) for d, n in enumerate(full.in_lens)]
         self._wide = [d for d, n in enumerate(full.kernel) if n > 1]
+        self._narrow = [d for d, n in enumerate(full.kernel) if n == 1]
         self._x = [arguments.integer(f"x{d}", s) for d, s in enumerate(full.x_strides[1:])]
         self._stride = [arguments.integer(f"g{d}", s) for d, s in enumerate(full.stride)]
         self._dilation = [arguments.integer(f"d{d}", s) for d, s in enumerate(full.dilation)]
@@ -212,25 +217,36 @@ class ConvolutionOperands:
         offset = self._pixel.offset(0, indices)
         if self.masked:
             first = buffer.emit(" + ".join([offset, *(f"{i} * {s}" for i, s in zip(starts, self._x))]))
-            return RowPlace(inside, first, starts, indices[0], self._mask(buffer, inside, starts))
+            return RowPlace(inside, first, starts, indices[0])
         return RowPlace(inside, buffer.emit(offset), starts, indices[0])
 
-    def _mask(self, buffer: CodeBuffer, inside: str, starts: Sequence[str]) -> str:
-        """Emit which taps of a row lie on the image."""
-        mask, bit = buffer.fresh(), buffer.fresh()
-        buffer.line(f"{mask} = const_int32(0, 0)")
-        buffer.line(f"{bit} = const_int32(1, 0)")
-        with ExitStack() as loops:
-            for d, start in enumerate(starts):
-                at = start
-                if d in self._wide:
-                    tap = buffer.fresh()
-                    loops.enter_context(buffer.block(f"for {tap} in range({self._taps[d]}):"))
-                    at = buffer.emit(f"{start} + {tap} * {self._dilation[d]}")
-                inside = buffer.emit(f"{inside} & ({at} >= 0) & ({at} < {self._lens[d]})")
-            buffer.line(f"{mask} = where({inside}, bitwise_or({mask}, {bit}), {mask})")
-            buffer.line(f"{bit} = add({bit}, {bit})")
-        return mask
+    def taps_of_rows(self, buffer: CodeBuffer, places: Sequence[RowPlace]) -> None:
+        """See `ProductOperands.taps_of_rows`: which taps of each row lie on the image, along one dimension after the
+        other, of all rows in the same loops, in which none waits for another one."""
+        if not self.masked:
+            return
+        one, none = "const_int32(1, 0)", "const_int32(0, 0)"
+        for place in places:
+            inside = " & ".join([place.inside, *(self._on_image(d, place.starts[d]) for d in self._narrow)])
+            place.mask = buffer.emit(f"where({inside}, {one}, {none})")
+        apart = "1"
+        for d in reversed(self._wide):
+            tap, *found = (buffer.fresh() for _ in range(1 + len(places)))
+            for mask in found:
+                buffer.line(f"{mask} = {none}")
+            with buffer.block(f"for {tap} in range({self._taps[d]}):"):
+                reach = buffer.emit(f"{tap} * {self._dilation[d]}")
+                by = buffer.emit(f"cast_int32({tap} * {apart})")
+                for place, mask in zip(places, found):
+                    valid = self._on_image(d, buffer.emit(f"{place.starts[d]} + {reach}"))
+                    buffer.line(f"{mask} = where({valid}, bitwise_or({mask}, shift_left({place.mask}, {by})), {mask})")
+            for place, mask in zip(places, found):
+                place.mask = mask
+            apart = f"{self._taps[d]} * {apart}"
+
+    def _on_image(self, d: int, at: str) -> str:
+        """Whether a place along a dimension lies on the image."""
+        return f"({at} >= 0) & ({at} < {self._lens[d]})"
 
     def enter(self, buffer: CodeBuffer, k: str) -> None:
         """See `ProductOperands.enter`: where rows have masks, the channel, the tap along each dimension, its bit, and

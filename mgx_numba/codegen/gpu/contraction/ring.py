@@ -313,6 +313,7 @@ class RingText(ContractionText):
         for i in range(max(1, self.tile.rows // apart)):
             row = buffer.emit(f"first_row + {first} + {i * apart}")
             found.append((f"home_a + {i * apart * self.pitch}", self.operands.row_place(buffer, row)))
+        self.operands.taps_of_rows(buffer, [place for _, place in found])
         return found
 
     def _right_places(self, buffer: CodeBuffer) -> list[tuple[str, str, str]]:
