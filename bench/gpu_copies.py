@@ -39,7 +39,8 @@ def microseconds(call: Callable[[], Any]) -> float:
     """The median of a call's time."""
     for _ in range(4):
         call()
-    found, end = [], time.perf_counter() + SECONDS
+    found: list[float] = []
+    end = time.perf_counter() + SECONDS
     while not found or time.perf_counter() < end:
         start = time.perf_counter()
         call()
@@ -66,10 +67,11 @@ def calls(size: int) -> dict[str, float]:
     kept.clear()
     figures["run, pinned input"] = microseconds(lambda: run(pinned))
     executable, on = model._compiled.executable, cuda_engine()
-    figures["device, the kernel alone"] = 1e6 * min(executable.seconds([mgx_numba.to_gpu(x)._value]) for _ in range(5))
+    there: Any = mgx_numba.to_gpu(x)
+    figures["device, the kernel alone"] = 1e6 * min(executable.seconds([there._value]) for _ in range(5))
     figures["wrong"] = right.count(False)
     form = next(iter(executable._idle[-1]._forms.values()))
-    parameters = getattr(form, "_in", None)
+    parameters: Any = getattr(form, "_in", None)
     if hasattr(parameters, "send"):
         with on.use():
             queue = on.queue()
