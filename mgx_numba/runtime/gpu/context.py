@@ -93,9 +93,11 @@ class DeviceContext:
                 form.bring(on)
         except BaseException:
             self._leave(on)
-            if not all(form.given) or outputs is None:  # then nothing of the caller's is read when this raises
+            if not all(form.given) or outputs is None or self._executable.checked:
                 with contextlib.suppress(Exception):
-                    self._wait(on)
+                    self._wait(on)  # then nothing of the caller's is read when this raises,
+                    self._forget_fault()  # and what a kernel has met is not told of the next run
+                    self._end(form)
             raise
         if outputs is not None and stream is not None and all(form.given):
             self._leave(on)
@@ -104,6 +106,7 @@ class DeviceContext:
                     owner.used_by(on)
             return self._completed(made, on)
         self._wait(on)
+        self._end(form)
         self._raise_fault("")
         if outputs is None:
             return self._finished()
@@ -237,6 +240,11 @@ class DeviceContext:
         if self._executable.hosted:
             self._hosted.clear()
             self._outputs = [None] * len(self._executable.plan.outputs)
+
+    def _end(self, form: CallForm) -> None:
+        """Refer to no inputs any more: they are the caller's."""
+        self._inputs = ()
+        form.end()
 
     def _raise_fault(self, when: str) -> None:
         """Raise what a kernel has met, and begin anew.
