@@ -331,6 +331,9 @@ def test_an_index_of_a_run_that_failed_is_not_told_of_the_next(where: str, monke
         with pytest.raises(MemoryError, match="host step"):
             model.run({"x": right + 5})
     np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
+    with pytest.raises(ZeroDivisionError):
+        model._compiled.observe({"x": right + 5}, lambda step: 1 / 0)
+    np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
 
 
 def test_traces_and_times_of_steps(where: str) -> None:

@@ -94,10 +94,7 @@ class DeviceContext:
         except BaseException:
             self._leave(on)
             if not all(form.given) or outputs is None or self._executable.checked:
-                with contextlib.suppress(Exception):
-                    self._wait(on)  # then nothing of the caller's is read when this raises,
-                    self._forget_fault()  # and what a kernel has met is not told of the next run
-                    self._end(form)
+                self._give_up(form, on)
             raise
         if outputs is not None and stream is not None and all(form.given):
             self._leave(on)
@@ -117,14 +114,18 @@ class DeviceContext:
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """See `DeviceExecutable.run_traced`."""
         form = self._begin_on_host(inputs)
-        form.upload(self.queue)
-        for index, step in enumerate(self._executable.plan.steps):
-            if isinstance(step, Step):
-                seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
-            else:
-                seconds = self.queue.timed(partial(self._run_between, step, self.queue))
-            callback(index, step, seconds, self._view)
-        form.download(self.queue)
+        try:
+            form.upload(self.queue)
+            for index, step in enumerate(self._executable.plan.steps):
+                if isinstance(step, Step):
+                    seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
+                else:
+                    seconds = self.queue.timed(partial(self._run_between, step, self.queue))
+                callback(index, step, seconds, self._view)
+            form.download(self.queue)
+        except BaseException:
+            self._give_up(form, self.queue)
+            raise
         self._wait(self.queue)
         self._raise_fault("")
         return self._finished()
@@ -240,6 +241,14 @@ class DeviceContext:
         if self._executable.hosted:
             self._hosted.clear()
             self._outputs = [None] * len(self._executable.plan.outputs)
+
+    def _give_up(self, form: CallForm, queue: Queue) -> None:
+        """Wait, so that nothing of the caller's is read any more, and forget what a kernel has met, which the next run
+        would be told."""
+        with contextlib.suppress(Exception):
+            self._wait(queue)
+            self._forget_fault()
+            self._end(form)
 
     def _end(self, form: CallForm) -> None:
         """Refer to no inputs any more: they are the caller's."""
