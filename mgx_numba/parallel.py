@@ -57,19 +57,19 @@ class KeptThreads:
         try:
             one = self._idle.pop()
         except IndexError:
-            one = _KeptThread(self._idle, self._most)
-        one.ask(errand)
+            _KeptThread(self._idle, self._most, errand)
+        else:
+            one.ask(errand)
 
 
 class _KeptThread:
-    """One of `KeptThreads`, which puts itself among the ``idle`` ones when it has done what it was asked, or ends if
-    about ``most`` are there."""
+    """One of `KeptThreads`, which begins with an errand. It puts itself among the ``idle`` ones when it has done what
+    it was asked, or ends if about ``most`` are there."""
 
-    def __init__(self, idle: deque[_KeptThread], most: int) -> None:
+    def __init__(self, idle: deque[_KeptThread], most: int, errand: _Errand) -> None:
         self._idle, self._most = idle, most
-        self._errand: _Errand | None = None
+        self._errand: _Errand | None = errand  # at once: who is interrupted here leaves no thread that waits for it
         self._asked = threading.Lock()
-        self._asked.acquire()
         threading.Thread(target=self._go, daemon=True).start()
 
     def ask(self, errand: _Errand) -> None:
