@@ -39,10 +39,12 @@ def _new_thread(work: Callable[[], None]) -> _Helper:
 
 class KeptThreads:
     """Threads for `on_threads` that wait for more work when they have done some: one is there in 15 us, a new one in 60
-    to 110, measured on the 16 CPUs beside an H200. May be used from any thread; a fork begins with none."""
+    to 110, measured on the 16 CPUs beside an H200. About ``most`` wait, others end. May be used from any thread; a
+    fork begins with none."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self._idle: deque[_KeptThread] = deque()
+        self._most = most
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._idle.clear)
 
@@ -55,18 +57,19 @@ class KeptThreads:
         try:
             one = self._idle.pop()
         except IndexError:
-            one = _KeptThread(self._idle)
-        one.ask(errand)
+            _KeptThread(self._idle, self._most, errand)
+        else:
+            one.ask(errand)
 
 
 class _KeptThread:
-    """One of `KeptThreads`, which puts itself among the ``idle`` ones when it has done what it was asked."""
+    """One of `KeptThreads`, which begins with an errand. It puts itself among the ``idle`` ones when it has done what
+    it was asked, or ends if about ``most`` are there."""
 
-    def __init__(self, idle: deque[_KeptThread]) -> None:
-        self._idle = idle
-        self._errand: _Errand | None = None
+    def __init__(self, idle: deque[_KeptThread], most: int, errand: _Errand) -> None:
+        self._idle, self._most = idle, most
+        self._errand: _Errand | None = errand  # at once: who is interrupted here leaves no thread that waits for it
         self._asked = threading.Lock()
-        self._asked.acquire()
         threading.Thread(target=self._go, daemon=True).start()
 
     def ask(self, errand: _Errand) -> None:
@@ -81,8 +84,12 @@ class _KeptThread:
             assert errand is not None
             done = errand.go()
             del errand  # and what it refers to
-            self._idle.append(self)
+            kept = len(self._idle) < self._most
+            if kept:
+                self._idle.append(self)
             done.release()
+            if not kept:
+                return
 
 
 class _Errand:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.codegen.gpu.driver.graphs import GraphInMaking, KernelNode
 from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -21,6 +23,7 @@ from mgx_numba.codegen.gpu.transfer import transfer, transfer_kernel
 from mgx_numba.errors import ShapeError
 from mgx_numba.runtime.gpu import host_copies
 from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.context import DeviceContext
 from mgx_numba.runtime.gpu.host_copies import LOANS, HostParameters, HostResults
 from mgx_numba.runtime.plan import TensorSpec
 
@@ -142,12 +145,42 @@ def test_pinned_memory_is_read_where_it_lies(where: str) -> None:
     assert list(form_of(model)._in._own) == [1]
 
 
-def test_memory_that_is_pinned_in_part_is_not(where: str) -> None:
+def test_memory_that_is_not_of_the_engine_is_not_pinned(where: str) -> None:
     on = engine()
     one = on.staging(1000)
     with on.use():
         assert on.is_pinned(one) and on.is_pinned(one[10:20])
         assert not on.is_pinned(np.zeros(1000, np.uint8))
+
+
+def test_memory_that_is_pinned_in_part_is_not() -> None:
+    """Of two pieces of pinned memory side by side, what lies in both is not either's; a device's is not the host's."""
+    buffers = {range(1000, 2000): (1, 1), range(2000, 3000): (1, 2), range(4000, 5000): (2, 3)}
+
+    def asked(name: str, place: Any, attribute: int, address: Any) -> bool:
+        found = next((known for own, known in buffers.items() if address.value in own), None)
+        if found is not None:
+            place._obj.value = found[0 if attribute == 2 else 1]  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, else BUFFER_ID
+        return found is not None
+
+    on = SimpleNamespace(driver=SimpleNamespace(succeeds=asked))
+    for address, size, pinned in [
+        (1000, 1000, True), (1999, 1, True), (2000, 1000, True), (1500, 1000, False), (2500, 501, False),
+        (900, 200, False), (3500, 10, False), (4000, 10, False),
+    ]:  # fmt: skip
+        assert Device.is_pinned(on, address, size) == pinned, address  # type: ignore[arg-type]
+
+
+def test_inputs_are_let_go_when_a_run_has_returned(where: str) -> None:
+    """Each way of calling has inputs of its own."""
+    model = softmax_of_sum(LENS).compile("gpu")
+    x, y = numbers(0, LENS)
+    refs = [weakref.ref(x), weakref.ref(y)]
+    model.run({"x": x, "y": y})
+    model.run({"x": mgx.to_gpu(x), "y": y})
+    del x, y
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
 
 
 def test_results_stay_as_they_are(where: str) -> None:
@@ -279,6 +312,28 @@ def test_a_program_runs_again_after_an_error(where: str, monkeypatch: pytest.Mon
                     model.run({"x": right})
             held.append(model.run({"x": right}))
             close(held[-1], [right.astype(np.float32)])
+
+
+def test_an_index_of_a_run_that_failed_is_not_told_of_the_next(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gathered(main: Any, indices: Any) -> list[Any]:
+        data = main.add_literal(np.arange(5, dtype=np.float32))
+        found = main.add_instruction(mgx.op("gather", axis=0), [data, indices])
+        return [found, main.add_instruction(mgx.op("nonzero"), [found])]
+
+    def fail(context: DeviceContext, step: Any, queue: Any) -> None:
+        raise MemoryError("no memory for a host step")
+
+    model = one_input(gathered, "int64", [200]).compile("gpu")
+    right = np.arange(200) % 5
+    model.run({"x": right})
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(DeviceContext, "_run_host_step", fail)
+        with pytest.raises(MemoryError, match="host step"):
+            model.run({"x": right + 5})
+    np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
+    with pytest.raises(ZeroDivisionError):
+        model._compiled.observe({"x": right + 5}, lambda step: 1 / 0)
+    np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
 
 
 def test_traces_and_times_of_steps(where: str) -> None:

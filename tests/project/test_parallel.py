@@ -61,7 +61,7 @@ def test_all_functions_are_called() -> None:
 
 
 def test_kept_threads_do_every_item_and_are_there_again() -> None:
-    kept, seen = KeptThreads(), set[int]()
+    kept, seen = KeptThreads(4), set[int]()
 
     def work(item: int) -> None:
         seen.add(threading.get_ident())
@@ -76,7 +76,7 @@ def test_kept_threads_do_every_item_and_are_there_again() -> None:
 
 
 def test_kept_threads_serve_callers_at_once_and_within_their_work() -> None:
-    kept = KeptThreads()
+    kept = KeptThreads(4)
     done: list[tuple[int, int]] = []
 
     def outer(k: int) -> None:
@@ -88,7 +88,7 @@ def test_kept_threads_serve_callers_at_once_and_within_their_work() -> None:
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_kept_threads_tell_errors_and_work_again(kind: type[BaseException]) -> None:
-    kept = KeptThreads()
+    kept = KeptThreads(4)
 
     def fail(item: int) -> None:
         if item == 5:
@@ -105,7 +105,7 @@ def test_kept_threads_tell_errors_and_work_again(kind: type[BaseException]) -> N
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fork_has_no_kept_threads_and_makes_its_own() -> None:
-    kept = KeptThreads()
+    kept = KeptThreads(4)
     on_threads(lambda item: time.sleep(1e-3), range(20), 3, kept.helper)
     child = os.fork()
     if not child:
@@ -113,3 +113,14 @@ def test_a_fork_has_no_kept_threads_and_makes_its_own() -> None:
         on_threads(done.append, range(20), 3, kept.helper)
         os._exit(len(done))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 20
+
+
+def test_kept_threads_beyond_the_most_end() -> None:
+    kept, before = KeptThreads(2), set(threading.enumerate())
+    together = threading.Barrier(12)
+    for _ in range(3):
+        on_threads(lambda item: together.wait(60), range(12), 12, kept.helper)
+    end = time.monotonic() + 10
+    while len(set(threading.enumerate()) - before) > 6 and time.monotonic() < end:
+        time.sleep(1e-3)
+    assert len(set(threading.enumerate()) - before) <= 6

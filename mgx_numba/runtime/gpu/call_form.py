@@ -179,6 +179,10 @@ class CallForm:
         if not all(self.given):
             self._in.take(inputs)
 
+    def end(self) -> None:
+        """Refer to a call's inputs no more, which are copied by now."""
+        self._in.end()
+
     def upload(self, queue: Queue) -> None:
         """Ask for the copies of all parameters that the host has, now."""
         queue.recorded(partial(self._in.upload, queue))()
@@ -208,7 +212,8 @@ class CallForm:
         asked: list[Callable[[], None]] = [partial(self._in.upload, self._queue)]
         number, sent = 0, set[int]()
         for step in self._plan.steps:
-            late = [k for k in self._in.large if k in _parameters_of(step) and k not in sent]
+            read = _parameters_of(step) - sent if self._in.large else ()
+            late = [k for k in self._in.large if k in read]
             if late:
                 if number:
                     self._close(asked, segments)

@@ -93,9 +93,8 @@ class DeviceContext:
                 form.bring(on)
         except BaseException:
             self._leave(on)
-            if not all(form.given) or outputs is None:  # then nothing of the caller's is read when this raises
-                with contextlib.suppress(Exception):
-                    self._wait(on)
+            if not all(form.given) or outputs is None or self._executable.checked:
+                self._give_up(form, on)
             raise
         if outputs is not None and stream is not None and all(form.given):
             self._leave(on)
@@ -104,6 +103,7 @@ class DeviceContext:
                     owner.used_by(on)
             return self._completed(made, on)
         self._wait(on)
+        self._end(form)
         self._raise_fault("")
         if outputs is None:
             return self._finished()
@@ -114,14 +114,18 @@ class DeviceContext:
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """See `DeviceExecutable.run_traced`."""
         form = self._begin_on_host(inputs)
-        form.upload(self.queue)
-        for index, step in enumerate(self._executable.plan.steps):
-            if isinstance(step, Step):
-                seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
-            else:
-                seconds = self.queue.timed(partial(self._run_between, step, self.queue))
-            callback(index, step, seconds, self._view)
-        form.download(self.queue)
+        try:
+            form.upload(self.queue)
+            for index, step in enumerate(self._executable.plan.steps):
+                if isinstance(step, Step):
+                    seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
+                else:
+                    seconds = self.queue.timed(partial(self._run_between, step, self.queue))
+                callback(index, step, seconds, self._view)
+            form.download(self.queue)
+        except BaseException:
+            self._give_up(form, self.queue)
+            raise
         self._wait(self.queue)
         self._raise_fault("")
         return self._finished()
@@ -237,6 +241,19 @@ class DeviceContext:
         if self._executable.hosted:
             self._hosted.clear()
             self._outputs = [None] * len(self._executable.plan.outputs)
+
+    def _give_up(self, form: CallForm, queue: Queue) -> None:
+        """Wait, so that nothing of the caller's is read any more, and forget what a kernel has met, which the next run
+        would be told."""
+        with contextlib.suppress(Exception):
+            self._wait(queue)
+            self._forget_fault()
+            self._end(form)
+
+    def _end(self, form: CallForm) -> None:
+        """Refer to no inputs any more: they are the caller's."""
+        self._inputs = ()
+        form.end()
 
     def _raise_fault(self, when: str) -> None:
         """Raise what a kernel has met, and begin anew.

@@ -40,7 +40,7 @@ makes the other."""
 LEAST_LENT = 2 << 20
 """Bytes of a result that is lent: those of a huge page."""
 
-_threads = KeptThreads()
+_threads = KeptThreads(allowed_cpus())  # more cannot work at once
 
 
 class _Forks:
@@ -121,6 +121,10 @@ class HostParameters:
             if size and k not in alone:
                 self._staged[start : start + size] = _bytes(inputs[k])
 
+    def end(self) -> None:
+        """Refer to no call's inputs any more."""
+        self._inputs = ()
+
     def upload(self, queue: Queue) -> None:
         """Ask for the copy of the small ones."""
         queue.upload(self._upload_to, self._staged)
@@ -174,6 +178,7 @@ class _LargeResult:
 
     def bring(self, queue: Queue) -> list[_Piece]:
         """Ask for the copy; what the host has to copy then."""
+        self._made = None  # of a run that has failed
         loan = self._loan()
         if loan is not None:
             self._made = np.asarray(loan)
