@@ -4,7 +4,7 @@ other values; see `replay`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,7 @@ from ..core.shape import Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..ops.base import Operator
+from .constants import compact
 from .instruction import Instruction
 
 __all__ = ["SOUGHT", "Fold", "Folds", "is_plain", "kind_of", "normal_reciprocal"]
@@ -36,29 +37,15 @@ class Fold:
     like: Argument
     inputs: tuple[int | Argument | Fold, ...]
 
-    def places(self) -> set[int]:
-        """The literals that it depends on."""
-        own = {i for i in self.inputs if isinstance(i, int)}
-        return own.union(*(i.places() for i in self.inputs if isinstance(i, Fold)))
-
-    def nested(self) -> list[Fold]:
-        """It, and those that it was computed of."""
-        return [self, *(fold for i in self.inputs if isinstance(i, Fold) for fold in i.nested())]
-
-    def of(self, given: Sequence[Argument]) -> Argument:
-        """The literal for other literals that the program is given."""
+    def of(self, given: Sequence[Argument], made: Mapping[int, Argument]) -> Argument:
+        """The literal for other literals that the program is given; ``made`` has those of its inputs, by identity."""
+        found = [made[id(i)] if isinstance(i, Fold) else given[i] if isinstance(i, int) else i for i in self.inputs]
+        values = [a.numpy().reshape(-1)[:1] for a in found]
         with np.errstate(all="ignore"):
-            value = self._value(given)
+            value = np.asarray(self.op.compute(Shape(self.type, (1,)), values))
         lens = [int.__index__(n) for n in self.like.shape.lens]
         strides = [int.__index__(n) for n in self.like.shape.strides]
         return Argument(Shape(self.type, lens, strides), value.reshape(self.like.numpy().shape))
-
-    def _value(self, given: Sequence[Argument]) -> np.ndarray:
-        values = []
-        for i in self.inputs:
-            found = i._value(given) if isinstance(i, Fold) else (given[i] if isinstance(i, int) else i).numpy()
-            values.append(found.reshape(-1)[:1])
-        return np.asarray(self.op.compute(Shape(self.type, (1,)), values))
 
 
 class Folds:
@@ -68,20 +55,20 @@ class Folds:
         self._made: dict[int, tuple[Operator, Type, list[Argument], Argument]] = {}
 
     def note(self, op: Operator, inputs: Sequence[Instruction], made: Instruction) -> None:
-        """Note that a constant was made by a pointwise operator of others; all have one value."""
-        literal = _literal(made)
-        self._made[id(literal)] = op, made.shape.type, [_literal(i) for i in inputs], literal
+        """Note that a constant was made by a pointwise operator of others, if the literals of all have one value."""
+        literal, sources = _literal(made), [_literal(i) for i in inputs]
+        if all(a.array is not None and compact(a.array).size == 1 for a in sources):
+            self._made[id(literal)] = op, made.shape.type, sources, literal
 
-    def source(self, literal: Argument, places: dict[int, int]) -> int | Argument | Fold:
-        """What a literal is: one that the program was given (``places`` has these, by identity), what was computed of
-        such, or itself."""
-        place = places.get(id(literal))
-        if place is not None:
-            return place
-        if id(literal) not in self._made:
-            return literal
-        op, type, inputs, _ = self._made[id(literal)]
-        return Fold(op, type, literal, tuple([self.source(i, places) for i in inputs]))
+    def of(self, places: Mapping[int, int]) -> dict[int, Fold]:
+        """What was computed of some literals, by identity of the literals made, each behind its inputs; ``places`` has
+        the places of those, by identity."""
+        found: dict[int, Fold] = {}
+        for made, (op, type, sources, literal) in self._made.items():
+            inputs = tuple([places.get(id(a), found.get(id(a), a)) for a in sources])
+            if any(isinstance(i, (int, Fold)) for i in inputs):
+                found[made] = Fold(op, type, literal, inputs)
+        return found
 
 
 def normal_reciprocal(least: float, greatest: float, type: Type) -> bool:
@@ -100,16 +87,18 @@ def is_plain(value: float) -> bool:
 
 
 def kind_of(argument: Argument) -> str:
-    """What rewriting may ask of a literal of one float: whether it is ``plain`` or ``long``; empty of other literals,
-    and of numbers that rules look for, or whose reciprocal is none to multiply with."""
+    """What rewriting may ask of a literal of one float: its sign, whether it is below 1, and whether it is ``plain`` or
+    ``long``. Of numbers that rules look for, or whose reciprocal is none to multiply with, all; empty of other
+    literals."""
     array = argument.array
     type = None if array is None else from_numpy(array.dtype)
     if array is None or array.size != 1 or type is None or not type.is_floating:
         return ""
     value = float(array.reshape(-1)[0])
-    if not normal_reciprocal(value, value, type) or any(abs(value - s) <= t * abs(s) for s, t in SOUGHT):
-        return ""
-    return "plain" if is_plain(value) else "long"
+    size = abs(value)
+    if not normal_reciprocal(size, size, type) or any(abs(value - s) <= t * abs(s) for s, t in SOUGHT):
+        return value.hex()
+    return " ".join(["-" if value < 0 else "+", "below 1" if size < 1 else "", "plain" if is_plain(value) else "long"])
 
 
 def _literal(ins: Instruction) -> Argument:

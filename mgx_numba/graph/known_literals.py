@@ -10,6 +10,7 @@ import numpy as np
 from ..core.argument import Argument
 from ..dataclass import dataclass
 from .constants import follows, uniform
+from .folds import kind_of
 
 __all__ = ["Character", "KnownLiterals", "contents", "hollow"]
 
@@ -20,11 +21,12 @@ SMALL_BYTES = 1 << 12
 @dataclass(frozen=True)
 class Character:
     """What rewriting may go by of the values of a literal that varies: whether they are equal, whether finite, the
-    pattern that they follow."""
+    pattern that they follow, and of one float its `folds.kind_of`."""
 
     uniform: bool = False
     finite: bool = False
     pattern: str = ""
+    kind: str = ""
 
 
 class KnownLiterals:
@@ -112,4 +114,4 @@ def _character(argument: Argument) -> Character:
     if array is None:
         return Character()
     finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
-    return Character(uniform(array), finite, follows(array))
+    return Character(uniform(array), finite, follows(array), kind_of(argument))

@@ -51,7 +51,7 @@ class _Recorded:
     """One traced rewriting.
 
     Attributes:
-        confirmed: whether it gave the right result for another program than the one that was traced.
+        confirmed: whether it gave the right result for another program than the one that was traced, see `tells`.
         whole: whether each literal that varies is in the result as it is, or follows from its lengths, or is one
             number that others are computed of: what else is computed of its values is not traced.
         log: that of the rewriting.
@@ -88,30 +88,38 @@ class _Recorded:
         self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
         numbers = numbers_of(result)
         places = {id(a): k for k, a in enumerate(literals.arguments)}
-        self._literals = [self._source(folds.source(a, places)) for a in numbers.literals]
-        kept = {k for k in self._literals if isinstance(k, int)}
-        self._folds = [fold for a in self._literals if isinstance(a, Fold) for fold in a.nested()]
-        used = set().union(*(fold.places() for fold in self._folds))
-        self._folded = [k for k in self._varying if k in used]
-        self._kinds = self._kinds_of(literals.arguments)
-        kept.update(self._folded)
+        self._folds = folds.of({id(literals.arguments[k]): k for k in self._varying})
+        self._literals = [places.get(id(a), self._folds.get(id(a), a)) for a in numbers.literals]
+        self._kinds = [kind_of(made) for made in self._made(literals.arguments).values()]
+        needed = {id(a): a for a in self._literals if isinstance(a, Fold)}
+        for fold in reversed(self._folds.values()):  # inputs come before what is made of them
+            if id(fold) in needed:
+                needed.update((id(i), i) for i in fold.inputs if isinstance(i, Fold))
+        folded = {k for fold in needed.values() for k in fold.inputs if isinstance(k, int)}
+        kept = folded.union(a for a in self._literals if isinstance(a, int))
         known = all(k in kept or character.pattern for k, character in self._varying.items())
-        self.whole = known and "" not in self._kinds
+        kinds = [kind for fold, kind in zip(self._folds.values(), self._kinds) if id(fold) in needed]
+        self.whole = known and all(kinds) and all(self._varying[k].kind for k in folded)
         shapes = [hollow(a) for a in numbers.literals]
         made = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes)
         self._pattern = CopyPattern(made, [trace.number(value) for value in numbers.values])
         self._known = literals.without_values()
+        self._values = given.values
         self.log = result.log.converted(plain)
 
-    def _kinds_of(self, given: Sequence[Argument]) -> list[str]:
-        """What rewriting may ask of the literals that others are computed of, and of these."""
-        return [kind_of(a) for a in (*(given[k] for k in self._folded), *(fold.of(given) for fold in self._folds))]
+    def _made(self, given: Sequence[Argument]) -> dict[int, Argument]:
+        """What is computed of literals that vary, for these literals, by identity of the folds."""
+        made: dict[int, Argument] = {}
+        for fold in self._folds.values():
+            made[id(fold)] = fold.of(given, made)
+        return made
 
-    def _source(self, source: int | Argument | Fold) -> int | Argument | Fold:
-        """What a literal is made of, for programs whose literals vary where these do."""
-        if isinstance(source, Fold) and source.places().isdisjoint(self._varying):
-            return source.like
-        return source
+    def tells(self, given: Numbers, literals: KnownLiterals) -> bool:
+        """Whether the right result for a program confirms this: a literal that varies, and is the one that was traced,
+        could as well be a constant of the result."""
+        if any(self._known.same(literals, k) for k in self._varying):
+            return False
+        return bool(self._varying) or given.values != self._values
 
     def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
@@ -125,13 +133,16 @@ class _Recorded:
             return None
         if any(literals.character(k) != character for k, character in self._varying.items()):
             return None
-        if self._kinds_of(literals.arguments) != self._kinds:
+        own = literals.arguments
+        made = self._made(own)
+        if [kind_of(a) for a in made.values()] != self._kinds:
             return None
         known = self._trace.evaluate(symbols)
         if known is None:
             return None
-        own = literals.arguments
-        arguments = [own[a] if isinstance(a, int) else a.of(own) if isinstance(a, Fold) else a for a in self._literals]
+        arguments = [
+            own[a] if isinstance(a, int) else made[id(a)] if isinstance(a, Fold) else a for a in self._literals
+        ]
         try:
             return self._pattern.copy(known, arguments)
         except MgxError:
@@ -218,16 +229,17 @@ class Replay:
         example = _example(given, literals, result)
         refuted = []
         for one, found in waiting:
-            one.confirmed = _equal(found, given.literals, example)
-            if not one.confirmed:
+            if not _equal(found, given.literals, example):
                 refuted.append(one)
+            elif one.tells(given, literals):
+                one.confirmed = True
         if recorded is not None:
             for other in examples:
                 again = recorded.result(other.given, other.literals)
                 if again is not None and not _equal(again, other.literals.arguments, other):
                     recorded = None
                     break
-                recorded.confirmed |= again is not None
+                recorded.confirmed |= again is not None and recorded.tells(other.given, other.literals)
         if not waiting and examples:
             form.failures = form.failures + 1 if recorded is None else 0
         with self._lock:

@@ -101,9 +101,9 @@ class Settling:
             literal = Argument.from_array(value.reshape(()) if shape.without_axes else np.ascontiguousarray(value))
             self.mapped[ins] = module._link(Instruction(Literal(), (), literal.shape, literal=literal), None)
 
-    def _instructions(self, source: Module, target: Module) -> None:
+    def _instructions(self, source: Module, target: Module, returns: bool = True) -> None:
         for ins in source:
-            if ins in self.mapped:
+            if ins in self.mapped or (isinstance(ins.op, Return) and not returns):
                 continue
             try:
                 self.mapped[ins] = self._twin(ins, target)
@@ -288,9 +288,12 @@ class Settling:
             self.mapped.pop(inner, None)
             self.members.pop(inner, None)
         self.mapped.update(zip(body.parameters(), inputs))
-        for inner in body:
-            if not isinstance(inner.op, (Parameter, Return)):
-                self.mapped[inner] = self._twin(inner, target)
+        try:
+            self._instructions(body, target, returns=False)
+        except MgxError as error:
+            if not isinstance(ins.op, If):
+                raise
+            raise type(error)(f"{ins.op.place(body.name)}: {error}") from error
         self.members[ins] = [self.mapped[result] for result in body.results()]
         return self.members[ins][0]
 

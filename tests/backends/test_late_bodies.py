@@ -215,6 +215,29 @@ def failing(program: Program, **lens: Any) -> str:
     return str(caught.value)
 
 
+def test_an_error_of_a_branch_that_a_length_chose_named_the_if_alone(target: str) -> None:
+    relu = branch([helper.make_node("Relu", ["x"], ["otherwise"])], "otherwise")
+    product = branch([helper.make_node("MatMul", ["x", "w"], ["then"], name="product")], "then")
+    nodes = [
+        helper.make_node("Shape", ["x"], ["lens"]),
+        helper.make_node("Gather", ["lens", "one"], ["columns"]),
+        helper.make_node("Greater", ["columns", "one"], ["c"]),
+        helper.make_node("If", ["c"], ["y"], name="choose", then_branch=product, else_branch=relu),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "chosen",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", "columns"])],
+        [info("y", None)],
+        [onnx.numpy_helper.from_array(v, n) for n, v in (("w", np.ones((4, 4), np.float32)), ("one", np.array(1)))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    run = results_of(target, parsed(model.SerializeToString()))
+    assert run({"x": np.ones((2, 4), np.float32)})[0].sum() == 32
+    with pytest.raises(ShapeError, match="node choose: if: branch 'choose_if': node product: dot: inner lengths"):
+        run({"x": np.ones((2, 5), np.float32)})
+
+
 def test_lengths_that_fit_no_branch_are_refused() -> None:
     graphs = [
         branch([helper.make_node("MatMul", ["x", weights], [name])], name) for name, weights in (("a", "u"), ("b", "w"))

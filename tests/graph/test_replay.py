@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import pytest
@@ -313,6 +313,78 @@ def test_a_constant_that_stayed_for_some_lengths_kept_all_others_from_being_repl
         assert same(replay.run(Numbered.of(program)), rewritten(program))
         assert count < 4 or replay.replayed
     assert replay.replayed >= 4
+
+
+def held(rows: int, number: float, steps: Sequence[str]) -> Program:
+    """A value times a constant, with what a chain of operators on that constant and itself leaves."""
+    program = Program()
+    main = program.main
+    x = main.add_parameter("x", Shape(Type.float_type, (rows, 6)))
+    literal = made = main.add_literal(np.array([number], np.float32))
+    for step in steps:
+        made = main.add_instruction(step, [made, literal])
+    spread, other = (main.add_instruction("multibroadcast", [i], out_lens=(rows, 6)) for i in (literal, made))
+    scaled = main.add_instruction("mul", [main.add_instruction("max", [x, spread]), spread])
+    main.add_return([main.add_instruction("div", [scaled, other])])
+    return program
+
+
+def check_values(replay: Replay, program: Program) -> None:
+    """Check a program after a rewriting on itself."""
+    made = replay.run(Numbered.of(program))
+    x = np.random.default_rng(3).standard_normal(program.main.parameters()[0].shape.lens).astype(np.float32)
+    for a, b in zip(evaluate(made, {"x": x}), evaluate(program, {"x": x}), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, np.nan, np.inf, -9.1, 0.3, 16.0])
+def test_a_constant_by_which_rewriting_decided_was_replayed_for_others(number: float) -> None:
+    """Of a number divided by itself nothing is left, but of zero, whose trace was that of others."""
+    replay = Replay(full)
+    for rows in (37, 67, 5, 9):
+        check_values(replay, held(rows, rows + 0.1, ["div"]))
+    before = replay.replayed
+    assert before
+    check_values(replay, held(11, number, ["div"]))
+    assert replay.replayed == before
+
+
+def test_a_program_that_came_twice_confirmed_its_own_trace() -> None:
+    """In which a literal of it was a constant."""
+
+    def copied(program: Program) -> None:
+        main = program.main
+        if main.parameters()[0].shape.lens[0] > 250:
+            (literal,) = (ins for ins in main if ins.literal is not None)
+            copy = main.add_literal(literal.literal.numpy().copy())
+            main.replace_return([*main.results(), copy])
+
+    replay = Replay(copied)
+    for rows in (37, 67, 257, 257, 300, 301):
+        program = mean(rows, rows)
+        wanted = program.clone()
+        copied(wanted)
+        assert same(replay.run(Numbered.of(program)), wanted)
+
+
+def test_constants_that_others_are_made_of_twice_were_computed_twice_each() -> None:
+    """So that a chain of them took time beyond all measure."""
+
+    def chain(rows: int) -> Program:
+        program = Program()
+        main = program.main
+        x = main.add_parameter("x", Shape(Type.float_type, (rows, 6)))
+        made = main.add_literal(np.array([1 + rows / 1000], np.float32))
+        for _ in range(40):
+            made = main.add_instruction("add", [main.add_instruction(name, [made]) for name in ("sigmoid", "tanh")])
+        spread = main.add_instruction("multibroadcast", [made], out_lens=(rows, 6))
+        main.add_return([main.add_instruction("mul", [x, spread])])
+        return program
+
+    replay = Replay(full)
+    for rows in (37, 67, 5, 9):
+        assert same(replay.run(Numbered.of(chain(rows))), rewritten(chain(rows)))
+    assert replay.replayed
 
 
 def test_values_of_large_constants_that_depend_on_lengths_are_not_kept() -> None:

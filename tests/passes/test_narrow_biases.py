@@ -59,5 +59,18 @@ def test_what_stays_in_float32(why: str) -> None:
     assert str(check(program, NarrowBiases(), options=options, **LOOSE)) == str(program)
 
 
+@pytest.mark.parametrize("number", [7e4, np.inf])
+def test_biases_beyond_float16_became_infinite(number: float) -> None:
+    g = Graph()
+    x = g.op("convert", g.param("x", [5, 7]), target_type=Type.half_type)
+    weights = g.lit(np.full((7, 7), 0.5, np.float16), np.float16)
+    wide = g.op("convert", g.op("dot", x, weights), target_type=FLOAT)
+    total = g.op("add", wide, g.spread(g.lit([number, 0.3, 1, -2, 0, 5, 6]), 5, 7))
+    program = g.ret(g.op("convert", total, target_type=Type.half_type))
+    with np.errstate(all="ignore"):
+        after = check(program, NarrowBiases(), options=FAST, **LOOSE)
+    assert find(after, "add").shape.type is (Type.half_type if np.isinf(number) else FLOAT)
+
+
 def test_a_gpu_has_them_before_it_fuses() -> None:
     assert PASSES.index("narrow_biases") < PASSES.index("fuse_contraction")

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
-from ..constants import is_constant
+import numpy as np
+
+from ...core.types import Type
+from ..constants import compact, constant_array, is_constant
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -41,9 +44,22 @@ class NarrowBiases(Pass):
             return
         if wide.inputs[0].name not in PRODUCTS:
             return
+        if _overflows(bias, narrow.shape.type):
+            self.log.refuse(self.name, total, f"a bias is no finite {narrow.shape.type.name}")
+            return
         self.log.apply(self.name, total)
         b = RewriteBuilder(module, narrow)
         added = b.op("add", wide.inputs[0], b.convert(bias, narrow.shape.type))
         added.debug_symbols = total.debug_symbols
         module.replace_instruction(narrow, added)
         remove_dead(module, [narrow])
+
+
+def _overflows(bias: Instruction, type: Type) -> bool:
+    """Whether a finite number of a bias is infinite in float16; what bfloat16 has not is near the end of float32."""
+    values = constant_array(bias)
+    if type is not Type.half_type or values is None:
+        return False
+    few = compact(values)
+    with np.errstate(all="ignore"):
+        return bool((np.isfinite(few) & np.isinf(few.astype(type.numpy))).any())
