@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 __all__ = ["KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
 
@@ -22,21 +22,6 @@ def allowed_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Helper(Protocol):
-    """What does some work when it is started, beside the caller; its ``ident`` is None until it has begun."""
-
-    @property
-    def ident(self) -> int | None: ...
-
-    def start(self) -> None: ...
-
-    def join(self) -> None: ...
-
-
-def _new_thread(work: Callable[[], None]) -> _Helper:
-    return threading.Thread(target=work, daemon=True)
-
-
 class KeptThreads:
     """Threads for `on_threads` that wait for more work when they have done some: one is there in 15 us, a new one in 60
     to 110, measured on the 16 CPUs beside an H200. About ``most`` wait, others end. May be used from any thread; a
@@ -50,7 +35,7 @@ class KeptThreads:
 
     def helper(self, work: Callable[[], None]) -> _Errand:
         """What does some work, which raises nothing, on one of them."""
-        return _Errand(self, work)
+        return _Errand(self.ask, work)
 
     def ask(self, errand: _Errand) -> None:
         """Let one that waits do it, or a new one."""
@@ -93,34 +78,46 @@ class _KeptThread:
 
 
 class _Errand:
-    """See `KeptThreads.helper`."""
+    """Some work beside the caller: ``ask`` finds who does it. Unlike `threading.Thread` it can be waited for again after
+    an interrupt: before Python 3.13 that takes an interrupted `join` for the thread's end.
 
-    def __init__(self, threads: KeptThreads, work: Callable[[], None]) -> None:
+    Attributes:
+        ident: the thread's; None until it has begun.
+    """
+
+    def __init__(self, ask: Callable[[_Errand], None], work: Callable[[], None]) -> None:
         self.ident: int | None = None
-        self._threads, self._work = threads, work
+        self._ask, self._work = ask, work
+        self._over = False
         self._done = threading.Lock()
         self._done.acquire()
 
     def start(self) -> None:
-        """See `_Helper`."""
-        self._threads.ask(self)
+        """Let it be done."""
+        self._ask(self)
 
     def go(self) -> threading.Lock:
         """Do it; who waits for it wants this released."""
         self.ident = threading.get_ident()
         self._work()
+        self._over = True
         return self._done
 
     def join(self) -> None:
-        """See `_Helper`."""
-        self._done.acquire()
+        """Wait until it is done."""
+        while not self._over:  # if an interrupt came when the lock was taken, it is
+            self._done.acquire()
+
+
+def _new_thread(work: Callable[[], None]) -> _Errand:
+    return _Errand(lambda errand: threading.Thread(target=lambda: errand.go().release(), daemon=True).start(), work)
 
 
 def on_threads(
     function: Callable[[T], object],
     items: Iterable[T],
     threads: int,
-    helper: Callable[[Callable[[], None]], _Helper] = _new_thread,
+    helper: Callable[[Callable[[], None]], _Errand] = _new_thread,
 ) -> None:
     """Call ``function`` for every item, on at most so many threads, of which the caller's is one; ``helper`` makes the
     others.
@@ -149,11 +146,23 @@ def on_threads(
         work()
     finally:
         waiting.clear()
-        for one in helpers:
-            if one.ident is not None:
-                one.join()
+        _join([one for one in helpers if one.ident is not None])
     if errors:
         raise errors[0]
+
+
+def _join(helpers: list[_Errand]) -> None:
+    """Wait for all of them; an interrupt meanwhile is raised when they have ended: what they write may be used again."""
+    interrupt: BaseException | None = None
+    for one in helpers:
+        while True:
+            try:
+                one.join()
+                break
+            except BaseException as error:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def run_all(functions: Iterable[Callable[[], object]]) -> None:

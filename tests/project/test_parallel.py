@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from functools import partial
@@ -124,3 +125,44 @@ def test_kept_threads_beyond_the_most_end() -> None:
     while len(set(threading.enumerate()) - before) > 6 and time.monotonic() < end:
         time.sleep(1e-3)
     assert len(set(threading.enumerate()) - before) <= 6
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_interrupt_while_others_work_is_raised_when_they_have_ended(kept: bool) -> None:
+    """What they write, a caller that was interrupted may use again."""
+    begun, done = threading.Event(), []
+
+    def item(slow: bool) -> None:
+        if slow:
+            begun.set()
+            time.sleep(0.2)
+            done.append(threading.get_ident())
+        else:
+            assert begun.wait(10)
+
+    def handler(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        begun.wait(10)
+        time.sleep(0.03)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    main = threading.get_ident()
+    former = signal.signal(signal.SIGALRM, handler)
+    sender = threading.Thread(target=interrupt)
+
+    def work(other: bool) -> None:
+        item(threading.get_ident() != main)
+
+    sender.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            if kept:
+                on_threads(work, [False, True], 2, KeptThreads(2).helper)
+            else:
+                on_threads(work, [False, True], 2)
+        assert len(done) == 1
+    finally:
+        sender.join()
+        signal.signal(signal.SIGALRM, former)
