@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
+__all__ = ["Helpers", "KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
 
 PART_BYTES = 2 << 20
 """Of a thread's part at least, half a millisecond of copying or more: until a thread has begun the caller waits for a
@@ -78,8 +78,8 @@ class _KeptThread:
 
 
 class _Errand:
-    """Some work beside the caller: ``ask`` finds who does it. Unlike `threading.Thread` it can be waited for again after
-    an interrupt: before Python 3.13 that takes an interrupted `join` for the thread's end.
+    """Some work beside the caller: ``ask`` finds who does it. Unlike `threading.Thread` it can be waited for again
+    after an interrupt: before Python 3.13 that takes an interrupted `join` for the thread's end.
 
     Attributes:
         ident: the thread's; None until it has begun.
@@ -88,7 +88,7 @@ class _Errand:
     def __init__(self, ask: Callable[[_Errand], None], work: Callable[[], None]) -> None:
         self.ident: int | None = None
         self._ask, self._work = ask, work
-        self._over = False
+        self._over = self._unwanted = False
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -99,14 +99,44 @@ class _Errand:
     def go(self) -> threading.Lock:
         """Do it; who waits for it wants this released."""
         self.ident = threading.get_ident()
-        self._work()
+        if not self._unwanted:
+            self._work()
         self._over = True
         return self._done
+
+    def end(self) -> None:
+        """Wait until it is done, or do not let it begin."""
+        self._unwanted = True
+        if self.ident is not None:
+            self.join()
 
     def join(self) -> None:
         """Wait until it is done."""
         while not self._over:  # if an interrupt came when the lock was taken, it is
             self._done.acquire()
+
+
+class Helpers:
+    """Those of one caller, by kept threads, so that it can make sure that none is left: an interrupt that comes just
+    when `on_threads` begins to wait for them leaves some that go on."""
+
+    def __init__(self, threads: KeptThreads) -> None:
+        self._threads = threads
+        self._errands: list[_Errand] = []
+
+    def helper(self, work: Callable[[], None]) -> _Errand:
+        """For `on_threads`."""
+        errand = self._threads.helper(work)
+        self._errands.append(errand)
+        return errand
+
+    def end(self) -> bool:
+        """Wait for those that work, and refer to no work any more. Whether there were any since the last time."""
+        some = bool(self._errands)
+        for errand in self._errands:
+            errand.end()
+        self._errands.clear()
+        return some
 
 
 def _new_thread(work: Callable[[], None]) -> _Errand:
@@ -152,7 +182,7 @@ def on_threads(
 
 
 def _join(helpers: list[_Errand]) -> None:
-    """Wait for all of them; an interrupt meanwhile is raised when they have ended: what they write may be used again."""
+    """Wait for all of them; an interrupt meanwhile is raised when they have ended, so that nobody writes any more."""
     interrupt: BaseException | None = None
     for one in helpers:
         while True:

@@ -176,8 +176,14 @@ class CallForm:
 
     def begin(self, inputs: Sequence[Any]) -> None:
         """Take a call's inputs; ``segments`` copy them to the device."""
+        if self.stop():
+            self._queue.wait()
         if not all(self.given):
             self._in.take(inputs)
+
+    def stop(self) -> bool:
+        """Let no thread copy for a call any more that was interrupted. Whether one did."""
+        return self._in.stop() | self._out.stop()
 
     def end(self) -> None:
         """Refer to a call's inputs no more, which are copied by now."""

@@ -246,6 +246,7 @@ class DeviceContext:
         """Wait, so that nothing of the caller's is read any more, and forget what a kernel has met, which the next run
         would be told."""
         with contextlib.suppress(Exception):
+            form.stop()
             self._wait(queue)
             self._forget_fault()
             self._end(form)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.types import numpy_dtype
 from ...dataclass import dataclass
-from ...parallel import PART_BYTES, KeptThreads, allowed_cpus, on_threads
+from ...parallel import PART_BYTES, Helpers, KeptThreads, allowed_cpus, on_threads
 from ..memory import scratch
 from ..plan import TensorSpec
 from .blocks import MOST_KEPT, Packed, owned
@@ -112,6 +112,7 @@ class HostParameters:
             for own, here, there in zip(alone, self._small.starts, apart.starts)
         ]
         self._inputs: Sequence[Any] = ()
+        self._helpers = Helpers(_threads)
 
     def take(self, inputs: Sequence[Any]) -> None:
         """Put a call's small parameters where `upload` takes them from; `send` will take the others."""
@@ -120,6 +121,10 @@ class HostParameters:
         for k, (size, start) in enumerate(zip(self._sizes, self._small.starts)):
             if size and k not in alone:
                 self._staged[start : start + size] = _bytes(inputs[k])
+
+    def stop(self) -> bool:
+        """Let no thread copy for a call any more that was interrupted. Whether one did."""
+        return self._helpers.end()
 
     def end(self) -> None:
         """Refer to no call's inputs any more."""
@@ -149,7 +154,8 @@ class HostParameters:
                 queue.upload(piece.address, piece.staged)
 
         if pieces:
-            on_threads(sent, pieces, _threads_for(sum(p.other.size for p in pieces)), _threads.helper)
+            on_threads(sent, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
+            self._helpers.end()
 
 
 class _Loan:
@@ -239,6 +245,7 @@ class HostResults:
             for own, here, there in zip(alone, self._small.starts, apart.starts)
         ]
         self._large = {k: _LargeResult(engine, sizes[k], self.addresses[k]) for k, own in enumerate(alone) if own}
+        self._helpers = Helpers(_threads)
 
     def download(self, queue: Queue) -> None:
         """Ask for the copy of the small ones."""
@@ -258,7 +265,12 @@ class HostResults:
             np.copyto(piece.other, piece.staged)
 
         brought(pieces.pop(0))  # by then kernels are done: threads that wait for a device keep their CPUs busy
-        on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), _threads.helper)
+        on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
+        self._helpers.end()
+
+    def stop(self) -> bool:
+        """See `HostParameters.stop`."""
+        return self._helpers.end()
 
     def result(self, number: int, spec: TensorSpec) -> np.ndarray:
         """A result that the last call has brought, as an array that is the caller's."""

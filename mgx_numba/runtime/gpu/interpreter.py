@@ -143,33 +143,35 @@ class _Stream:
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self.identity = next(_numbers)
         self._lock = lock
-        self._asked: deque[Callable[[], None]] = deque()
-        self.asked = self._done = 0
+        self._asked: deque[tuple[int, Callable[[], None]]] = deque()
+        self.asked = 0
         self._busy = False
 
     def ask(self, work: Callable[[], None]) -> None:
         """Add work."""
         with self._lock:
-            self._asked.append(work)
-            self.asked += 1
+            self.asked += 1  # first: an interrupt before the next line leaves a number without work, which is none
+            self._asked.append((self.asked, work))
 
     def advance(self, end: int | None = None) -> None:
         """Do the work that was asked for up to the ``end``-th, or all of it; not from within that work."""
         with self._lock:
             if self._busy:
                 return
-            self._busy = True
             try:
-                while self._asked and (end is None or self._done < end):
-                    work = self._asked.popleft()
-                    self._done += 1
+                self._busy = True
+                while self._asked and (end is None or self._asked[0][0] <= end):
+                    _, work = self._asked.popleft()
                     work()
             finally:
                 self._busy = False
 
     def past(self, end: int) -> bool:
         """Whether the work up to the ``end``-th is done."""
-        return self._done >= end
+        try:
+            return self._asked[0][0] > end
+        except IndexError:  # nothing is left
+            return True
 
 
 class InterpreterEvent:
