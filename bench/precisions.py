@@ -152,6 +152,7 @@ def main() -> None:
             parser.error(f"--{what}: unknown {', '.join(sorted(set(names) - set(known)))}")
     with tempfile.TemporaryDirectory() as folder:
         place = given.folder or Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
         for name in given.models:
             case = kept(name, place)
             if given.files:
