@@ -183,6 +183,20 @@ def test_inputs_are_let_go_when_a_run_has_returned(where: str) -> None:
     assert [ref() for ref in refs] == [None, None]
 
 
+@pytest.mark.parametrize("way", ["run_traced", "time_steps"])
+def test_inputs_were_kept_after_a_run_step_by_step(where: str, way: str) -> None:
+    executable = softmax_of_sum(LENS).compile("gpu")._compiled.executable
+    given = [numbers(0, LENS)[0], numbers(1, LENS)[0]]
+    refs = [weakref.ref(x) for x in given]
+    if way == "run_traced":
+        executable.run_traced(given, lambda *event: None)
+    else:
+        executable.time_steps(given)
+    del given
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+
+
 def test_results_stay_as_they_are(where: str) -> None:
     """More of them than there is memory of a form, and parts of them alone."""
     model = softmax_of_sum(LENS).compile("gpu")
