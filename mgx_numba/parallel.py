@@ -195,7 +195,8 @@ def run_all(functions: Iterable[Callable[[], object]]) -> None:
 
 
 def in_parts(function: Callable[[slice], object], length: int, nbytes: int) -> None:
-    """Call ``function`` for slices that make up ``range(length)``, on as many threads as it pays for work that writes
-    so many bytes. Errors as of `on_threads`."""
-    parts = max(1, min(allowed_cpus(), nbytes // PART_BYTES, length))
-    on_threads(function, [slice(length * k // parts, length * (k + 1) // parts) for k in range(parts)], parts)
+    """Call ``function`` for slices that make up ``range(length)``, for work that writes so many bytes: `PART_BYTES` or
+    more for each, on all CPUs that the caller may use. Errors as of `on_threads`."""
+    parts = max(1, min(nbytes // PART_BYTES, length))
+    slices = [slice(length * k // parts, length * (k + 1) // parts) for k in range(parts)]
+    on_threads(function, slices, allowed_cpus())
