@@ -204,7 +204,8 @@ def _measure(own: Backend, request: Asked, counts: Counter[str], libraries: bool
     if final[chosen] > _CLEAR * final[fastest] and fastest.solver not in LIBRARIES:
         date = time.strftime(_DATE, time.gmtime())
         name, configuration = fastest.solver.name, fastest.configuration
-        record = TuningRecord(key, own.fingerprint(), name, configuration, final[fastest], date=date)
+        measured_by = own.fingerprint().with_revisions(own.revisions(request))
+        record = TuningRecord(key, measured_by, name, configuration, final[fastest], date=date)
         found["best_record"] = record.to_json()
     return found
 

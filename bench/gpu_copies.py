@@ -7,7 +7,6 @@ for the kernel, and PyTorch's copies beside it; then memory over many runs.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import deque
@@ -19,6 +18,10 @@ import numpy as np
 
 import mgx_numba
 from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.host_copies import HostParameters
+from mgx_numba.runtime.gpu.transfers import to_device
+
+from .figures import tell
 
 SIZES = {"4 KB": 4096, "64 KB": 65536, "600 KB": 602112, "19 MB": 19267584, "77 MB": 77070336}
 """Bytes: of little, an image of 224x224x3 in float32, and 32 and 128 of these."""
@@ -67,24 +70,21 @@ def calls(size: int) -> dict[str, float]:
     kept.clear()
     figures["run, pinned input"] = microseconds(lambda: run(pinned))
     executable, on = model._compiled.executable, cuda_engine()
-    there: Any = mgx_numba.to_gpu(x)
-    figures["device, the kernel alone"] = 1e6 * min(executable.seconds([there._value]) for _ in range(5))
+    on_device = to_device(on, x, "x")
+    figures["device, the kernel alone"] = 1e6 * min(executable.seconds([on_device]) for _ in range(5))
     figures["wrong"] = right.count(False)
-    form = next(iter(executable._idle[-1]._forms.values()))
-    parameters: Any = getattr(form, "_in", None)
-    if hasattr(parameters, "send"):
-        with on.use():
-            queue = on.queue()
-            copy = queue.recorded(lambda: parameters.upload(queue))
+    with on.use():
+        queue, parameters = on.queue(), HostParameters(on, [size])
+        copy = queue.recorded(lambda: parameters.upload(queue))
 
-            def bring(given: Any) -> None:
-                parameters.take([given])
-                copy()
-                parameters.send(parameters.large, queue)
-                queue.wait()
+        def bring(given: Any) -> None:
+            parameters.take([given])
+            copy()
+            parameters.send(parameters.large, queue)
+            queue.wait()
 
-            figures["input to the device"] = microseconds(lambda: bring(x))
-            figures["pinned input to the device"] = microseconds(lambda: bring(np.asarray(pinned)))
+        figures["input to the device"] = microseconds(lambda: bring(x))
+        figures["pinned input to the device"] = microseconds(lambda: bring(np.asarray(pinned)))
     try:
         import torch
     except ImportError:
@@ -127,12 +127,7 @@ def main() -> int:
     figures: dict[str, Any] = {name: calls(size) for name, size in SIZES.items()}
     figures["memory, 600 KB"] = memory(given.runs, SIZES["600 KB"])
     figures["memory, 19 MB"] = memory(given.runs // 20, SIZES["19 MB"])
-    for name, rows in figures.items():
-        print(name)
-        for what, value in rows.items():
-            print(f"  {what:40} {value:12.2f}")
-    if given.json:
-        given.json.write_text(json.dumps(figures, indent=1))
+    tell(figures, given.json)
     return int(sum(rows.get("wrong", 0) for rows in figures.values()))
 
 

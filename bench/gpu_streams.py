@@ -7,7 +7,6 @@ there are two. The program is a row of small kernels, so that the host counts.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import threading
@@ -22,6 +21,9 @@ import numpy as np
 import mgx_numba
 from mgx_numba.codegen.gpu.driver.device import device_count
 from mgx_numba.runtime.gpu.cuda import CudaEngine, cuda_engine
+from mgx_numba.runtime.gpu.transfers import to_device
+
+from .figures import tell
 
 LENS = (8, 64)
 THREADS, RUNS_EACH = 4, 250
@@ -100,11 +102,8 @@ def calls(kernels: int) -> dict[str, float]:
             lambda k: model.run_async(alone, number, "cudaStream_t"), 20, BATCH
         ),
     }
-    executable = model._compiled.executable
-    context = executable._idle[-1]
-    with on.use():
-        (segment,) = next(iter(context._forms.values())).segments
-        figures["device"] = 1e6 * min(context.queue.timed(segment) for _ in range(20))
+    executable, on_device = model._compiled.executable, to_device(on, numbers(0), "x")
+    figures["device"] = 1e6 * min(executable.seconds([on_device]) for _ in range(20))
     offloaded = model.clone().compile("gpu")
     x = numbers(0)
     figures["run, data on the host"] = microseconds(lambda k: offloaded.run({"x": x}), 300)
@@ -221,12 +220,7 @@ def main() -> int:
     figures["memory"] = memory(given.runs)
     if device_count() > 1:
         figures["two devices"] = devices()
-    for name, rows in figures.items():
-        print(name)
-        for what, value in rows.items():
-            print(f"  {what:40} {value:12.2f}")
-    if given.json:
-        given.json.write_text(json.dumps(figures, indent=1))
+    tell(figures, given.json)
     return int(figures["threads"]["wrong"])
 
 

@@ -107,12 +107,7 @@ class _Errand:
     def end(self) -> None:
         """Wait until it is done, or do not let it begin."""
         self._unwanted = True
-        if self.ident is not None:
-            self.join()
-
-    def join(self) -> None:
-        """Wait until it is done."""
-        while not self._over:  # if an interrupt came when the lock was taken, it is
+        while self.ident is not None and not self._over:  # if an interrupt came when the lock was taken, it is
             self._done.acquire()
 
 
@@ -133,8 +128,7 @@ class Helpers:
     def end(self) -> bool:
         """Wait for those that work, and refer to no work any more. Whether there were any since the last time."""
         some = bool(self._errands)
-        for errand in self._errands:
-            errand.end()
+        _end(self._errands)
         self._errands.clear()
         return some
 
@@ -176,18 +170,18 @@ def on_threads(
         work()
     finally:
         waiting.clear()
-        _join([one for one in helpers if one.ident is not None])
+        _end(helpers)
     if errors:
         raise errors[0]
 
 
-def _join(helpers: list[_Errand]) -> None:
-    """Wait for all of them; an interrupt meanwhile is raised when they have ended, so that nobody writes any more."""
+def _end(errands: Iterable[_Errand]) -> None:
+    """End all of them; an interrupt meanwhile is raised when they have ended, so that nobody writes any more."""
     interrupt: BaseException | None = None
-    for one in helpers:
+    for one in errands:
         while True:
             try:
-                one.join()
+                one.end()
                 break
             except BaseException as error:
                 interrupt = error
@@ -201,7 +195,8 @@ def run_all(functions: Iterable[Callable[[], object]]) -> None:
 
 
 def in_parts(function: Callable[[slice], object], length: int, nbytes: int) -> None:
-    """Call ``function`` for slices that make up ``range(length)``, on as many threads as it pays for work that writes
-    so many bytes. Errors as of `on_threads`."""
-    parts = max(1, min(allowed_cpus(), nbytes // PART_BYTES, length))
-    on_threads(function, [slice(length * k // parts, length * (k + 1) // parts) for k in range(parts)], parts)
+    """Call ``function`` for slices that make up ``range(length)``, for work that writes so many bytes: `PART_BYTES` or
+    more for each, on all CPUs that the caller may use. Errors as of `on_threads`."""
+    parts = max(1, min(nbytes // PART_BYTES, length))
+    slices = [slice(length * k // parts, length * (k + 1) // parts) for k in range(parts)]
+    on_threads(function, slices, allowed_cpus())

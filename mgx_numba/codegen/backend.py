@@ -62,6 +62,10 @@ class Backend(Protocol):
             UnsupportedError: no solver applies; the message has every solver's reason.
         """
 
+    def revisions(self, request: Asked) -> Mapping[str, int]:
+        """Revisions of the solvers that apply to a contraction, by name, of those that have another than 0: with each
+        of these, what was measured for it with another revision is not true any more."""
+
     def estimates(self, request: Asked) -> list[Estimate]:
         """What the cost model says of every solver, those that apply first, the quickest of them first."""
 

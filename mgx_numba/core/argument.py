@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
+from .copying import row_major
 from .dlpack import export_dlpack, import_dlpack
 from .shape import Shape
 from .strings import as_strings, is_text
@@ -58,7 +59,7 @@ class Argument:
         if array.flags.c_contiguous:
             return cls(Shape(type, array.shape), array)
         if min(strides, default=0) < 0:
-            return cls.from_array(np.ascontiguousarray(array))
+            return cls.from_array(row_major(array))
         return cls(Shape(type, array.shape, strides), array)
 
     @classmethod

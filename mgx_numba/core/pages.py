@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-__all__ = ["aligned_array", "aligned_bytes"]
+__all__ = ["aligned_array", "aligned_bytes", "memory_owner"]
 
 ALIGNMENT = 64  # bytes of a cache line
 HUGE_PAGE = 2 << 20  # of x86-64, and of ARM with pages of 4 KiB
@@ -41,6 +41,13 @@ def aligned_array(lens: Sequence[int], dtype: np.dtype) -> np.ndarray:
     if dtype.hasobject:
         return np.empty(lens, dtype)
     return aligned_bytes(prod(lens) * dtype.itemsize).view(dtype).reshape(lens)
+
+
+def memory_owner(array: np.ndarray) -> np.ndarray:
+    """The array that an array is a view of, itself if of none: while that lives no other one is in its memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _huge_pages(size: int) -> np.ndarray:

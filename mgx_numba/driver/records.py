@@ -66,9 +66,9 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
     ]
     for record in records:
         threads = record.problem.fields["threads"]
-        mine = next((one for one, machine in machines.items() if machine == record.fingerprint), tuned[0])
+        mine = next((one for one, machine in machines.items() if machine == record.fingerprint.machine), tuned[0])
         here = machines[mine]
-        own = record.fingerprint == here and threads <= here.cores
+        own = record.fingerprint.machine == here and threads <= here.cores
         if own and (mine, threads) not in limits:
             limits[mine, threads] = mine.limits(threads)
         rows.append(
@@ -82,7 +82,7 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
                 "this machine" if own else record.fingerprint.cpu,
                 record.date,
                 origin,
-                difference(record, record.problem, here),
+                difference(record, record.problem, record.fingerprint if own else here),
             )
         )
     _write(rows)

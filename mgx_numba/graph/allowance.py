@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.pages import memory_owner
+
 if TYPE_CHECKING:
     from .folds import Folds
     from .module import Module
@@ -53,9 +55,7 @@ class Allowance:
 
     def hold(self, array: np.ndarray) -> None:
         """Count the memory of a computed constant for as long as it lives."""
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = memory_owner(array)
         key, size = id(owner), owner.nbytes
         if key in self._watched:
             return

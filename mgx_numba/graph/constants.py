@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
+from ..core.copying import copy_elements
 from ..core.pages import aligned_array
 from ..core.shape import Shape
 from ..core.types import Type
 from ..ops.base import Operator, make_op
-from ..parallel import in_parts
 from .instruction import Instruction
 
 __all__ = [
@@ -157,7 +157,7 @@ def laid_out(array: np.ndarray, shape: Shape) -> Argument:
     turned = np.transpose(array, order)
     if not turned.flags.c_contiguous:
         source, turned = turned, aligned_array(turned.shape, turned.dtype)
-        in_parts(lambda part: np.copyto(turned[part], source[part]), len(turned), turned.nbytes)
+        copy_elements(turned, source)
     return Argument.from_flat(shape, turned.reshape(-1))
 
 

@@ -312,38 +312,48 @@ class Settling:
         return replace(op, max_iterations=max(0, trips), use_dyn_output=False)
 
     def _bodies(self, ins: Instruction, inputs: Sequence[Instruction]) -> list[Module]:
-        """The submodules for settled inputs. A branch that these do not fit fails when it is taken.
+        """The submodules for settled inputs. A branch that these do not fit fails when it is taken, the body of a loop
+        in the first iteration.
 
         Raises:
             ShapeError: inputs fit no branch.
         """
-        if not isinstance(ins.op, If):
+        if not isinstance(ins.op, (If, Loop)):
             return [self._body(ins, body, inputs) for body in ins.module_args]
-        found: list[Module | str] = []
-        for branch in ins.module_args:
-            count = self.program.module_count
-            try:
-                found.append(self._body(ins, branch, inputs))
-            except MgxError as error:
-                for module in self.program.modules_since(count):
-                    if self.program.module(module.name) is module:  # not yet gone with what runs it
-                        self.program.remove_module(module)
-                found.append(str(error))
+        found = [self._fitting(ins, body, inputs) for body in ins.module_args]
+        if isinstance(ins.op, Loop):
+            (body,), (made,) = ins.module_args, found
+            if isinstance(made, Module):
+                return [made]
+            given = self._loop_parameters(body, inputs)
+            rows = [r.shape for r in body.results()[len(given) - 1 :]]
+            return [self._unfitting(body, made, given, [*given[1:], *rows])]
         results = next(([r.shape for r in f.results()] for f in found if isinstance(f, Module)), None)
         if results is None:
             places = (ins.op.place(branch.name) for branch in ins.module_args)
             raise ShapeError("; ".join(f"{place}: {reason}" for place, reason in zip(places, found)))
         return [
-            self._unfitting(branch, f, results) if isinstance(f, str) else f
+            self._unfitting(branch, f, [p.shape for p in branch.parameters()], results) if isinstance(f, str) else f
             for branch, f in zip(ins.module_args, found)
         ]
 
-    def _unfitting(self, branch: Module, reason: str, results: Sequence[Shape]) -> Module:
-        """A branch that fails when it is taken; else its results would have these shapes."""
-        module = self._module(branch.name)
-        for parameter in branch.parameters():
-            module._link(Instruction(parameter.op, (), parameter.shape), None)
-        module._parameters = branch._parameters
+    def _fitting(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module | str:
+        """A submodule for settled inputs, or why these do not fit it."""
+        count = self.program.module_count
+        try:
+            return self._body(ins, body, inputs)
+        except MgxError as error:
+            for module in self.program.modules_since(count):
+                if self.program.module(module.name) is module:  # not yet gone with what runs it
+                    self.program.remove_module(module)
+            return str(error)
+
+    def _unfitting(self, body: Module, reason: str, given: Sequence[Shape], results: Sequence[Shape]) -> Module:
+        """A submodule that fails when it runs, with parameters of given shapes; else its results would have these."""
+        module = self._module(body.name)
+        for parameter, shape in zip(body.parameters(), given):
+            module._link(Instruction(parameter.op, (), shape), None)
+        module._parameters = body._parameters
         failing = [module._link(Instruction(Unfitting(reason, shape), (), shape), None) for shape in results]
         module._link(Results(failing), None)
         return module
@@ -352,17 +362,22 @@ class Settling:
         """A submodule for settled inputs; what a loop carries from one iteration to the next keeps its range if it has
         not one length."""
         parameters = body.parameters()
-        shapes = [p.shape for p in parameters]
-        if ins.name == "loop":
-            carried = zip(inputs[2:], shapes[2:])
-            shapes[2:] = [i.shape.row_major() if s.element is None else s for i, s in carried]
+        loops = isinstance(ins.op, Loop)
+        shapes = self._loop_parameters(body, inputs) if loops else [p.shape for p in parameters]
         module = self._written(body, parameters, shapes)
-        if ins.name == "loop":
+        if loops:
             after = [r.shape for r in module.results()[1 : len(shapes) - 1]]
             if any(a.dims != b.dims for a, b in zip(shapes[2:], after)):
                 self.program.remove_module(module)
                 module = self._written(body, parameters, [p.shape for p in parameters])
         return module
+
+    @staticmethod
+    def _loop_parameters(body: Module, inputs: Sequence[Instruction]) -> list[Shape]:
+        """Shapes of the parameters of a loop's body in the first iteration."""
+        number, condition, *carried = (p.shape for p in body.parameters())
+        first = (i.shape.row_major() if s.element is None else s for i, s in zip(inputs[2:], carried))
+        return [number, condition, *first]
 
     def _module(self, name: str) -> Module:
         """A new module of this name, or with a number behind it."""

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Operator", "Pointwise", "Repeat", "RunModule", "known_operators", "make_op", "register"]
 
 
-Repeat = Callable[["Module", int, np.ndarray, Sequence[np.ndarray]], tuple[list[np.ndarray], list[np.ndarray]] | None]
+Repeat = Callable[
+    ["Module", int, np.ndarray, Sequence[np.ndarray], Callable[[int], str]],
+    tuple[list[np.ndarray], list[np.ndarray]] | None,
+]
 """Of a module, see `RunModule.repeat`."""
 
 
@@ -47,10 +50,15 @@ class RunModule:
         self._repeat = repeat
 
     def repeat(
-        self, position: int, trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+        self,
+        position: int,
+        trips: int,
+        condition: np.ndarray,
+        carried: Sequence[np.ndarray],
+        place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """All iterations of a loop over a submodule at once: at least one, up to ``trips``, until the condition that
-        it gives is false.
+        it gives is false. ``place`` gives what errors of an iteration begin with.
 
         Returns:
             The condition and the carried values after the last one, and of its further results those of all
@@ -58,7 +66,7 @@ class RunModule:
         """
         if self._repeat is None:
             return None
-        return self._repeat(self.modules[position], trips, condition, carried)
+        return self._repeat(self.modules[position], trips, condition, carried, place)
 
     def __call__(self, position: int, arguments: Sequence[Any]) -> list:
         return self._evaluate(self.modules[position], arguments)

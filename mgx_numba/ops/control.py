@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -137,7 +138,9 @@ class Loop(Operator):
         most = self.most_iterations(bool(shapes))
         directions = [*self.scan_output_directions, *[0] * len(shapes)]
         iteration = 0
-        done = run.repeat(0, min(trips, most), condition, carried) if trips > 0 and condition.reshape(-1)[0] else None
+        place = partial(self.place, run.modules[0].name)
+        goes = trips > 0 and condition.reshape(-1)[0]
+        done = run.repeat(0, min(trips, most), condition, carried, place) if goes else None
         if done is not None:
             (condition, *carried), rows = done
             if trips <= most or not condition.reshape(-1)[0]:
@@ -152,7 +155,7 @@ class Loop(Operator):
                     scan.append(value)
                     self.check_row(scan[0].shape, value.shape)
             except MgxError as error:
-                raise type(error)(f"{self.place(run.modules[0].name, iteration)}: {error}") from error
+                raise type(error)(f"{place(iteration)}: {error}") from error
             condition, carried = results[0], list(results[1 : len(carried) + 1])
             iteration += 1
         if not iteration and not all(s.ranked and all(d.is_fixed for d in s.dims[1:]) for s in shapes):

@@ -65,9 +65,10 @@ class MatMulNBits(Operator):
             codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], self.block_size)
         less = points[0][..., None] if points else np.array(1 << (self.bits - 1))
         matrix = (codes.astype(np.float64) - less) * scales[..., None]
+        n, blocks = codes.shape[:2]
         depth = rows.shape[-1]
         with np.errstate(all="ignore"):
-            product = rows.astype(np.float64) @ matrix.reshape(len(matrix), -1)[:, :depth].T
+            product = rows.astype(np.float64) @ matrix.reshape(n, blocks * self.block_size)[:, :depth].T
             return product.astype(output.type.numpy)
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..api.device import device_argument, from_gpu
+from ..core.copying import row_major
 from ..runtime.gpu.choice import engine
 from ..runtime.gpu.transfers import copy_within, fill, to_host
 
@@ -35,7 +36,7 @@ def copy_into(target: np.ndarray[Any, Any] | device_argument, source: np.ndarray
         return
     on, place = engine(target._value.device), target._value
     if isinstance(source, np.ndarray):
-        fill(on, place, np.ascontiguousarray(source))
+        fill(on, place, row_major(source))
     elif source._value.device == place.device:
         copy_within(on, place, source._value)
     else:

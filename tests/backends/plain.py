@@ -83,6 +83,9 @@ class PlainBackend:
     def choose(self, request: Any) -> Any:
         raise UnsupportedError("plain Python has no solvers")
 
+    def revisions(self, request: Any) -> dict[str, int]:
+        return {}
+
     def candidate_of(self, request: Any, record: Any) -> None:
         return None
 

@@ -181,6 +181,49 @@ def test_a_branch_that_lengths_do_not_fit_fails_when_it_is_taken(target: str) ->
     np.testing.assert_array_equal(run({**feeds, "n": np.array(1)})[0], good[0])
 
 
+def multiplying_loop(collected: bool, chosen: bool) -> bytes:
+    """``x`` [a, b], or columns of it that are chosen, to which each iteration adds the sum of its product with a matrix
+    of 3 rows; the products are collected if asked for."""
+    nodes = [
+        GO,
+        helper.make_node("MatMul", ["z", "w"], ["m"], name="product"),
+        helper.make_node("ReduceSum", ["m"], ["total"], keepdims=1),
+        helper.make_node("Add", ["v", "total"], ["v_out"]),
+        *([helper.make_node("Identity", ["m"], ["scan0"])] if collected else []),
+    ]
+    node = loop(nodes, None, ["y", "rows"][: 1 + collected], int(collected))
+    node.name, node.input[2] = "decode", "z"
+    if chosen:
+        first = helper.make_node("Compress", ["x", "chosen"], ["z"], axis=1)
+    else:
+        first = helper.make_node("Identity", ["x"], ["z"])
+    feeds = {"x": np.ones((2, 3), np.float32), "n": np.array(1), "chosen": np.ones(3, bool)}
+    text = model_of([first, node], feeds, [*node.output], w=np.full((3, 3), 0.1, np.float32))
+    model = onnx.load_from_string(text)
+    for number, names in ((0, ("a", "b")), (2, ("b",))):
+        for dim, name in zip(model.graph.input[number].type.tensor_type.shape.dim, names):
+            dim.dim_param = name
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("collected", [False, True])
+def test_the_body_of_a_loop_of_no_iteration_had_to_fit(target: str, collected: bool, chosen: bool) -> None:
+    """Where it runs, lengths that do not fit it are an error of the first iteration, on all targets alike."""
+    run = results_of(target, parsed(multiplying_loop(collected, chosen)))
+    place = r"^node decode: loop: iteration 0 \(from 0\) of 'decode_loop': node product: dot: inner lengths of"
+    for columns, trips in ((3, 2), (4, 0), (4, 1), (3, 0), (5, 0), (3, 1)):
+        x = np.ones((2, 6 if chosen else columns), np.float32)
+        feeds = {"x": x, "n": np.array(trips), "chosen": np.arange(x.shape[1]) < columns}
+        if columns != 3 and trips:
+            with pytest.raises(ShapeError, match=rf"{place} \[2, {columns}\] x \[3, 3\] differ"):
+                run(feeds)
+            continue
+        y, *rows = run(feeds)
+        np.testing.assert_allclose(y, np.full((2, columns), 1 + 1.8 * trips), rtol=1e-6)
+        assert [r.shape[::2] for r in rows] == [(trips, 3)] * collected
+
+
 def squeezing_model() -> bytes:
     """``x`` [n, 3]: without its first axis if n is 1, else the sum over it."""
     nodes = [

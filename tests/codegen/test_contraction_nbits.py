@@ -205,15 +205,20 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
     for form in (BlockFormat(bits, 16, True, int8_rows), BlockFormat(bits, 1024 // bits, True, int8_rows)):
         k = 2 * form.size
         for sign in (1, -1):
-            x = np.full((1, k), sign * np.float32(LARGEST[1 if int8_rows else 2]))
-            w = weights(form, 16, k)
-            w.codes[...] = 255
-            assert w.zero_points is not None
-            w.zero_points[...] = 0
-            problem = problem_for(x, 16, form, True)
-            out = np.zeros((1, 16), np.float32)
-            run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
-            np.testing.assert_allclose(out, expected(form, x, w), rtol=1e-6)
+            check_extremes(form, k, sign * LARGEST[1 if int8_rows else 2], 1e-6)
+
+
+def check_extremes(form: BlockFormat, k: int, value: float, rtol: float) -> None:
+    """Rows of one value times the largest codes."""
+    x = np.full((1, k), np.float32(value))
+    w = weights(form, 16, k)
+    w.codes[...] = 255
+    assert w.zero_points is not None
+    w.zero_points[...] = 0
+    problem = problem_for(x, 16, form, True)
+    out = np.zeros((1, 16), np.float32)
+    run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+    np.testing.assert_allclose(out, expected(form, x, w), rtol=rtol)
 
 
 @pytest.mark.parametrize(
@@ -221,15 +226,7 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
 )
 def test_blocks_whose_sums_would_not_fit_32_bits(form: BlockFormat) -> None:
     """Blocks of 8 bits and of 512 wrapped; those of 4 bits and bytes still fit, though not 16 times as large."""
-    x = np.full((1, form.size), np.float32(LARGEST[1 if form.int8_rows else 2]))
-    w = weights(form, 16, form.size)
-    w.codes[...] = 255
-    assert w.zero_points is not None
-    w.zero_points[...] = 0
-    problem = problem_for(x, 16, form, True)
-    out = np.zeros((1, 16), np.float32)
-    run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
-    np.testing.assert_allclose(out, expected(form, x, w), rtol=1e-5)
+    check_extremes(form, form.size, LARGEST[1 if form.int8_rows else 2], 1e-5)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3])

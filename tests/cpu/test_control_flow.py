@@ -192,12 +192,28 @@ def test_branches_are_compiled(other: int) -> None:
         assert [hosts(plan) for plan in step.plans] == [[], []]
 
 
-def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("trips", [5, 300])
+def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call(
+    trips: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named no iteration where one native function runs all of them."""
+    if not at_once:
+        monkeypatch.setattr(bodies, "may_repeat", lambda plan, carried: False)
     nodes = [GO, helper.make_node("Gather", ["t", "i"], ["row"]), helper.make_node("Add", ["v", "row"], ["v_out"])]
-    feeds: dict[str, Any] = {"x": normal(3), "t": normal(4, 3)}
-    with pytest.raises(ShapeError, match="gather: index 4 is out of range for axis 0 of length 4"):
-        compiled(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)), "cpu").run(feeds)
-    agrees(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(4)), feeds)
+    last = trips - 1
+    feeds: dict[str, Any] = {"x": normal(3), "t": normal(last, 3)}
+    node = loop(nodes, [3], ["y"], 0)
+    node.name = "decode"
+    program = parse_onnx(
+        onnx.load_from_string(model_of([node], feeds, ["y"], n=np.array(trips))),
+        limit_max_iterations=trips,
+        use_debug_symbols=True,
+    )
+    place = rf"^node decode: loop: iteration {last} \(from 0\) of 'decode_loop': "
+    with pytest.raises(ShapeError, match=f"{place}.*gather: index {last} is out of range for axis 0 of length {last}"):
+        migraphx.program.wrap(program).compile("cpu").run(feeds)
+    agrees(model_of([node], {**feeds, "t": normal(4, 3)}, ["y"], n=np.array(4)), {**feeds, "t": normal(4, 3)})
 
 
 @pytest.mark.parametrize("rows", [1, 3, 20000])
@@ -208,9 +224,9 @@ def test_iterations_that_are_run_at_once_are_those_run_one_by_one(
     repeated = []
     original = bodies.repeat
 
-    def counted(executable: Any, inputs: Any, carried: int, most: int) -> Any:
+    def counted(executable: Any, inputs: Any, carried: int, most: int, place: Any) -> Any:
         repeated.append(most)
-        return original(executable, inputs, carried, most)
+        return original(executable, inputs, carried, most, place)
 
     monkeypatch.setattr(bodies, "repeat", counted)
     rng = np.random.default_rng(rows)

@@ -14,9 +14,11 @@ import onnx
 import pytest
 
 import mgx_numba
+from mgx_numba.codegen.gpu.driver import device
 from mgx_numba.driver.page import writing
 from mgx_numba.driver.page.writing import read_page, write_page
 from mgx_numba.errors import FormatError
+from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.plan import Use
 from mgx_numba.targets.base import stages_of
 from tests.driver.support import drive, small_model
@@ -159,6 +161,21 @@ def test_kept_plans_have_their_uses(model: Path, tmp_path: Path) -> None:
     mgx_numba.load(path)
     (stage,) = stages_of(mgx_numba.load(path)._compiled, {"x": np.zeros((64, 6), np.float32)})
     assert stage.plan.uses == (Use(0, 1024, 0, 1),)
+
+
+def test_drivers_were_asked_what_a_device_is_that_is_interpreted(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def asked(*arguments: object) -> None:
+        raise AssertionError("a driver was asked")
+
+    monkeypatch.setattr(device, "model_of", asked)
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    with interpreted():
+        page = _page(model, tmp_path / "a.html", "--gpu")
+    assert page["target"] == "gpu" and page["machine"] == {} and page["limits"] is None
+    assert page["kernels"] and page["memory"]["uses"]
+    assert "Rates (limits" not in capsys.readouterr().out
 
 
 def test_scripts_are_valid_and_all_in_the_page(tmp_path: Path) -> None:

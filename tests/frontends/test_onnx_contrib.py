@@ -188,6 +188,16 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [normal(3, 96), u8(6, 3, 16), np.abs(normal(18, seed=1)), u8(12, seed=3)],
         {"K": 96, "N": 6, "bits": 4, "block_size": 32, "constant": [1, 2, 3]},
     ),
+    "matmul_nbits_of_no_columns": (
+        "MatMulNBits",
+        [normal(3, 40), u8(0, 2, 16), np.zeros(0, np.float32)],
+        {"K": 40, "N": 0, "bits": 4, "block_size": 32, "constant": [1, 2]},
+    ),
+    "matmul_nbits_of_no_blocks": (
+        "MatMulNBits",
+        [normal(3, 0), u8(6, 0, 16), np.zeros(0, np.float32), None, None, normal(6)],
+        {"K": 0, "N": 6, "bits": 4, "block_size": 32, "constant": [1, 2, 5]},
+    ),
     "matmul_bnb4_nf4": (
         "MatMulBnb4",
         [normal(3, 32), u8(96), np.abs(normal(12, seed=1))],

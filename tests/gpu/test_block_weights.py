@@ -31,7 +31,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Step
 
-from ..cpu.agreement import reference
+from ..cpu.agreement import reference, run
 from .operators import hosted
 from .programs import compiled, interpreter
 
@@ -114,6 +114,18 @@ def test_products(
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
     assert error <= ALLOWED[type], error
+
+
+@pytest.mark.parametrize("type", [F16, F32])
+@pytest.mark.parametrize(("lens", "depth", "columns"), [((3,), 32, 0), ((2, 3), 0, 16), ((0,), 40, 5), ((0,), 0, 0)])
+def test_products_of_nothing_failed(type: Type, lens: tuple[int, ...], depth: int, columns: int, on: Engine) -> None:
+    """Where columns or blocks are none; sums of none are zero, on every target."""
+    program, inputs = product(type, lens, depth, columns, 4, 32, True)
+    (wanted,) = reference(program, inputs).results
+    assert wanted.shape == (*lens, columns)
+    ((on_cpu,),) = run(program, [inputs])
+    for got in (compiled(program, on).run(inputs)[0], on_cpu):
+        np.testing.assert_array_equal(got, wanted, strict=True)
 
 
 @pytest.mark.parametrize(("rows", "points"), [(1, False), (8, True)])

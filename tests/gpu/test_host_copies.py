@@ -65,7 +65,7 @@ def test_every_call_copies_its_own(where: str) -> None:
         x, y = numbers(seed, LENS)
         close(model.run({"x": x, "y": y}), wanted(x, y))
         close(model.run({"x": mgx.to_gpu(x), "y": y}), wanted(x, y))
-    assert form_of(model)._in.large and form_of(model)._out._large
+    assert form_of(model)._in.large and form_of(model)._out.large
 
 
 def test_what_lies_otherwise_in_memory(where: str) -> None:
@@ -183,6 +183,20 @@ def test_inputs_are_let_go_when_a_run_has_returned(where: str) -> None:
     assert [ref() for ref in refs] == [None, None]
 
 
+@pytest.mark.parametrize("way", ["run_traced", "time_steps"])
+def test_inputs_were_kept_after_a_run_step_by_step(where: str, way: str) -> None:
+    executable = softmax_of_sum(LENS).compile("gpu")._compiled.executable
+    given = [numbers(0, LENS)[0], numbers(1, LENS)[0]]
+    refs = [weakref.ref(x) for x in given]
+    if way == "run_traced":
+        executable.run_traced(given, lambda *event: None)
+    else:
+        executable.time_steps(given)
+    del given
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+
+
 def test_results_stay_as_they_are(where: str) -> None:
     """More of them than there is memory of a form, and parts of them alone."""
     model = softmax_of_sum(LENS).compile("gpu")
@@ -231,7 +245,7 @@ def test_what_a_fork_has_is_not_copied_to(where: str) -> None:
     x, y = numbers(0, LENS)
     results = [np.array(r) for r in model.run({"x": x, "y": y})]
     seen = model.run({"x": x, "y": y})
-    held = [memory for large in form_of(model)._out._large.values() for memory, _ in large._loans]
+    held = [memory for large in form_of(model)._out._large_results.values() for memory, _ in large._loans]
     assert held
     child = os.fork()
     if not child:
@@ -352,7 +366,7 @@ def test_how_much_is_large() -> None:
     assert all(address % 256 == 0 for address in parameters.addresses)
     assert HostParameters(on, [host_copies.ALONE, 3]).large == []
     results = HostResults(on, [host_copies.ALONE, 12])
-    assert results._large == {}
+    assert results.large == []
     queue = on.queue()
     queue.upload(results.addresses[1], np.arange(3, dtype=np.int32))
     results.download(queue)

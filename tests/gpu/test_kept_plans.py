@@ -13,13 +13,13 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.embedding import EmbeddedStore
-from mgx_numba.codegen.gpu.driver import device
 from mgx_numba.codegen.gpu.transfer import transfer_kernel
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import DeviceError
 from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu import choice
 from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.plan import MappedTensor, Step
 from mgx_numba.runtime.plan_file import PlanReader, plan_pieces
@@ -116,7 +116,7 @@ def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: py
             raise DeviceError(f"there is no device {number}")
         return models[number]
 
-    monkeypatch.setattr(device, "model_of", model_of)
+    monkeypatch.setattr(choice, "model_of", model_of)
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "a.mxr"
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from mgx_numba.parallel import PART_BYTES, KeptThreads, in_parts, on_threads, run_all
+from mgx_numba.parallel import PART_BYTES, Helpers, KeptThreads, in_parts, on_threads, run_all
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -166,3 +166,28 @@ def test_an_interrupt_while_others_work_is_raised_when_they_have_ended(kept: boo
     finally:
         sender.join()
         signal.signal(signal.SIGALRM, former)
+
+
+def test_helpers_were_left_to_work_after_an_interrupt() -> None:
+    helpers, begun, done = Helpers(KeptThreads(2)), threading.Semaphore(0), []
+
+    def work() -> None:
+        begun.release()
+        time.sleep(0.2)
+        done.append(threading.get_ident())
+
+    def handler(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, handler)
+    try:
+        for one in [helpers.helper(work) for _ in range(3)]:
+            one.start()
+        assert all(begun.acquire(timeout=10) for _ in range(3))
+        signal.setitimer(signal.ITIMER_REAL, 0.03)
+        with pytest.raises(KeyboardInterrupt):
+            helpers.end()
+        assert len(done) == 3
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert helpers.end() and not helpers.end()

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.core.pages import ALIGNMENT, HUGE_PAGE, aligned_array, aligned_bytes
+from mgx_numba.core.pages import ALIGNMENT, HUGE_PAGE, aligned_array, aligned_bytes, memory_owner
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 4096, HUGE_PAGE - 1, HUGE_PAGE, 2 * HUGE_PAGE + 5])
@@ -29,3 +29,12 @@ def test_arrays_have_lengths_and_type(lens: tuple[int, ...], dtype: type) -> Non
 def test_what_no_memory_has_is_said() -> None:
     with pytest.raises(MemoryError, match="bytes for a kernel"):
         aligned_bytes(1 << 62)
+
+
+def test_the_owner_of_memory_that_views_of_views_are_in() -> None:
+    owner = np.zeros((4, 6))
+    assert memory_owner(owner) is owner
+    assert memory_owner(owner[1:].T.reshape(-1).reshape(6, 3)) is not owner  # a copy
+    assert memory_owner(owner[1:, ::-2].T[None]) is owner
+    mapped = aligned_bytes(2 * HUGE_PAGE)  # NumPy's array is a view of what is none
+    assert memory_owner(mapped[5:9].view(np.uint16)) is memory_owner(mapped)

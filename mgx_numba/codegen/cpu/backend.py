@@ -69,6 +69,12 @@ class CpuBackend:
         own = _own(request)
         return Candidate(select(own.problem, own.threads))
 
+    def revisions(self, request: Asked) -> Mapping[str, int]:
+        """See `Backend.revisions`."""
+        from .contraction.configurations import revisions
+
+        return revisions(_own(request))
+
     def estimates(self, request: Asked) -> list[Estimate]:
         """See `Backend.estimates`."""
         from .contraction.configurations import estimates

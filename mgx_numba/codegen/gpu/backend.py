@@ -73,6 +73,12 @@ class GpuBackend:
 
         return choose(_own(request))
 
+    def revisions(self, request: Asked) -> Mapping[str, int]:
+        """See `Backend.revisions`."""
+        from .contraction.solvers import revisions
+
+        return revisions(_own(request))
+
     def estimates(self, request: Asked) -> list[Estimate]:
         """See `Backend.estimates`."""
         from .contraction.solvers import estimates

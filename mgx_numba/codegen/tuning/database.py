@@ -109,7 +109,8 @@ class Database:
         return self.put(read_records(path))
 
     def prune(self, keep: DeviceFingerprint | None = None, older_than_days: float | None = None) -> int:
-        """Drop records of machines other than ``keep``, and those older than so many days; returns how many.
+        """Drop records of machines other than ``keep``, whatever the revisions of its solvers were, and those older
+        than so many days; returns how many.
 
         Raises:
             OptionError: the number of days is negative, which would drop all.
@@ -119,8 +120,9 @@ class Database:
         clauses: list[str] = []
         values: list[str] = []
         if keep is not None:
-            clauses.append("fingerprint != ?")
-            values.append(keep.key)
+            own = {r.fingerprint.key for r in self.records() if r.fingerprint.machine == keep.machine}
+            clauses.append(f"fingerprint NOT IN ({', '.join('?' * len(own))})")
+            values += own
         if older_than_days is not None:
             limit = time.gmtime(max(0.0, time.time() - older_than_days * _DAY_SECONDS))
             clauses.append("date < ?")

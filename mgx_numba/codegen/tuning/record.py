@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from ...dataclass import dataclass
@@ -21,6 +21,8 @@ __all__ = [
     "explain_miss",
 ]
 
+_REVISION = "solver "
+"""What a solver's name in the versions of a fingerprint follows."""
 _MAX_PARAMETER = 1 << 40  # more than any length in memory, and far from overflowing an int64
 
 
@@ -83,7 +85,8 @@ class DeviceFingerprint:
         features: its enabled LLVM features, sorted.
         cores: logical cores of the machine.
         vector_bits: width of the vectors that kernels use.
-        versions: of this package and of what makes its code.
+        versions: of this package and of what makes its code, and revisions of solvers that apply to the problem, if
+            they have any (`with_revisions`).
     """
 
     cpu: str
@@ -96,6 +99,18 @@ class DeviceFingerprint:
     def key(self) -> str:
         """Canonical JSON text."""
         return canonical(self.to_json())
+
+    def with_revisions(self, revisions: Mapping[str, int]) -> DeviceFingerprint:
+        """The same with revisions of solvers by name: what was measured with others is of another fingerprint."""
+        if not revisions:
+            return self
+        named = ((_REVISION + name, str(number)) for name, number in revisions.items())
+        return replace(self, versions=tuple(sorted((*self.versions, *named))))
+
+    @functools.cached_property
+    def machine(self) -> DeviceFingerprint:
+        """The same without revisions of solvers."""
+        return replace(self, versions=tuple(v for v in self.versions if not v[0].startswith(_REVISION)))
 
     def to_json(self) -> dict[str, Any]:
         """The fingerprint as a JSON object."""

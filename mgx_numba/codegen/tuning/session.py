@@ -88,6 +88,7 @@ class Tuning:
         self.measurements = 0
         self._sources = sources
         self._keep = keep
+        self._revised: dict[tuple[tuple[str, int], ...], DeviceFingerprint] = {}
         self._keys: dict[Asked, Problem] = {}
         self._requests: dict[Problem, tuple[Asked, int]] = {}
         self._used: dict[Problem, Found] = {}
@@ -101,6 +102,17 @@ class Tuning:
         """This machine's."""
         return self.backend.fingerprint()
 
+    def _fingerprint_of(self, request: Asked) -> DeviceFingerprint:
+        """What times of a problem depend on: this machine, and the revisions of solvers that apply to it."""
+        revisions = self.backend.revisions(request)
+        if not revisions:
+            return self.fingerprint
+        key = tuple(sorted(revisions.items()))
+        found = self._revised.get(key)
+        if found is None:
+            found = self._revised[key] = self.fingerprint.with_revisions(revisions)
+        return found
+
     def choose(self, request: Asked) -> Candidate:
         """The solver and blocking of the first record found, else what the cost model says.
 
@@ -112,7 +124,8 @@ class Tuning:
             problem = self._keys[request] = request.key()
         known = self._requests.get(problem)
         self._requests[problem] = (known[0], known[1] + 1) if known else (request, 1)
-        found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)
+        found = self._new.get(problem) or self._used.get(problem)
+        found = found or self._sources.find(problem, self._fingerprint_of(request))
         if found is not None:
             candidate = self.backend.candidate_of(request, found.record)
             if candidate is not None:
@@ -123,7 +136,7 @@ class Tuning:
 
     def consult(self, request: Asked) -> Candidate:
         """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
-        found = self._sources.find(request.key(), self.fingerprint)
+        found = self._sources.find(request.key(), self._fingerprint_of(request))
         candidate = None if found is None else self.backend.candidate_of(request, found.record)
         return candidate or self.backend.choose(request)
 
@@ -161,8 +174,8 @@ class Tuning:
         problem, candidate = request.key(), outcome.candidate
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         record = TuningRecord(
-            problem, self.fingerprint, candidate.solver.name, candidate.configuration, outcome.seconds, outcome.noise,
-            date,
+            problem, self._fingerprint_of(request), candidate.solver.name, candidate.configuration, outcome.seconds,
+            outcome.noise, date,
         )  # fmt: skip
         self._new[problem] = self._used[problem] = Found(record, "measured", True)
         self._keep([record])
@@ -180,7 +193,7 @@ class Tuning:
         unusable = self._unusable.get(request.key())
         if unusable is not None:
             return f"the solver {unusable} of its record does not apply here"
-        return explain_miss(request.key(), self.fingerprint, self._sources.records())
+        return explain_miss(request.key(), self._fingerprint_of(request), self._sources.records())
 
     def choices(self) -> list[Choice]:
         """How each problem asked for is solved, in the order of the program."""
@@ -221,9 +234,9 @@ class Tuning:
         hints = [(problem, found.record) for problem, found in self._used.items() if found.is_hint]
         if hints:
             problem, record = hints[0]
-            why = explain_miss(problem, self.fingerprint, [record])
+            why = explain_miss(problem, self._fingerprint_of(self._requests[problem][0]), [record])
             count = f"{len(hints)} of {len(self._requests)}"
-            elsewhere = "on another machine or for another number of threads"
+            elsewhere = "on another machine, for another number of threads or with other kernels"
             self._tell("hints", f"{count} tuning records were measured {elsewhere} and are used as hints; {why}")
         if self._unusable:
             names = ", ".join(sorted(set(self._unusable.values())))

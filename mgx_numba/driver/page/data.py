@@ -39,7 +39,8 @@ _KINDS = {
 
 
 def page_data(model: program, measured: Measurement, batch: Batch, title: str) -> dict[str, Any]:
-    """All of one measured program: times in seconds, sizes in bytes."""
+    """All of one measured program: times in seconds, sizes in bytes. ``machine`` is empty and ``limits`` None where the
+    target does not know them, as if a device is interpreted."""
     compiled, chosen = model._compiled, model._target
     assert compiled is not None and chosen is not None
     plans = [stage.plan for stage in measured.stages if stage.plan is not None]

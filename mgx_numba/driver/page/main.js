@@ -28,7 +28,8 @@
 
 function showHead(page) {
   byId("title").textContent = page.title;
-  const machine = [page.machine.cpu ?? page.machine.device, page.limits && `${page.limits.threads} threads`].filter(Boolean);
+  const machine = [page.machine.cpu ?? page.machine.model ?? "machine not known"];
+  if (page.limits?.threads) machine.push(`${page.limits.threads} threads`);
   byId("about").textContent = [`mgx_numba ${page.version}`, `target ${page.target}`, ...machine, page.date].join(", ");
   const seconds = average(page.total);
   const facts = {

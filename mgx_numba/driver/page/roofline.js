@@ -11,10 +11,10 @@ function drawRoofline(page, choose) {
     figure.remove();
     return;
   }
-  const { gflops, gbytes, threads } = page.limits;
+  const { gflops, gbytes, threads, device } = page.limits;
   const units = Object.entries(page.limits.units ?? {});
   byId("roofline-about").textContent =
-    `Measured on ${threads} thread${threads > 1 ? "s" : ""}: ${digits(gflops)} GFLOP/s in float32, ` +
+    `Limits ${device || `on ${threads} thread${threads > 1 ? "s" : ""}`}, measured: ${digits(gflops)} GFLOP/s in float32, ` +
     units.map(([name, rate]) => `${digits(rate)} in ${name}, `).join("") +
     `${digits(gbytes)} GB/s copied. A kernel's area is its share of the time. Above the slope it works from the ` +
     "caches; above the flat roof it needs fewer operations than are counted (Winograd's and Strassen's methods).";

@@ -58,8 +58,11 @@ def matmul_nbits(
     """
     inner, outer = node.get_int("K"), node.get_int("N")
     bits, block = node.get_int("bits", 4), node.get_int("block_size")
-    if bits not in (2, 4, 8) or block < 16 or min(inner, outer) < 1:
-        raise UnsupportedError(f"bits {bits}, block_size {block}, K {inner}, N {outer}: 2, 4 or 8 bits are supported")
+    if bits not in (2, 4, 8) or block < 16 or min(inner, outer) < 0:
+        raise UnsupportedError(
+            f"bits {bits}, block_size {block}, K {inner}, N {outer}: expected 2, 4 or 8 bits, blocks of 16 or "
+            "more, and lengths of 0 or more"
+        )
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
         raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")

@@ -6,7 +6,7 @@ Entering a plan takes microseconds of Python and new arrays, which is more than 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from ...core.types import numpy_dtype
+from ...errors import MgxError
 from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty
 from ..plan import HostStep, Plan
 from .spmd import LEAD, Job, constants_of
@@ -111,7 +112,7 @@ def may_repeat(plan: Plan, carried: int) -> bool:
 
 
 def repeat(
-    executable: Executable, inputs: Sequence[np.ndarray], carried: int, trips: int
+    executable: Executable, inputs: Sequence[np.ndarray], carried: int, trips: int, place: Callable[[int], str]
 ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
     """Run a plan up to ``trips`` times (at least once), until a run's first result is false.
 
@@ -119,6 +120,7 @@ def repeat(
         executable: of a plan that `may_repeat`.
         inputs: one C-contiguous array for each parameter of the first run; that of the number is not read.
         carried: values that are handed on, besides the condition.
+        place: gives what errors of a run, by its number, begin with.
 
     Returns:
         The condition and the carried values after the last run, and of every other result those of all runs, along a
@@ -147,14 +149,17 @@ def repeat(
     for k, (store, pitch) in enumerate(zip(stores, pitches[carried + 1 :]), carried + 1):
         words += [first_output + k, address_of(store), pitch]
     block = np.array(words, np.int64)
-    with executable.context() as context:
-        context.place(inputs)
-        context.bases[0] = address_of(number)
-        block[Repeat.JOB] = context.job_address
-        ran, run = 0, NativeKernel(code)
-        while ran < trips and block[Repeat.GOING]:
-            run(address_of(block), ran, min(trips, ran + TOGETHER))
-            ran = int(block[Repeat.RAN])
+    ran, run = 0, NativeKernel(code)
+    try:
+        with executable.context() as context:
+            context.place(inputs)
+            context.bases[0] = address_of(number)
+            block[Repeat.JOB] = context.job_address
+            while ran < trips and block[Repeat.GOING]:
+                run(address_of(block), ran, min(trips, ran + TOGETHER))
+                ran = int(block[Repeat.RAN])
+    except MgxError as error:
+        raise type(error)(f"{place(max(ran - 1, 0))}: {error}") from error
     condition, *last = (pair[(ran - 1) % 2] for pair in buffers)
     rows = [
         store[: ran * pitch].reshape(ran, pitch)[:, :size].view(numpy_dtype(o.dtype)).reshape(ran, *(o.lens or ()))

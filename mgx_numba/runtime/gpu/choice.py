@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from ...codegen.gpu.driver import device as drivers
 from ...codegen.gpu.driver import library
 from ...codegen.gpu.driver.device import memory_at
 from ...codegen.gpu.driver.hip import hip_memory_at, uses_hip
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .interpreter import InterpreterEngine
 
-__all__ = ["engine", "engine_at", "engines", "interpreted", "missing"]
+__all__ = ["engine", "engine_at", "engines", "interpreted", "missing", "model_of"]
 
 _interpreting: ContextVar[tuple[InterpreterEngine, ...]] = ContextVar("mgx_gpu_interpreting", default=())
 
@@ -56,6 +57,17 @@ def engine(number: int = 0) -> Engine:
     if not 0 <= number < len(standing_in):
         raise DeviceError(f"there is no device {number}; there are {len(standing_in)}")
     return standing_in[number]
+
+
+def model_of(number: int = 0) -> str:
+    """What tells a device from others for which plans differ; no driver is asked within `interpreted`.
+
+    Raises:
+        DeviceError: there is none, or the interpreter stands in for it.
+    """
+    if _interpreting.get():
+        raise DeviceError(f"device {number} is the interpreter, which has no model")
+    return drivers.model_of(number)
 
 
 def engines() -> Sequence[Engine]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.pages import memory_owner
 from ...dataclass import dataclass
 from ..memory import address_of
 from .blocks import DeviceBlock, Packed, owned
@@ -53,7 +54,7 @@ class DeviceConstants:
                     for k, start in zip(new, packed.starts):
                         array, here = arrays[k], PlacedConstant(block.address + start, block)
                         placed[k] = here  # another array over the same memory may take its key
-                        self._known[_key(array)] = weakref.ref(_owner(array)), here
+                        self._known[_key(array)] = weakref.ref(memory_owner(array)), here
                         queue.upload(here.address, array.reshape(-1).view(np.uint8))
                     queue.wait()
             return [one for one in placed if one is not None]
@@ -65,15 +66,8 @@ class DeviceConstants:
                 self._nothing = PlacedConstant(block.address, block)
             return self._nothing
         known = self._known.get(_key(array))
-        return None if known is None or known[0]() is not _owner(array) else known[1]
+        return None if known is None or known[0]() is not memory_owner(array) else known[1]
 
 
 def _key(array: np.ndarray) -> tuple[int, int]:
     return address_of(array), array.nbytes
-
-
-def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory it is: while that lives no other one is there."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array

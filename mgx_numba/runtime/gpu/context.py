@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -113,8 +113,7 @@ class DeviceContext:
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """See `DeviceExecutable.run_traced`."""
-        form = self._begin_on_host(inputs)
-        try:
+        with self._call_on_host(inputs) as form:
             form.upload(self.queue)
             for index, step in enumerate(self._executable.plan.steps):
                 if isinstance(step, Step):
@@ -123,24 +122,20 @@ class DeviceContext:
                     seconds = self.queue.timed(partial(self._run_between, step, self.queue))
                 callback(index, step, seconds, self._view)
             form.download(self.queue)
-        except BaseException:
-            self._give_up(form, self.queue)
-            raise
-        self._wait(self.queue)
-        self._raise_fault("")
         return self._finished()
 
     def time_steps(self, inputs: Sequence[np.ndarray], repeats: int) -> list[float]:
         """See `DeviceExecutable.time_steps`."""
         self.run(inputs)
-        form, seconds = self._begin_on_host(inputs), []
-        for step in self._executable.plan.steps:
-            if isinstance(step, Step):
-                again = self.queue.recorded(partial(in_turn, (partial(form.launch, step, self.queue),) * repeats))
-                again()
-                seconds.append(self.queue.timed(again) / repeats)
-            else:
-                seconds.append(self.queue.timed(partial(self._run_between, step, self.queue)))
+        seconds = []
+        with self._call_on_host(inputs) as form:
+            for step in self._executable.plan.steps:
+                if isinstance(step, Step):
+                    again = self.queue.recorded(partial(in_turn, (partial(form.launch, step, self.queue),) * repeats))
+                    again()
+                    seconds.append(self.queue.timed(again) / repeats)
+                else:
+                    seconds.append(self.queue.timed(partial(self._run_between, step, self.queue)))
         return seconds
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
@@ -150,22 +145,35 @@ class DeviceContext:
         form = self._form_of((True,) * len(inputs), True)
         form.aim([array.address for array in (*inputs, *made)])
         self._begin(form, inputs)
-        taken = self.queue.timed(partial(in_turn, [partial(segment, self.queue) for segment in form.segments]))
-        self._wait(self.queue)
-        self._raise_fault("")
-        return taken
+        with self._to_the_end(form):
+            return self.queue.timed(partial(in_turn, [partial(segment, self.queue) for segment in form.segments]))
 
     def _leave(self, queue: Queue) -> None:
         """Go on without waiting for what was asked of a queue."""
         self._behind.record(queue)
         self._last = queue.identity
 
-    def _begin_on_host(self, inputs: Sequence[np.ndarray]) -> CallForm:
+    @contextlib.contextmanager
+    def _call_on_host(self, inputs: Sequence[np.ndarray]) -> Iterator[CallForm]:
+        """What a call on the context's own queue whose data is on the host asks through; it is complete behind this."""
         self._begin_on(self.queue)
         form = self._form_of((False,) * len(inputs), False)
         form.aim(())
         self._begin(form, inputs)
-        return form
+        with self._to_the_end(form):
+            yield form
+
+    @contextlib.contextmanager
+    def _to_the_end(self, form: CallForm) -> Iterator[None]:
+        """Complete what is asked of the context's own queue, or give it up."""
+        try:
+            yield
+        except BaseException:
+            self._give_up(form, self.queue)
+            raise
+        self._wait(self.queue)
+        self._end(form)
+        self._raise_fault("")
 
     def _begin_on(self, queue: Queue) -> None:
         """Let work that is asked of ``queue`` come after what this context has to do on another one."""

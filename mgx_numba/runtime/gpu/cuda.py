@@ -20,6 +20,7 @@ from ...codegen.gpu.transfer import VECTOR_BYTES, transfer, transfer_kernel
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
+from ...core.pages import memory_owner
 from ...errors import DeviceError
 from ..memory import address_of, scratch
 from .blocks import KeptBlocks
@@ -115,16 +116,14 @@ class CudaEngine:
 
     def registered(self, size: int) -> np.ndarray | None:
         """See `Engine.registered`; the driver may refuse."""
-        made = owner = scratch(size)
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        made = scratch(size)
         address = address_of(made)
         try:
             with self.use():
                 self.driver.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), c_uint(_PORTABLE))
         except DeviceError:
             return None
-        weakref.finalize(owner, self._unregister, address).atexit = False
+        weakref.finalize(memory_owner(made), self._unregister, address).atexit = False
         return made
 
     def _unregister(self, address: int) -> None:

@@ -88,31 +88,46 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-class HostParameters:
-    """Memory on the device for parameters that calls bring from the host.
+class _HostTensors:
+    """Memory for parameters, or for results: on the device small ones side by side, then large ones, and pinned memory
+    for the small ones; and threads that copy.
 
     Attributes:
-        large: numbers of those that `send` copies; `upload` copies the others.
+        large: numbers of the large ones.
+        addresses: of all on the device.
     """
 
-    def __init__(self, engine: Engine, sizes: Sequence[int]) -> None:
-        """``sizes`` in bytes are 0 of parameters that lie on the device, or that the host alone has."""
+    def __init__(self, engine: Engine, sizes: Sequence[int], name: str) -> None:
+        """``sizes`` in bytes; ``name`` is for messages."""
         self._engine = engine
         alone = _alone(sizes)
         self.large = [k for k, own in enumerate(alone) if own]
-        self._sizes = sizes
         self._small = Packed([0 if own else size for own, size in zip(alone, sizes)])
         apart = Packed([size if own else 0 for own, size in zip(alone, sizes)])
-        self._block = owned(engine, self._small.size + apart.size, "the parameters")
-        self._upload_to, large_at = self._block.address, self._block.address + self._small.size
+        self._block = owned(engine, self._small.size + apart.size, name)
         self._staged = engine.staging(self._small.size)
-        self._own: dict[int, np.ndarray] = {}
+        first = self._block.address
         self.addresses = [
-            large_at + there if own else self._upload_to + here
+            first + (self._small.size + there if own else here)
             for own, here, there in zip(alone, self._small.starts, apart.starts)
         ]
-        self._inputs: Sequence[Any] = ()
         self._helpers = Helpers(_threads)
+
+    def stop(self) -> bool:
+        """Let no thread copy for a call any more that was interrupted. Whether one did."""
+        return self._helpers.end()
+
+
+class HostParameters(_HostTensors):
+    """Memory on the device for parameters that calls bring from the host; `send` copies ``large`` ones, `upload` the
+    others."""
+
+    def __init__(self, engine: Engine, sizes: Sequence[int]) -> None:
+        """``sizes`` in bytes are 0 of parameters that lie on the device, or that the host alone has."""
+        super().__init__(engine, sizes, "the parameters")
+        self._sizes = sizes
+        self._own: dict[int, np.ndarray] = {}
+        self._inputs: Sequence[Any] = ()
 
     def take(self, inputs: Sequence[Any]) -> None:
         """Put a call's small parameters where `upload` takes them from; `send` will take the others."""
@@ -122,17 +137,13 @@ class HostParameters:
             if size and k not in alone:
                 self._staged[start : start + size] = _bytes(inputs[k])
 
-    def stop(self) -> bool:
-        """Let no thread copy for a call any more that was interrupted. Whether one did."""
-        return self._helpers.end()
-
     def end(self) -> None:
         """Refer to no call's inputs any more."""
         self._inputs = ()
 
     def upload(self, queue: Queue) -> None:
         """Ask for the copy of the small ones."""
-        queue.upload(self._upload_to, self._staged)
+        queue.upload(self._block.address, self._staged)
 
     def send(self, numbers: Sequence[int], queue: Queue) -> None:
         """Ask for the copies of some of the large ones, from where they lie if that is pinned memory."""
@@ -228,32 +239,21 @@ class _LargeResult:
         return made
 
 
-class HostResults:
-    """Memory on the device for results that go to the host."""
+class HostResults(_HostTensors):
+    """Memory on the device for results that go to the host; `bring` copies ``large`` ones, `download` the others."""
 
     def __init__(self, engine: Engine, sizes: Sequence[int]) -> None:
         """``sizes`` in bytes are 0 of results that stay on the device, or that a host step makes."""
-        self._engine = engine
-        alone = _alone(sizes)
-        self._small = Packed([0 if own else size for own, size in zip(alone, sizes)])
-        apart = Packed([size if own else 0 for own, size in zip(alone, sizes)])
-        self._block = owned(engine, self._small.size + apart.size, "the results")
-        self._download_from, large_at = self._block.address, self._block.address + self._small.size
-        self._staged = engine.staging(self._small.size)
-        self.addresses = [
-            large_at + there if own else self._download_from + here
-            for own, here, there in zip(alone, self._small.starts, apart.starts)
-        ]
-        self._large = {k: _LargeResult(engine, sizes[k], self.addresses[k]) for k, own in enumerate(alone) if own}
-        self._helpers = Helpers(_threads)
+        super().__init__(engine, sizes, "the results")
+        self._large_results = {k: _LargeResult(engine, sizes[k], self.addresses[k]) for k in self.large}
 
     def download(self, queue: Queue) -> None:
         """Ask for the copy of the small ones."""
-        queue.download(self._staged, self._download_from)
+        queue.download(self._staged, self._block.address)
 
     def bring(self, queue: Queue) -> None:
         """Ask for the copies of the large ones, and wait for as many of them as the host has to copy."""
-        pieces = [piece for large in self._large.values() for piece in large.bring(queue)]
+        pieces = [piece for large in self._large_results.values() for piece in large.bring(queue)]
 
         if not pieces:
             return
@@ -268,15 +268,11 @@ class HostResults:
         on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
         self._helpers.end()
 
-    def stop(self) -> bool:
-        """See `HostParameters.stop`."""
-        return self._helpers.end()
-
     def result(self, number: int, spec: TensorSpec) -> np.ndarray:
         """A result that the last call has brought, as an array that is the caller's."""
         lens, dtype = spec.lens or (), numpy_dtype(spec.dtype)
-        if number in self._large:
-            return self._large[number].made().view(dtype).reshape(lens)
+        if number in self._large_results:
+            return self._large_results[number].made().view(dtype).reshape(lens)
         made, start = np.empty(lens, dtype), self._small.starts[number]
         made.reshape(-1).view(np.uint8)[:] = self._staged[start : start + made.nbytes]
         return made

@@ -24,6 +24,7 @@ from ...codegen.gpu.libraries.calls import BoundCall, described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
+from ...core.pages import memory_owner
 from ...errors import DeviceError
 from ..memory import address_of, scratch
 from .blocks import KeptBlocks
@@ -99,10 +100,8 @@ class InterpreterEngine:
 
     def staging(self, size: int) -> np.ndarray:
         """See `Engine.staging`."""
-        made = owner = scratch(max(size, 1))[:size]
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        weakref.finalize(owner, self._pinned.pop, address_of(made), None)
+        made = scratch(max(size, 1))[:size]
+        weakref.finalize(memory_owner(made), self._pinned.pop, address_of(made), None)
         self._pinned[address_of(made)] = size
         return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.copying import row_major
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy
@@ -21,7 +22,7 @@ def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None 
     Raises:
         DeviceError: there is not so much memory.
     """
-    source = np.ascontiguousarray(array)
+    source = row_major(array)
     kind = from_numpy(source.dtype)
     block = engine.kept.take(source.nbytes, name, queue)
     made = DeviceArray(Shape(kind, array.shape) if array.ndim else Shape(kind), block.address, engine.number, block)

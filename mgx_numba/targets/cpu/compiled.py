@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
+from ...core.copying import row_major
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
@@ -97,7 +98,7 @@ class LoweredProgram:
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Inputs in the plan's order, C-contiguous; those of one element may have another rank than the plan's."""
         assert self.executable is not None
-        return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
+        return [row_major(inputs[p.name]) for p in self.executable.plan.parameters]
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """The optimised program for the lengths of these inputs."""

@@ -13,6 +13,7 @@ import numpy as np
 from ...codegen.gpu.libraries.calls import described
 from ...codegen.gpu.transfer import transfer_kernel
 from ...codegen.kernel import KernelSource
+from ...core.copying import row_major
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...runtime.gpu.engine import Engine
@@ -121,7 +122,7 @@ class DeviceProgram(DeviceCalls):
     def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
         assert self.executable is not None
         given = (inputs[p.name] for p in self.executable.plan.parameters)
-        return [v if isinstance(v, DeviceArray) else np.ascontiguousarray(v) for v in given]
+        return [v if isinstance(v, DeviceArray) else row_major(v) for v in given]
 
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
         """See `DeviceCalls.run_staying`."""

@@ -48,8 +48,8 @@ class GpuTarget:
         return pass_options(options)
 
     def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
-        """Architecture and versions, and the device's model; None if there is no such device."""
-        from ...codegen.gpu.driver.device import model_of
+        """Architecture and versions, and the device's model; None if there is none, or if it is interpreted."""
+        from ...runtime.gpu.choice import model_of
 
         try:
             return {**backend(self.backend).identity(), "model": model_of(device_id)}

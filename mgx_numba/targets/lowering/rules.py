@@ -47,7 +47,12 @@ class Body(Protocol):
         """What runs it on arguments, with values from outside."""
 
     def repeat(
-        self, outer: Mapping[Instruction, Any], trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+        self,
+        outer: Mapping[Instruction, Any],
+        trips: int,
+        condition: np.ndarray,
+        carried: Sequence[np.ndarray],
+        place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """See `RunModule.repeat`, with values from outside."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.pages import memory_owner
 from ...core.shape import Shape
 from ...core.types import from_numpy
 from ...graph.program import Program
@@ -81,9 +82,7 @@ class SharedWeights:
         before = bisect.bisect_right(self._places, address, key=lambda place: place[0])
         if before and address < self._places[before - 1][1]:
             return address
-        owner = weights
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = memory_owner(weights)
         known = self._digests.get(id(owner))
         if known is None or known[0]() is not owner:
             known = self._digests[id(owner)] = weakref.ref(owner, partial(_forget, self._digests, id(owner))), {}

@@ -12,7 +12,7 @@ from ...tuning.request import Candidate, Estimate, Request
 from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import Blocking
 
-__all__ = ["candidate_of", "estimates", "refinements", "solver_candidates"]
+__all__ = ["candidate_of", "estimates", "refinements", "revisions", "solver_candidates"]
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 _MOST_REFINEMENTS = 8
@@ -33,6 +33,12 @@ def estimates(request: Request) -> list[Estimate]:
     ]
     refused = ((s.name, s.refusal(request.problem)) for s in _solvers(request.problem))
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason is not None)]
+
+
+def revisions(request: Request) -> dict[str, int]:
+    """See `Backend.revisions`."""
+    problem = request.problem
+    return {s.name: s.revision for s in _solvers(problem) if s.revision and s.refusal(problem) is None}
 
 
 def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:

@@ -88,12 +88,15 @@ class Solver(Protocol, Generic[P]):
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
         large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
             are made only if one of its optimal lengths takes them.
+        revision: raised with each change of its kernels that times depend on, so that what was measured before is a
+            hint and is measured again; 0 of the first.
     """
 
     reads_blocks: ClassVar[bool] = False
     rounds_weights: ClassVar[bool] = False
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
+    revision: ClassVar[int] = 0
 
     @property
     def name(self) -> str:

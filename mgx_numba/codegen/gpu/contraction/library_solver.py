@@ -37,6 +37,7 @@ class LibrarySolver:
         library: the library, `DeviceError` if it cannot be used.
     """
 
+    revision = 0  # it has no kernels of its own
     name: str
     order = COLUMNS
     library: Callable[[], Any]

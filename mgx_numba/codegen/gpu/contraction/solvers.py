@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
-    "in_vectors", "own_candidates", "refinements",
+    "in_vectors", "own_candidates", "refinements", "revisions",
 ]  # fmt: skip
 
 MOST_REFINEMENTS = 12
@@ -52,10 +52,13 @@ class GpuSolver(Protocol):
     Attributes:
         name: as tuning records have it.
         order: in which weights of convolutions lie.
+        revision: raised with each change of its kernels that times depend on, so that what was measured before is a
+            hint and is measured again; 0 of the first.
     """
 
     name: str
     order: WeightOrder
+    revision: int
 
     def refusal(self, placed: PlacedRequest) -> str:
         """Why it does not compute a contraction; empty if it does."""
@@ -110,7 +113,13 @@ class SquareTiling:
     side: int
 
 
-class _Choosing:
+class _Own:
+    """What solvers have in common whose kernels are our own."""
+
+    revision = 0
+
+
+class _Choosing(_Own):
     """What solvers have in common whose `plan` chooses a tiling."""
 
     def chosen(self, placed: PlacedRequest) -> Any | None:
@@ -210,7 +219,7 @@ class Depthwise(_Choosing):
         return depthwise_solution(placed, tiling or chosen_pixels(placed))
 
 
-class Warpgroups:
+class Warpgroups(_Own):
     """Tensor cores of warpgroups (`wgmma`)."""
 
     name = "warpgroup"
@@ -238,7 +247,7 @@ class Warpgroups:
         return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
 
 
-class WarpgroupParts:
+class WarpgroupParts(_Own):
     """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
@@ -495,6 +504,11 @@ def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
 def _builds(placed: PlacedRequest, named: Candidate) -> bool:
     """Whether a library takes what a record says of it; kernels are our own."""
     return named.solver in SOLVERS or named.solver.builds(placed, named.blocking)
+
+
+def revisions(placed: PlacedRequest) -> dict[str, int]:
+    """See `Backend.revisions`: of solvers with kernels of our own."""
+    return {s.name: s.revision for s in SOLVERS if s.revision and not _refusal(s, placed)}
 
 
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:

@@ -79,7 +79,12 @@ class CompiledBody:
         return run
 
     def repeat(
-        self, outer: Mapping[Instruction, Any], trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+        self,
+        outer: Mapping[Instruction, Any],
+        trips: int,
+        condition: np.ndarray,
+        carried: Sequence[np.ndarray],
+        place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """See `RunModule.repeat`, with values from outside; None where the plan has host steps or other lengths."""
         plan = self.plan
@@ -92,7 +97,7 @@ class CompiledBody:
         if any(a.size != prod(spec.lens) for a, spec in zip(arguments, specs)):
             return None
         inputs = [*map(np.ascontiguousarray, arguments), *self._given(plan, outer).values()]
-        done = repeat(self._loaded(plan), inputs, len(carried), trips)
+        done = repeat(self._loaded(plan), inputs, len(carried), trips, place)
         if done is None:
             return None
         lens = [value.shape.lens for value in self._module.results()]  # of scalars, too: one axis in the IR
@@ -154,6 +159,11 @@ class LateProgram:
         return run
 
     def repeat(
-        self, outer: Mapping[Instruction, Any], trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+        self,
+        outer: Mapping[Instruction, Any],
+        trips: int,
+        condition: np.ndarray,
+        carried: Sequence[np.ndarray],
+        place: Callable[[int], str],
     ) -> None:
         """None: each iteration may have other lengths."""
