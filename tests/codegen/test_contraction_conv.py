@@ -143,8 +143,9 @@ def test_depthwise_windows(monkeypatch: pytest.MonkeyPatch, ceiling: str, kernel
 
 
 def test_depthwise_blocks() -> None:
-    """Lines in several pieces, channels in several slices and parts; tasks that walk lines or channels first."""
-    for lens, channels in (((3, 150), 70), ((2, 3), 300), ((40, 9), 600)):
+    """Lines in several pieces, channels in several slices and parts; tasks that walk lines or channels first, and runs
+    that follow each other along a line or over the channels of a slice."""
+    for lens, channels in (((3, 150), 70), ((2, 3), 300), ((40, 9), 600), ((9, 40), 77)):
         problem = ConvProblem(1, channels, channels, lens, (3, 3), pads_begin=(1, 1), pads_end=(1, 1), groups=channels)
         for threads in (1, 2, 3):
             assert run_conv(ConvDepthwise(), problem, 9, threads) < TOLERANCE

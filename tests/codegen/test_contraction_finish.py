@@ -69,6 +69,22 @@ def test_terms_and_steps_of_terms(dtype: str, k: int, n: int) -> None:
 
 
 @CEILINGS
+@pytest.mark.parametrize("k", [7, 2500])
+@pytest.mark.parametrize("n", [3, 20, 40, 66, 100])
+def test_long_epilogues_of_sums_over_steps(monkeypatch: pytest.MonkeyPatch, ceiling: str, n: int, k: int) -> None:
+    """Sums that wait in memory for their epilogue take no place of sums that are still to be added to."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    a, b = product(50, n, k)
+    a /= np.sqrt(np.float32(k))
+    out = np.full((50, n), np.nan, np.float32)
+    epilogue = epilogue_of(lambda s, acc, e: s.silu(s.add(acc, e)), "full", fast_math=True)
+    e = np.random.default_rng(n).standard_normal((50, n)).astype(np.float32)
+    packed = GemmPacked().pack_weights(problem := gemm_problem(a, b, True), b)
+    run_plan(GemmPacked().plan(problem, epilogue), {"x": a, "w": packed, "out": out, "e0": e})
+    np.testing.assert_allclose(out, silu(a @ b + e), rtol=1e-4, atol=1e-4)
+
+
+@CEILINGS
 @pytest.mark.parametrize(
     ("function", "fast_math", "dtype", "expected"),
     [

@@ -84,10 +84,11 @@ def test_float32_functions_are_within_two_ulp(limit: str, monkeypatch: pytest.Mo
     assert not worst
 
 
-@pytest.mark.parametrize("limit", ["", "sse"], ids=["native", "sse"])
+@pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
 def test_fast_float32_functions_keep_their_bounds(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
-    x = float32_samples()
+    near_limits = np.random.default_rng(2).uniform(86.5, 89.5, (2, 20000)) * [[1], [-1]]  # of exponents of float32
+    x = np.concatenate([float32_samples(), near_limits.astype(np.float32).ravel()])
     results = evaluate([(f"{name}_fast(a)", "float32") for name in FAST], x)
     with np.errstate(invalid="ignore"):
         wide = x.astype(np.float64)
@@ -114,10 +115,12 @@ def test_gelu_erf_fast_keeps_its_tail(limit: str, monkeypatch: pytest.MonkeyPatc
     assert error.max() <= 4.0, (x[np.argmax(error)], got[np.argmax(error)], exact[np.argmax(error)])
 
 
-@pytest.mark.parametrize("lanes", [4, 32, 64])
-def test_fast_exponentials_for_other_lane_counts(lanes: int) -> None:
+@pytest.mark.parametrize("limit", ["", "avx2"], ids=["native", "avx2"])
+@pytest.mark.parametrize("lanes", [4, 8, 32, 64])
+def test_fast_exponentials_for_other_lane_counts(lanes: int, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
     x = np.concatenate([float32_samples()[::9], np.array([0.0, -0.0, INF, -INF, NAN, 88.73, -104.1], np.float32)])
-    names = ["exp", "silu", "gelu_erf", "gelu_tanh"]
+    names = ["exp", "sigmoid", "silu", "gelu_erf", "gelu_tanh"]
     for name, got in zip(names, evaluate([(f"{n}_fast(a)", "float32") for n in names], x, lanes=lanes), strict=True):
         with np.errstate(all="ignore"):
             exact = EXACT[name](x.astype(np.float64))

@@ -36,9 +36,11 @@ _LN_LARGEST = 88.72283905  # of the largest float32
 # From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
-_REGISTER_LANES = 16
-# Adding these rounds to integers and to multiples of 1/32 and 1/16.
-_WHOLE, _FRACTIONS, _SIXTEENTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19
+_REGISTER_LANES, _EIGHT = 16, 8  # float32 lanes of a register of AVX-512 and of AVX2
+# Adding these rounds to integers and to multiples of 1/32, 1/16 and 1/8.
+_WHOLE, _FRACTIONS, _SIXTEENTHS, _EIGHTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19, 1.5 * 2.0**20
+_EXPONENT_BIAS = 127  # of a float32, by IEEE 754
+_BEYOND = 104.0  # the power of two next to exp of this is infinity, and next to exp of minus this 0
 
 
 def _reduce(
@@ -73,13 +75,15 @@ def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
     return has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
 
 
-def _by_registers(b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value) -> ir.Value:
+def _by_registers(
+    b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value, register: int = _REGISTER_LANES
+) -> ir.Value:
     """What `emit` gives for vectors of one register, of vectors of several."""
     lanes = b.lanes(operands[0])
     pieces = []
-    for start in range(0, lanes, _REGISTER_LANES):
-        part = range(start, start + _REGISTER_LANES)
-        pieces.append(emit(*(v if lanes == _REGISTER_LANES else b.shuffle(v, part) for v in operands)))
+    for start in range(0, lanes, register):
+        part = range(start, start + register)
+        pieces.append(emit(*(v if lanes == register else b.shuffle(v, part) for v in operands)))
     while len(pieces) > 1:
         pieces = [b.joined(low, high) for low, high in zip(pieces[::2], pieces[1::2])]
     return pieces[0]
@@ -120,6 +124,17 @@ def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir
         return b.ir.call(callee, [held, places])
 
     return _by_registers(b, emit, index)
+
+
+def _lookup_8(b: VectorBuilder, index: ir.Value, values: Sequence[int]) -> ir.Value:
+    """values[i mod 8] for every lane i of an integer vector of registers of AVX2; there are 8 of them."""
+    type_ = ir.VectorType(ir.IntType(32), _EIGHT)
+    held = ir.Constant(type_, [ir.Constant(ir.IntType(32), v) for v in values])
+
+    def emit(places: ir.Value) -> ir.Value:
+        return b.ir.call(b.function("llvm.x86.avx2.permd", type_, [type_, type_]), [held, places])
+
+    return _by_registers(b, emit, index, register=_EIGHT)
 
 
 def _tabulated_power(b: VectorBuilder, bits: ir.Value, r: ir.Value) -> ir.Value:
@@ -197,12 +212,58 @@ def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.copysign(b.div(t, b.add(t, 2.0)), x)
 
 
+def _one_and_exp_negated(b: VectorBuilder, x: ir.Value, nan: bool) -> ir.Value:
+    """1 + exp(-x), infinity from where exp(-x) is; NaN for NaN where ``nan``, else any number.
+
+    The power of two, exact or from a table, and the polynomial meet in the multiply-add that adds 1.
+    """
+    if fills_registers(b, x):
+        x = _bounded(b, x) if nan or not has("avx512dq") else _nearer(b, x, _BEYOND)
+        r, n, bits = _reduce_negated(b, x, _FRACTIONS)
+        power = _scalef(b, _lookup(b, bits, table.POWERS_32), n)
+        return b.muladd(power, _of_negated(b, r, (1.0, *table.EXPM1_32_SHORT)), 1.0)
+    # At the lower bound n is 128, which makes the power infinity; at the upper one it is a normal number.
+    x = b.first_less(87.0, b.first_greater(-88.75, x))
+    if has("avx2") and b.lanes(x) > 0 and b.lanes(x) % _EIGHT == 0:
+        r, n, bits = _reduce_negated(b, x, _EIGHTHS)
+        power = b.from_bits(b.iadd(_lookup_8(b, bits, table.POWERS_8_BITS), b.shl(bits, _FRACTION - 3)))
+        return b.muladd(power, _of_negated(b, r, table.EXP_32_SIXTEENTH), 1.0)
+    r, _, bits = _reduce_negated(b, x, _WHOLE + _EXPONENT_BIAS)
+    return b.muladd(b.from_bits(b.shl(bits, _FRACTION)), _of_negated(b, r, table.EXP_32_FAST), 1.0)
+
+
+def _reduce_negated(b: VectorBuilder, x: ir.Value, magic: float) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """-x = n ln 2 - r: r, n, and an integer whose low bits are n; as `_reduce`."""
+    shifted = b.muladd(x, -table.LOG2_E, magic)
+    n = b.sub(shifted, magic)
+    r = b.muladd(n, table.LN2_HIGH_32, x)
+    return b.muladd(n, table.LN2_LOW_32, r), n, b.bits(shifted)
+
+
+def _of_negated(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+    """A polynomial in -x."""
+    return b.polynomial(x, [-c if k % 2 else c for k, c in enumerate(coefficients)])
+
+
+def _nearer(b: VectorBuilder, x: ir.Value, limit: float) -> ir.Value:
+    """x, or the limit with the sign of x where that is nearer to 0 or x is NaN, by one instruction of AVX-512."""
+    lesser, whole = ir.Constant(ir.IntType(32), 2), ir.Constant(ir.IntType(16), -1)  # with the sign of x; every lane
+    rounding = ir.Constant(ir.IntType(32), 4)  # the current mode
+
+    def emit(v: ir.Value) -> ir.Value:
+        arguments = [v, b.coerce(v, limit)[1], lesser, v, whole, rounding]
+        callee = b.function("llvm.x86.avx512.mask.range.ps.512", v.type, [a.type for a in arguments])
+        return b.ir.call(callee, arguments)
+
+    return _by_registers(b, emit, x)
+
+
 def sigmoid_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.div(1.0, b.add(exp_fast(b, b.neg(x)), 1.0))
+    return b.div(1.0, _one_and_exp_negated(b, x, nan=True))
 
 
 def silu_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.div(x, b.add(exp_fast(b, b.neg(x)), 1.0))
+    return b.div(x, _one_and_exp_negated(b, x, nan=False))
 
 
 def scaled_silu_coarse(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

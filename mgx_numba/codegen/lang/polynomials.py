@@ -36,6 +36,11 @@ EXPM1_32_SHORT = (1.0000146627426147, 0.5000039339065552)
 POWERS_16 = POWERS_32[::2]
 POWERS_16_LOST = tuple(2.0 ** (k / 16) / power - 1.0 for k, power in enumerate(POWERS_16))
 EXPM1_32_MEDIUM = (1.0, 0.5, 0.1666666716337204)
+# What added to k * 2**20 are the bits of 2**(k / 8), and exp(r) for |r| <= ln2 / 16
+POWERS_8_BITS = tuple(
+    struct.unpack("i", struct.pack("f", power))[0] - (k << 20) for k, power in enumerate(POWERS_32[::4])
+)
+EXP_32_SIXTEENTH = (1.0, 1.0, 0.5000645518302917, 0.16666898131370544)  # 2**-25.2
 # exp(r) = 1 + r + r**2 * Q(r) for |r| <= ln2 / 2
 EXPM1_32 = (  # 2**-26.1 of exp(r) - 1
     0.4999999701976776, 0.16666539013385773, 0.041667744517326355, 0.008367067202925682,

@@ -3,7 +3,8 @@
 One variant of ``tile_finish_<dtype>`` computes ``tiles`` blocks of ROWS rows below each other, over the panels
 ``begin`` to ``end`` of the right-hand side and, if ``last`` is set, over one more that has missing columns: LAST
 vectors, of which with MISSING the last one is not whole. Each sum goes through the statements of the epilogue, and only
-the result is stored. The operands are in a block of int64 words, `finish_block`.
+the result is stored. Sums whose epilogue calls long functions wait for it in the accumulators of panel 0 of the first
+block of rows. The operands are in a block of int64 words, `finish_block`.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class FinishWriter(ThinWriter):
             *(f"e{k}" for k, (_, access) in enumerate(finish.operands) if access in ("full", "per_m")),
         ]
         long = not finish.called().isdisjoint(vecmath.__all__)
-        size = ir.Constant(ir.IntType(32), rows * vectors)
-        self.parked = self.ir.alloca(self.vector, size) if long else None
+        # What panel 0 of the first tile has to add to was read before anything waits there. (Memory of this function's
+        # own takes a register for its frame; in tiles of 6x2 LLVM then keeps operands of the products on the stack.)
+        self.parked = self.slot["acc"] if long else None
 
     def block(self) -> Record:
         return finish_block(len(self.finish.operands))
@@ -178,15 +180,14 @@ class FinishWriter(ThinWriter):
                 self._row(at, fixed, sums[i * self.vectors : (i + 1) * self.vectors], rest)
                 at |= self._next_row(at)
             return
-        for index, value in enumerate(sums):
-            self.ir.store(value, self.at(self.parked, constant(index)))
+        self._store(self.parked, sums)
         self._call_rows(at, rest)
 
     def _call_rows(self, at: dict[str, ir.Value], rest: ir.Value | None) -> None:
         """The epilogue of one panel whose sums are parked, as a function of its own: it has more constants than there
         are registers, and inside of the loop over panels LLVM places them worse (rounding to float8 after silu, AVX2:
         1 to 1.5% of EfficientNet-B0 and of YOLO)."""
-        steps = {f"{name}_row": self.slot[f"{name}_row"] for name in self.walking}
+        steps = {f"{name}_row": self.slot[f"{name}_row"] for name in ["acc", *self.walking]}
         given = {"parked": self.parked, **at, **steps} | ({} if rest is None else {"rest": rest})
         outside = self.ir, self.b, self.slot, self.parked
         name = "_".join([self.ir.function.name, "rows", str(self.vectors), *(["missing"] if rest is not None else [])])
@@ -207,14 +208,15 @@ class FinishWriter(ThinWriter):
         """The epilogue of rows whose sums are parked."""
         fixed = self._column_operands(at, rest)
 
-        def one_row(index: ir.Value, state: Values) -> Values:
-            here = at | dict(zip(self.walking, state))
-            first = self.ir.mul(index, constant(self.vectors))
-            places = [self.at(self.parked, self.ir.add(first, constant(j))) for j in range(self.vectors)]
-            self._row(here, fixed, [self.ir.load(place) for place in places], rest)
-            return [self._next_row(here)[name] for name in self.walking]
+        def one_row(_: ir.Value, state: Values) -> Values:
+            acc, *walking = state
+            here = at | dict(zip(self.walking, walking))
+            sums = [self.ir.load(self._vector(acc, j), align=self.align) for j in range(self.vectors)]
+            self._row(here, fixed, sums, rest)
+            return [self.at(acc, self.slot["acc_row"]), *(self._next_row(here)[name] for name in self.walking)]
 
-        self.loop("row", constant(0), constant(self.rows), 1, [at[name] for name in self.walking], one_row)
+        places = [self.parked, *(at[name] for name in self.walking)]
+        self.loop("row", constant(0), constant(self.rows), 1, places, one_row)
 
     def _next_row(self, at: dict[str, ir.Value]) -> dict[str, ir.Value]:
         return {name: self.at(at[name], self.slot[f"{name}_row"]) for name in self.walking}

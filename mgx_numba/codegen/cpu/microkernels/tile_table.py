@@ -71,7 +71,7 @@ _FINISH_WORDS = (
     Word("x_row", "(even variants, several tiles) elements from one row of the left-hand side to the next"),
     Word("tiles", "blocks of rows below each other; several only if all rows lie ``x_row`` apart"),
     Word("last", "whether panel ``end`` has missing columns and is to be computed, too"),
-    Word("finish", "whether the sums go through the epilogue; else they are stored in acc"),
+    Word("finish", "whether the sums go through the epilogue, acc being room for a panel; else they are stored in acc"),
     pointer("far", "the right-hand side of the next task or step, which is brought near meanwhile"),
     Word("far_panels", "how many panels that are"),
     Word("stream", "parts of ``taps * depth`` cache lines that calls before this one have brought near"),
