@@ -83,7 +83,7 @@ def scales_in_halves(scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     at most 2**-11 of it. Infinities and NaN stay what they are.
     """
     finite = np.where(np.isfinite(scales), np.abs(scales), 0)
-    exponents = np.clip(np.frexp(finite.max(axis=1, initial=0))[1] - HALF_EXPONENT, -126, 127)
+    exponents = np.maximum(np.frexp(finite.max(axis=1, initial=0))[1] - HALF_EXPONENT, np.finfo(np.float32).minexp)
     with np.errstate(all="ignore"):
         halves = np.ldexp(scales.astype(np.float64), -exponents[:, None]).astype(np.float16)
     return halves, np.ldexp(np.float32(1), exponents)
