@@ -59,12 +59,14 @@ def reading(count: int, threads: int) -> Run:
 
 
 def nbits_model(n: int, k: int, block: int, level: int) -> onnx.ModelProto:
-    """MatMulNBits of one row; ``level`` says what may be made of the row (0: float32, or what is as good; 4: int8)."""
+    """MatMulNBits of one row; ``level`` says what may be made of the row (0: float32, or what is as good; 4: int8).
+
+    Scales are numbers that float16 holds, as those of models are."""
     rng = np.random.default_rng(0)
     blocks = -(-k // block)
     arrays: dict[str, np.ndarray] = {
         "b": rng.integers(0, 256, (n, blocks, block // 2), dtype=np.uint8),
-        "s": rng.uniform(0.01, 0.1, n * blocks).astype(np.float32),
+        "s": rng.uniform(0.01, 0.1, n * blocks).astype(np.float16).astype(np.float32),
     }
     sizes: dict[str, Any] = {"K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": level}
     graph = helper.make_graph(
@@ -79,11 +81,12 @@ def nbits_model(n: int, k: int, block: int, level: int) -> onnx.ModelProto:
 
 
 def weights(folder: Path, threads: int, budget: float) -> Iterator[str]:
-    """A line for each shape and block size: microseconds and GB/s of each engine, and of reading as many bytes."""
+    """A line for each shape and block size: microseconds and GB/s of each engine, and of reading as many bytes
+    as the codes have, and the scales in float16."""
     for n, k in SHAPES:
         for block in BLOCKS:
             feeds = {"x": np.random.default_rng(1).standard_normal((1, k)).astype(np.float32)}
-            count = n * k // 2 + 4 * n * k // block
+            count = n * k // 2 + 2 * n * k // block
             runs: dict[str, Run] = {"read": reading(count, threads)}
             results: dict[str, Outputs] = {}
             for level in (0, 4):

@@ -11,6 +11,7 @@ import pytest
 from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
 from mgx_numba.codegen.cpu.contraction.gemv import task_grain
 from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, SHARE, GemvNBits
+from mgx_numba.codegen.cpu.contraction.nbits import halves_hold, scales_in_halves
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.launch import Solution
@@ -36,6 +37,12 @@ from .contracting import (
 
 GEMV, GEMM = GemvNBits(), GemmNBits()
 FORMS = [BlockFormat(4, 32, True), BlockFormat(4, 16, False), BlockFormat(4, 128, True), BlockFormat(8, 32, True)]
+HALVES = [
+    BlockFormat(4, 32, True, half_scales=True),
+    BlockFormat(4, 64, False, half_scales=True),
+    BlockFormat(8, 256, True, half_scales=True),
+]
+"""With scales in float16."""
 
 
 def weights(form: BlockFormat, n: int, k: int) -> BlockWeights:
@@ -43,7 +50,8 @@ def weights(form: BlockFormat, n: int, k: int) -> BlockWeights:
     shape = (n, form.blocks(k))
     codes = rng.integers(0, 256, (*shape, form.size * form.bits // 8), dtype=np.uint8)
     points = rng.integers(0, 1 << form.bits, shape, dtype=np.uint8) if form.zero_points else None
-    return BlockWeights(codes, rng.uniform(0.01, 0.1, shape).astype(np.float32), points)
+    scales = rng.uniform(0.01, 0.1, shape).astype(np.float16 if form.half_scales else np.float32)
+    return BlockWeights(codes, scales.astype(np.float32), points)
 
 
 def expected(form: BlockFormat, x: np.ndarray, w: BlockWeights) -> np.ndarray:
@@ -69,17 +77,17 @@ def far(out: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(out - right).max() / np.abs(right).max())
 
 
-NATIVE = [("", form, fast_math) for form in FORMS for fast_math in (True, False)]
+NATIVE = [("", form, fast_math) for form in FORMS + HALVES for fast_math in (True, False)]
 PAIRS = "x86-64-v3"
 """Features with which two bytes are multiplied at once: those of AVX2 leave VNNI of 256 bits where there is such."""
-OTHERS = [("avx2", FORMS[0], True), *((PAIRS, form, True) for form in FORMS), ("sse", FORMS[0], True)]
+OTHERS = [("avx2", FORMS[0], True), *((PAIRS, form, True) for form in FORMS + HALVES[:2]), ("sse", FORMS[0], True)]
 """What of this machine may be used, here without dot products of four bytes: with halves of them, and with none."""
 
 
 @pytest.mark.parametrize("features, form, fast_math", [*NATIVE, *OTHERS], ids=str)
 def test_few_rows(features: str, form: BlockFormat, fast_math: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
-    for n, k in ((70, 300), (33, 15)):
+    for n, k in ((70, 300), (33, 15), (1, 40)):
         x, w = rows(3, k), weights(form, n, k)
         problem = problem_for(x, n, form, fast_math)
         e = full_epilogue_arrays(np.random.default_rng(n), (3,), n, "float32")
@@ -103,7 +111,7 @@ def test_rows_in_parts(m: int, features: str, monkeypatch: pytest.MonkeyPatch) -
         assert far(out, expected(form, x, w)) < 5e-5
 
 
-@pytest.mark.parametrize("form", FORMS[1:], ids=str)
+@pytest.mark.parametrize("form", FORMS[1:] + HALVES, ids=str)
 def test_many_rows(form: BlockFormat) -> None:
     for m, n, k in ((17, 33, 40), (50, 100, 700)):
         x, w = rows(m, k), weights(form, n, k)
@@ -139,7 +147,7 @@ BYTES = ["", "avx2", PAIRS, "-avx512vnni,-avxvnni"]
 
 
 @pytest.mark.parametrize("features", BYTES)
-@pytest.mark.parametrize("form", FORMS[:3], ids=str)
+@pytest.mark.parametrize("form", [*FORMS[:3], HALVES[1]], ids=str)
 def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     """Integers with the largest one in each block are as they are; others are half a step of 127 off."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
@@ -252,9 +260,58 @@ def test_a_thread_claims_groups_of_even_shares() -> None:
         assert 1 <= task_grain(groups, groups * 1000, 3) <= groups
 
 
+@pytest.mark.parametrize("n, blocks", [(1, 1), (20, 3), (0, 2), (2, 0)])
+def test_scales_in_halves_are_what_they_were(n: int, blocks: int) -> None:
+    """All float16, subnormal ones too, are, times any power of two; zeros, infinities and NaN with them."""
+    codes = np.random.default_rng([n, blocks]).integers(0, 0x7C00, (n, blocks), dtype=np.uint16)
+    scales = codes.view(np.float16).astype(np.float32) * np.float32(-(2.0**-90))
+    scales[:, 1:2], scales[:, 2:], scales[1:2] = np.inf, np.nan, 0
+    halves, factors = scales_in_halves(scales)
+    assert halves.dtype == np.float16 and halves.shape == scales.shape
+    assert factors.dtype == np.float32 and factors.shape == (n,)
+    np.testing.assert_array_equal(halves.astype(np.float32) * factors[:, None], scales)
+    assert halves_hold(scales)
+
+
+@pytest.mark.parametrize("scale", [2.0**-149, 2.0**-135, 2.0**-120, 1.0, 2.0**127])
+def test_scales_that_halves_cannot_stand_for_are_near(scale: float) -> None:
+    """Half of the last step of the largest at most; subnormal ones are a few such steps in float32, too."""
+    scales = (np.random.default_rng(0).uniform(-1, 1, (50, 7)) * scale).astype(np.float32)
+    assert halves_hold(scales) == (scale == 2.0**-149)
+    halves, factors = scales_in_halves(scales)
+    errors = np.abs(halves.astype(float) * factors[:, None] - scales).max(axis=1)
+    assert (errors <= 2.0**-11 * np.abs(scales).max(axis=1)).all()
+
+
+def test_halves_hold_no_scales_far_apart() -> None:
+    assert not halves_hold(np.array([[65504.0, 2.0**-24]], np.float32))
+    assert halves_hold(np.array([[65504.0, 2.0**-13]], np.float32))
+
+
+@pytest.mark.parametrize("features, m", [("", 1), (PAIRS, 2), ("", 20)])
+def test_scales_that_are_no_usual_numbers(features: str, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    for form in (replace(HALVES[0], int8_rows=True), HALVES[1], replace(FORMS[0], int8_rows=True)):
+        n, k = 18, 5 * form.size
+        x, w = np.full((m, k), 127.0, np.float32), weights(form, n, k)
+        for column, value in enumerate((np.nan, np.inf, -np.inf, 0.0, 2.0**-24, 2.0**110, 1.5 * 2.0**-130, -1.0)):
+            w.scales[column, 3] = value
+            w.scales[column, 4:] = 0
+            if not 2.0**-14 <= abs(value) <= 1:
+                w.scales[column, :3] = 0 if np.isfinite(value) else 0.5
+        solver, problem = GEMV if m < 20 else GEMM, problem_for(x, n, form, True)
+        out = np.zeros((m, n), np.float32)
+        run_plan(solver.plan(problem), {"x": x, "w": solver.pack_blocks(problem, w), "out": out})
+        with np.errstate(all="ignore"):
+            right = expected(form, x, w).astype(np.float32)
+        usual = np.isfinite(right)
+        np.testing.assert_array_equal(np.isfinite(out), usual)  # where sums are of integers, infinities may be no NaN
+        np.testing.assert_allclose(out[usual], right[usual], rtol=2e-5, atol=0)
+
+
 @needs_page_protection
-def test_nothing_is_touched_past_the_end() -> None:
-    form = FORMS[0]
+@pytest.mark.parametrize("form", [FORMS[0], *HALVES[:2]], ids=str)
+def test_nothing_is_touched_past_the_end(form: BlockFormat) -> None:
     for m, solver in ((1, GEMV), (20, GEMM)):
         pages = GuardedPages()
         x, w = rows(m, 75), weights(form, 37, 75)
@@ -274,7 +331,7 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
     x, w, problem = rows(2, k), weights(form, n, k), problem_for(rows(2, k), n, form, True)
     packed = GEMV.pack_blocks(problem, w)
     found = []
-    for last_cache_bytes in (packed.nbytes, packed.nbytes // 2):
+    for last_cache_bytes in (2 * packed.nbytes, packed.nbytes):
         with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
             plan = GEMV.plan(problem)
         assert ("prefetch" in plan.launches[-1].kernel.text) == bool(found)
@@ -307,11 +364,11 @@ def test_records_know_the_form() -> None:
     object.__setattr__(record, "problem", key)
     found = problem_of(record)
     assert isinstance(found, GemmProblem) and found.blocks == FORMS[0]
-    allowed = replace(FORMS[0], int8_rows=True)
-    key = Request(problem_for(rows(1, 64), 64, allowed, True), Epilogue(), (), 2, True).key()
-    object.__setattr__(record, "problem", key)
-    found = problem_of(record)
-    assert isinstance(found, GemmProblem) and found.blocks == allowed
+    for form in (replace(FORMS[0], int8_rows=True), HALVES[0], replace(HALVES[1], int8_rows=True)):
+        key = Request(problem_for(rows(1, 64), 64, form, True), Epilogue(), (), 2, True).key()
+        object.__setattr__(record, "problem", key)
+        found = problem_of(record)
+        assert isinstance(found, GemmProblem) and found.blocks == form
 
 
 def test_forms_that_there_are_not() -> None:

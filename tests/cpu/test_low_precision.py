@@ -387,6 +387,39 @@ def test_the_accuracy_level_of_a_product_allows_rows_of_bytes(
     assert np.abs(kept - exact).max() <= 2e-6 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("features", ["", "x86-64-v3", "sse"])
+def test_scales_of_16_bits_where_they_are_as_good(held: bool, features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where float16 holds them, else where rows are bytes, too; an odd number of blocks, one of which is cut."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    x = np.random.default_rng(1).standard_normal((1, 150), np.float32)
+    for level, fast_math, most in ((0, True, 5e-5), (4, True, 2e-2), (4, False, 2e-6)):
+        model = nbits_model([1], 150, 33, 32, 4, True)
+        model.graph.node[0].attribute.append(helper.make_attribute("accuracy_level", level))
+        scales = next(a for a in model.graph.initializer if a.name == "s")
+        if held:
+            rounded = numpy_helper.to_array(scales).astype(np.float16).astype(np.float32)
+            scales.CopyFrom(numpy_helper.from_array(rounded, "s"))
+        p = mgx_numba.parse_onnx(model)
+        exact = np.asarray(p.clone().compile("ref").run({"x": x})[0])
+        found = np.asarray(p.compile("cpu", fast_math=fast_math).run({"x": x})[0])
+        assert np.abs(found - exact).max() <= most * np.abs(exact).max()
+        halves = any("halves" in kernel.name for kernel in p.kernels())
+        assert halves == (features != "sse" and (held or (level == 4 and fast_math)))
+
+
+@pytest.mark.parametrize("groups", [[0, 1, 2, 0, 1, 2], [2, 1, 0, 0, 1, 2]])
+def test_products_whose_columns_name_their_block(groups: list[int]) -> None:
+    """``g_idx``: in blocks or not."""
+    model = nbits_model([2], 96, 20, 32, 4, False)
+    model.graph.initializer.append(numpy_helper.from_array(np.repeat(np.array(groups, np.int32), 16), "g"))
+    model.graph.node[0].input.extend(["", "g"])
+    x = np.random.default_rng(1).standard_normal((2, 96), np.float32)
+    exact = np.asarray(mgx_numba.parse_onnx(model).compile("ref").run({"x": x})[0])
+    found = np.asarray(mgx_numba.parse_onnx(model).compile("cpu").run({"x": x})[0])
+    assert np.abs(found - exact).max() <= 5e-5 * np.abs(exact).max()
+
+
 def test_four_bits_dequantised_in_blocks() -> None:
     rng = np.random.default_rng(3)
     w = helper.make_tensor("w", TensorProto.INT4, [64, 24], rng.integers(-8, 8, 64 * 24))

@@ -22,13 +22,14 @@ class BlockFormat:
     """Constant weights of 4 or 8 bits in blocks of ``size`` successive k of a column: ``(code - zero point) * scale``.
 
     Without ``zero_points`` all are ``middle``. With ``int8_rows`` what multiplies them may be brought to int8, block by
-    block.
+    block. With ``half_scales`` a target may keep scales as float16 times a power of two of their column.
     """
 
     bits: int
     size: int
     zero_points: bool
     int8_rows: bool = False
+    half_scales: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in (4, 8) or self.size < 16 or self.size & (self.size - 1):

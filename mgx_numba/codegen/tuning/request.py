@@ -114,7 +114,8 @@ class Request:
             }
         if isinstance(self.problem, GemmProblem) and self.problem.blocks:
             form = self.problem.blocks
-            fields["blocks"] = [form.bits, form.size, int(form.zero_points), *([1] if form.int8_rows else [])]
+            more = (form.int8_rows, form.half_scales)[: 2 if form.half_scales else form.int8_rows]
+            fields["blocks"] = [form.bits, form.size, int(form.zero_points), *map(int, more)]
         return fields
 
 
@@ -125,8 +126,8 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
     try:
         if "blocks" in record.problem.fields:
-            bits, size, points, *int8_rows = record.problem.fields["blocks"]
-            fields["blocks"] = BlockFormat(bits, size, bool(points), bool(int8_rows))
+            bits, size, *flags = record.problem.fields["blocks"]
+            fields["blocks"] = BlockFormat(bits, size, *map(bool, flags))
         return kind(**fields, types=element_types(record.problem.fields["dtype"]))
     except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None

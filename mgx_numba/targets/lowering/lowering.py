@@ -265,7 +265,8 @@ class Lowering:
         lens = tuple(solver.packed_lens(problem))
         if isinstance(weights, BlockWeights):
             blocks = weights
-            return self.packed_blocks(blocks, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
+            how = ("blocks", problem.blocks.half_scales, *lens)
+            return self.packed_blocks(blocks, how, lambda: solver.pack_blocks(problem, blocks))
         place = address_of(weights), weights.shape, weights.strides
         how = (solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)

@@ -33,9 +33,11 @@ from .nbits import (
     LANES_TOGETHER,
     BlockSolver,
     block_words,
+    codes_place,
+    head_words,
     packed_lens,
-    point_words,
     points_of,
+    scale_of,
     unpacked_bytes,
     weight_of,
 )
@@ -56,9 +58,13 @@ UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
 AHEAD_BYTES = 3072
-"""How far ahead of each stream weights are asked for that the last cache has no room for: on Zen 5 they arrive at 1.0
-to 1.3 times the speed, 2 and 4 KiB are about as good, 1 and 8 KiB are no better than none. In that cache it costs 7 to
-15% of 10, 23 and 28 MB, though it gains 10% of 28 while others use a cache of 32, too. Into L2 is no better."""
+"""How far ahead of each stream weights are asked for that the last cache may not have kept. On Zen 5 they come from
+memory at 1.0 to 1.5 times the speed, and where they take 25 of 32 MB while others use that cache, too, at 1.0 to 1.6
+times; half and twice as far are about as good, 1 KiB is no better than none. In that cache it costs 3 to 10% of 9 MB.
+Into L2 is no better."""
+KEPT_SHARE = 0.5
+"""Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
+other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5)."""
 SHARE = 1024
 """Elements of a row from which a thread is worth making integers of some of them: they take about as long as
 two threads take to meet (Zen 5, 0.5 us)."""
@@ -66,8 +72,9 @@ ROUND = 1.5 * 2.0**23
 """Added to a float32 below 2**22 in magnitude, it leaves the nearest integer in the low bits of the sum."""
 LARGEST = {1: 127, 2: 127 * 256 + 127}
 """By bytes, the largest integer of one that is signed, or of two that both are: then the high one is rounded."""
-SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-100, 2.0**100
-"""Largest elements of a block, but for zero, between which scales and their products are normal numbers."""
+SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-80, 2.0**80
+"""Largest elements of a block, but for zero, between which scales of rows, and their products with those of columns in
+float16 and sums of bytes, are normal numbers."""
 FLOAT_CYCLES = 1.5
 """Cycles in which a vector of codes becomes float32: six instructions, four at a time."""
 
@@ -171,7 +178,8 @@ class _Left:
     def pointers(self, arguments: Arguments, row: int = 0) -> None:
         """Declare what a row consists of, from a row on."""
         sizes = {"floats": (self.pitch, "float32"), "parts": (self._parts_pitch, "int32")}
-        sizes |= {"flags": (self.shares, "int32")} | dict.fromkeys(("steps", "totals"), (self.blocks, "float32"))
+        sizes |= {"flags": (self.shares, "int32"), "steps": (self.blocks, "float32")}
+        sizes["totals"] = self.blocks, "float32" if self.form.zero_points else "int32"
         for name, at in self._at.items():
             count, dtype = sizes[name]
             arguments.pointer(name, Operand("scratch", at + 4 * row * count), dtype)
@@ -219,6 +227,9 @@ class _Left:
 
     def _integer_block(self, lanes: int) -> list[str]:
         largest = float(LARGEST[self.each])
+        total = "cast_float32(reduce_add(total))"
+        if not self.form.zero_points:  # what is added to the sums of codes for all being too large by as much
+            total = f"cast_int32(mul(reduce_add(total), {-self.form.middle}))"
         parts = [
             "    high = shift_right(add(number, 128), 8)",
             "    low = sub(number, shift_left(high, 8))",
@@ -241,7 +252,7 @@ class _Left:
             *(parts if self.each == 2 else ["    store(octets, place, cast_int8(number))"]),
             "    total = add(total, number)",
             f"store_scalar(steps, task * blocks + block, div(top, {largest!r}))",
-            "store_scalar(totals, task * blocks + block, cast_float32(reduce_add(total)))",
+            f"store_scalar(totals, task * blocks + block, {total})",
         ]
 
 
@@ -259,24 +270,24 @@ def _launch(
     arguments = Arguments()
     left.pointers(arguments, offsets["x"])
     arguments.pointer("w", "w", "int32")
-    if form.zero_points:
-        arguments.pointer("octets", "w", "uint8")
+    if form.half_scales:
+        arguments.pointer("halves", "w", "float16")
     rows = Rows(epilogue, problem.dtype, lanes)
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     rows.pointers(arguments, bytes_at)
     arguments.integers(n=problem.n, panels=panels, panel_words=words, groups=groups)
-    arguments.integers(first_words=point_words(form, problem.k, lanes))
+    arguments.integers(first_words=head_words(form, problem.k, lanes))
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
-    ahead = AHEAD_BYTES if size > machine().last_cache_bytes else 0
+    ahead = AHEAD_BYTES if size > KEPT_SHARE * machine().last_cache_bytes else 0
     if left.integers:
         arguments.integers(flag_count=batched.m * left.shares)
     product = _Product(form, lanes, streams, batched.m, ahead, left.each)
     body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
-    points = "_points" if form.zero_points else ""
+    points = "_points" * form.zero_points + "_halves" * form.half_scales
     octets = "_int8" if left.integers and left.each == 1 else ""
     name = f"gemv_{form.bits}bits{points}{octets}{'_ahead' if ahead else ''}"
     kernel = cpu_kernel(kernel_name(name, epilogue), text)
@@ -309,22 +320,33 @@ class _Product:
         for q in range(self.streams):
             lines.append(f"at{q} = imin(group + {q} * groups, panels - 1) * panel_words")
             lines.append(f"w{q} = offset(w, at{q} + first_words)")
-            if self.form.zero_points:
-                lines.append(f"octets{q} = offset(octets, 4 * at{q})")
-        floats = self._sums(self._float_block)
+            lines.append(f"p{q} = offset(w, at{q})")
+            if self.form.half_scales:
+                lines.append(f"h{q} = offset(halves, 2 * (at{q} + first_words))")
+        floats = self._sums(self._float_block, False)
         if not integers:
             return lines + floats
-        return [*lines, "if flags_set == 0:", *indent(self._sums(self._integer_block)), "else:", *indent(floats)]
+        exact = self._sums(self._integer_block, self.form.half_scales)
+        return [*lines, "if flags_set == 0:", *indent(exact), "else:", *indent(floats)]
 
-    def _sums(self, block: Callable[[range], list[str]]) -> list[str]:
+    def _factor(self, q: int) -> str:
+        """Expression: what multiplies the columns' scales in float16."""
+        return f"bits_float32(load(p{q}, 0, {self.lanes}))"
+
+    def _sums(self, block: Callable[[range], list[str]], factored: bool) -> list[str]:
+        """Statements: ``sums`` by what ``block`` says of rows; ``factored``: what it adds up lacks `_factor`."""
         lines = []
         for first in range(0, self.m, ROWS_TOGETHER):
             rows = range(first, min(first + ROWS_TOGETHER, self.m))
             cells = [(q, r) for q in range(self.streams) for r in rows]
             lines += [f"t{q}_{r} = const_float32(0, {self.lanes})" for q, r in cells]
-            lines += ["for block in range(blocks):", f"    at = block * {(1 + self.depth) * self.lanes}"]
+            lines += ["for block in range(blocks):", f"    at = {codes_place(self.form, 'block', self.lanes)}"]
+            if self.ahead:
+                lines += [f"    prefetch(w{q}, at + {self.ahead // 4 - self.lanes})" for q in range(self.streams)]
             lines += indent(block(rows))
-            lines += [f"store(sums, {(r * self.streams + q) * self.lanes}, t{q}_{r})" for q, r in cells]
+            for q, r in cells:
+                total = f"mul(t{q}_{r}, {self._factor(q)})" if factored else f"t{q}_{r}"
+                lines.append(f"store(sums, {(r * self.streams + q) * self.lanes}, {total})")
         return lines
 
     def _words(self, body: Callable[[int], list[str]]) -> list[str]:
@@ -332,7 +354,7 @@ class _Product:
         unroll = min(UNROLL, self.depth)
         lines = [f"for word in range(0, {self.depth}, {unroll}):"]
         for u in range(unroll):
-            lines.append(f"    here = at + (word + {1 + u}) * {self.lanes}")
+            lines.append(f"    here = at + (word + {u}) * {self.lanes}")
             if self.ahead and not 4 * u * self.lanes % host.CACHE_LINE:
                 lines += [f"    prefetch(w{q}, here + {self.ahead // 4})" for q in range(self.streams)]
             lines += [f"    raw{q} = load(w{q}, here, {self.lanes})" for q in range(self.streams)]
@@ -370,16 +392,19 @@ class _Product:
 
         cells = [f"{q}_{r}" for q in range(self.streams) for r in rows]
         names = [*self.halves, *(f"{half}u" for half in self.halves if apart)] if quads else ["v"]
-        sums = [f"{name}{c}" for name in names for c in cells]
-        lines = [*(f"{name} = const_int32(0, {lanes})" for name in sums), *self._words(body)]
-        for r in rows:
-            lines.append(f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})")
-            lines.append(f"total{r} = neg(load_splat(totals, {r} * blocks + block, {lanes}))")
+        points = self.form.zero_points
+        lines = [f"total{r} = load_splat(totals, {r} * blocks + block, {lanes})" for r in rows]
+        for name in names:
+            from_total = not points and name in ("l", "v")
+            for r in rows:
+                start = f"total{r}" if from_total else f"const_int32(0, {lanes})"
+                lines += [f"{name}{q}_{r} = {start}" for q in range(self.streams)]
+        lines += self._words(body)
+        lines += [f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})" for r in rows]
         for q in range(self.streams):
-            lines += [
-                f"scale = bits_float32(load(w{q}, at, {lanes}))",
-                f"point = {points_of(self.form, f'octets{q}', 'block', 'float32', lanes)}",
-            ]
+            lines.append(f"scale = {scale_of(self.form, f'w{q}', f'h{q}', 'block', lanes)}")
+            if points:
+                lines.append(f"point = neg({points_of(self.form, f'p{q}', 'block', 'float32', lanes)})")
             for r in rows:
                 parts = {half: f"{half}{q}_{r}" for half in (self.halves if quads else "v")}
                 if apart:
@@ -387,7 +412,8 @@ class _Product:
                 *above, whole = parts.values()
                 if above:
                     whole = f"add(shift_left({above[0]}, 8), {whole})"
-                lines.append(f"value = fma(point, total{r}, cast_float32({whole}))")
+                value = f"fma(point, total{r}, cast_float32({whole}))" if points else f"cast_float32({whole})"
+                lines.append(f"value = {value}")
                 lines.append(f"t{q}_{r} = fma(mul(value, scale), step{r}, t{q}_{r})")
         return lines
 
@@ -418,6 +444,8 @@ class _Product:
                     lines += [f"t{q}_{r} = fma(x, b{q}, t{q}_{r})" for q in range(self.streams)]
             return lines
 
-        lines = [f"scale{q} = bits_float32(load(w{q}, at, {lanes}))" for q in range(self.streams)]
-        lines += [f"point{q} = {points_of(form, f'octets{q}', 'block', 'int32', lanes)}" for q in range(self.streams)]
+        lines = [f"scale{q} = {scale_of(form, f'w{q}', f'h{q}', 'block', lanes)}" for q in range(self.streams)]
+        if form.half_scales:
+            lines += [f"scale{q} = mul(scale{q}, {self._factor(q)})" for q in range(self.streams)]
+        lines += [f"point{q} = {points_of(form, f'p{q}', 'block', 'int32', lanes)}" for q in range(self.streams)]
         return lines + self._words(body)

@@ -1,8 +1,10 @@
 """How weights of few bits in blocks lie in memory, and how kernels unpack them.
 
-A panel is a vector of columns. It begins with the zero points of all blocks as bytes, if there are any; then each block
-has a vector of scales and its codes: a 32-bit word of a column holds successive k as bytes, those of 4 bits in the low
-halves of the bytes and then as many in the high halves.
+A panel is a vector of columns. It begins with a vector of float32, the powers of two that scales in float16 are
+multiplied by, if these are, and with vectors of words of zero points, those of successive blocks in successive bits, if
+there are any. Then each block has a vector of scales and its codes; of scales in float16 a vector of words are those of
+two blocks, and the codes of both follow. A 32-bit word of a column holds successive k as bytes, those of 4 bits in the
+low halves of the bytes and then as many in the high halves.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from .pack import SHARED_BYTES, aligned_zeros, panel_count
 from .solver import Solver
 
 __all__ = [
-    "LANES_TOGETHER", "BlockSolver", "block_words", "packed_lens", "point_words", "points_of",
-    "unpacked_bytes", "weight_of",
+    "LANES_TOGETHER", "BlockSolver", "block_words", "codes_place", "halves_are_read", "halves_hold", "head_words",
+    "packed_lens", "points_of", "scale_of", "scales_in_halves", "unpacked_bytes", "weight_of",
 ]  # fmt: skip
 
 LANES_TOGETHER = 4
 """Codes of a word that are multiplied at once: its bytes."""
+HALF_EXPONENT = 15
+"""Of the power of two below which all scales of a column in float16 are: the greatest that none is rounded to infinity
+from. Those of 2**-28 times the largest have all their bits."""
 
 
 class BlockSolver(Solver[GemmProblem]):
@@ -41,32 +46,63 @@ class BlockSolver(Solver[GemmProblem]):
         return _pack_blocks(problem, weights)
 
 
+def halves_are_read() -> bool:
+    """Whether an instruction makes float32 of float16."""
+    return any(map(host.has, ("f16c", "avx512f", "neon")))
+
+
 def block_words(form: BlockFormat) -> int:
     """Words of one column in a block, besides its scale."""
     return form.size * form.bits // 32
 
 
-def point_words(form: BlockFormat, k: int, lanes: int) -> int:
-    """Words before the blocks of a panel: whole cache lines of zero points."""
-    bytes_ = form.blocks(k) * lanes if form.zero_points else 0
-    return -(-bytes_ // host.CACHE_LINE) * host.CACHE_LINE // 4
+def head_words(form: BlockFormat, k: int, lanes: int) -> int:
+    """Words before the blocks of a panel."""
+    return _factor_words(form, lanes) + (-(-form.blocks(k) * form.bits // 32) * lanes if form.zero_points else 0)
+
+
+def _factor_words(form: BlockFormat, lanes: int) -> int:
+    return lanes if form.half_scales else 0
 
 
 def packed_lens(problem: GemmProblem) -> tuple[int, int]:
     """Panels, as many as fill those of the register tile, and int32 words of each."""
     form, tile = problem.blocks, tile_for(problem.types)
     assert form is not None
-    words = point_words(form, problem.k, tile.lanes) + form.blocks(problem.k) * (1 + block_words(form)) * tile.lanes
+    blocks = form.blocks(problem.k)
+    scales = -(-blocks // 2) if form.half_scales else blocks
+    words = head_words(form, problem.k, tile.lanes) + (scales + blocks * block_words(form)) * tile.lanes
     return panel_count(tile, problem.n) * tile.vectors, words
+
+
+def scales_in_halves(scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales [n, blocks] as float16 of the same lens, and for each column the float32 power of two that they are
+    multiplied by.
+
+    The largest finite one becomes a number from 2**14 to 2**15, or less where the power would be subnormal; errors are
+    at most 2**-11 of it. Infinities and NaN stay what they are.
+    """
+    finite = np.where(np.isfinite(scales), np.abs(scales), 0)
+    exponents = np.maximum(np.frexp(finite.max(axis=1, initial=0))[1] - HALF_EXPONENT, np.finfo(np.float32).minexp)
+    with np.errstate(all="ignore"):
+        halves = np.ldexp(scales.astype(np.float64), -exponents[:, None]).astype(np.float16)
+    return halves, np.ldexp(np.float32(1), exponents)
+
+
+def halves_hold(scales: np.ndarray) -> bool:
+    """Whether `scales_in_halves` makes no errors."""
+    halves, factors = scales_in_halves(scales)
+    with np.errstate(invalid="ignore"):
+        return np.array_equal(halves.astype(np.float32) * factors[:, None], scales, equal_nan=True)
 
 
 def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
     form, lanes = problem.blocks, tile_for(problem.types).lanes
     assert form is not None
     out = aligned_zeros(packed_lens(problem), "int32")
-    first, blocks, depth = point_words(form, problem.k, lanes), form.blocks(problem.k), block_words(form)
-    target = out[:, first:].reshape(len(out), blocks, 1 + depth, lanes)
-    points = out[:, :first].view(np.uint8)[:, : blocks * lanes].reshape(len(out), -1, lanes)
+    head, blocks, depth = head_words(form, problem.k, lanes), form.blocks(problem.k), block_words(form)
+    first = np.arange(blocks) * depth + (np.arange(blocks) // 2 if form.half_scales else np.arange(blocks))
+    lines = out[:, head:].reshape(len(out), -1, lanes)
 
     def pack(panel: int) -> None:
         some = slice(panel * lanes, (panel + 1) * lanes)
@@ -76,13 +112,47 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
             pairs = np.stack([codes & 15, codes >> 4], -1).reshape(count, blocks, depth, 2, 4)
             codes = pairs[..., 0, :] | pairs[..., 1, :] << 4
         words = np.ascontiguousarray(codes).view(np.int32)[..., 0]
-        target[panel, :, 1:, :count] = words.transpose(1, 2, 0)
-        target[panel, :, 0, :count] = np.ascontiguousarray(weights.scales[some].T, np.float32).view(np.int32)
+        lines[panel, first[:, None] + 1 + np.arange(depth), :count] = words.transpose(1, 2, 0)
+        _put_scales(form, weights.scales[some], out[panel], lines[panel], first)
         if weights.zero_points is not None:
-            points[panel, :, :count] = weights.zero_points[some].T
+            each = 32 // form.bits
+            points = np.zeros((-(-blocks // each) * each, count), np.uint32)
+            points[:blocks] = weights.zero_points[some].T
+            shifted = points.reshape(-1, each, count) << np.arange(0, 32, form.bits, dtype=np.uint32)[:, None]
+            target = out[panel, _factor_words(form, lanes) : head].reshape(-1, lanes)
+            target[:, :count] = np.bitwise_or.reduce(shifted, 1).view(np.int32)
 
     on_threads(pack, range(-(-problem.n // lanes)), allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
     return out
+
+
+def _put_scales(form: BlockFormat, scales: np.ndarray, panel: np.ndarray, lines: np.ndarray, first: np.ndarray) -> None:
+    """Store the scales of a panel's columns, where the lines of its blocks have them, and what multiplies them."""
+    count, lanes = len(scales), lines.shape[1]
+    if not form.half_scales:
+        lines[first, :count] = np.ascontiguousarray(scales.T, np.float32).view(np.int32)
+        return
+    halves, factors = scales_in_halves(scales)
+    panel[:count] = factors.view(np.int32)
+    pairs = np.zeros((-(-len(first) // 2) * 2, lanes), np.float16)
+    pairs[: len(first), :count] = halves.T
+    lines[first[::2]] = pairs.reshape(-1, 2 * lanes).view(np.int32)
+
+
+def codes_place(form: BlockFormat, number: str, lanes: int) -> str:
+    """Expression: words from the first block of a panel to the codes of the block of some number."""
+    between = f"({number} >> 1)" if form.half_scales else number
+    return f"({number} * {block_words(form)} + {between} + 1) * {lanes}"
+
+
+def scale_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int) -> str:
+    """Expression: the scales of the columns of a block; ``words`` and ``halves``, float16, point to the first block of
+    their panel. Those in float16 are not multiplied by what their columns have for it."""
+    depth = block_words(form)
+    if not form.half_scales:
+        return f"bits_float32(load({words}, {number} * {(depth + 1) * lanes}, {lanes}))"
+    pair = 2 * (2 * depth + 1) * lanes
+    return f"cast_float32(load({halves}, ({number} >> 1) * {pair} + ({number} & 1) * {lanes}, {lanes}))"
 
 
 def unpacked_bytes(form: BlockFormat, words: str, lanes: int, raised: bool) -> list[str]:
@@ -106,8 +176,11 @@ def weight_of(form: BlockFormat, word: str, k: int, point: str, scale: str) -> s
     return f"mul(cast_float32(sub({code}, {point})), {scale})"
 
 
-def points_of(form: BlockFormat, octets: str, number: str, dtype: str, lanes: int) -> str:
-    """Expression: the zero points of the columns of the block of some number."""
+def points_of(form: BlockFormat, panel: str, number: str, dtype: str, lanes: int) -> str:
+    """Expression: the zero points of the columns of the block of some number of a ``panel`` of words."""
     if not form.zero_points:
         return f"const_{dtype}({form.middle}, {lanes})"
-    return f"cast_{dtype}(load({octets}, {number} * {lanes}, {lanes}))"
+    each = 32 // form.bits
+    words = f"load({panel}, {_factor_words(form, lanes)} + ({number} >> {each.bit_length() - 1}) * {lanes}, {lanes})"
+    shift = f"splat(cast_int32(({number} & {each - 1}) * {form.bits}), {lanes})"
+    return f"cast_{dtype}(bitwise_and(shift_right({words}, {shift}), {(1 << form.bits) - 1}))"

@@ -10,7 +10,7 @@ from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel
-from .nbits import block_words, point_words, points_of, weight_of
+from .nbits import block_words, codes_place, head_words, points_of, scale_of, weight_of
 
 __all__ = ["NearWeights"]
 
@@ -44,9 +44,9 @@ class NearWeights:
     def declare(self, macro: MacroKernel, blocking: Blocking) -> None:
         """Set a macro-kernel's ``setup`` and ``near``."""
         form, tile, arguments = self.form, self.tile, macro.arguments
-        if form.zero_points:
-            arguments.pointer("points", "w", "uint8")
-        arguments.integers(panel_words=self.panel_words, first_words=point_words(form, self.k, tile.lanes))
+        if form.half_scales:
+            arguments.pointer("halves", "w", "float16")
+        arguments.integers(panel_words=self.panel_words, first_words=head_words(form, self.k, tile.lanes))
         macro.setup.append(f"near = local_float32({NEAR_BYTES // 4})")
         macro.near = [
             "for p in range(imin(panels - p0, p_block)):",
@@ -57,19 +57,23 @@ class NearWeights:
     def _panel(self) -> list[str]:
         form, lanes, columns = self.form, self.tile.lanes, self.tile.columns
         depth, per = block_words(form), 32 // form.bits
-        word = [f"raw = load(w, at + word * {lanes}, {lanes})"]
+        word = [f"raw = load(own_blocks, at + word * {lanes}, {lanes})"]
         for k in range(per):
             weight = weight_of(form, "raw", k, "point", "scale")
             word.append(f"store(near, goal + (word * {per} + {k}) * {columns}, {weight})")
+        half = form.half_scales
         return [
             f"start = ((p0 + p) * {self.tile.vectors} + v) * panel_words",
-            *(["octets = offset(points, 4 * start)"] if form.zero_points else []),
+            "own_panel = offset(w, start)",
+            "own_blocks = offset(own_panel, first_words)",
+            *(["own_halves = offset(halves, 2 * (start + first_words))"] if half else []),
+            *([f"factor = bits_float32(load(own_panel, 0, {lanes}))"] if half else []),
             f"for number in range(idiv(k0, {form.size}), idiv(k0 + depth_now + {form.size - 1}, {form.size})):",
             *indent([
-                f"at = start + first_words + number * {(1 + depth) * lanes}",
-                f"scale = bits_float32(load(w, at, {lanes}))",
-                f"point = {points_of(form, 'octets', 'number', 'int32', lanes)}",
-                f"at += {lanes}",
+                f"scale = {scale_of(form, 'own_blocks', 'own_halves', 'number', lanes)}",
+                *(["scale = mul(scale, factor)"] if half else []),
+                f"point = {points_of(form, 'own_panel', 'number', 'int32', lanes)}",
+                f"at = {codes_place(form, 'number', lanes)}",
                 f"goal = p * w_panel + (number * {form.size} - k0) * {columns} + v * {lanes}",
                 f"for word in range({depth}):",
                 *indent(word),

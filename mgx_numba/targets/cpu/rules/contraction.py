@@ -7,7 +7,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
+from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.launch import Solution
@@ -19,6 +22,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
+from ....runtime.memory import address_of
 from ....runtime.plan import Region
 from ...lowering import contraction
 from ...lowering.buffers import Buffer, View
@@ -61,6 +65,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     precise = low.options.precision
     problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
     constant = weights if what.blocks is None else what.blocks
+    if what.blocks is not None:
+        problem = _with_half_scales(low, problem, what.blocks.scales)
     if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
         types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
         problem = replace(problem, types=types)
@@ -129,6 +135,17 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
         (solver.name, problem, epilogue, strides, low.threads, chosen.blocking),
         lambda: solver.plan(problem, epilogue, strides, low.threads, chosen.blocking),
     )
+
+
+def _with_half_scales(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
+    """The problem with scales in float16, if these are what they were or rows may be int8, which are further off."""
+    if not halves_are_read():
+        return problem
+    identity = address_of if low.shared is None else low.shared.identity
+    question = ("halves hold", identity(scales), scales.shape, scales.strides)
+    rough = problem.blocks.int8_rows and problem.fast_math
+    half = rough or low.solutions.of(question, lambda: halves_hold(scales))
+    return replace(problem, blocks=replace(problem.blocks, half_scales=half))
 
 
 def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtype: str) -> GemmProblem | ConvProblem:
