@@ -13,7 +13,7 @@ from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.amx_table import TILE_STEP
-from ...codegen.cpu.microkernels.tile_table import matrix_tile
+from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
@@ -74,7 +74,7 @@ def pass_options(options: TargetOptions) -> Options:
 
 def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool] | None:
     """Whether a product with weights in bfloat16 is quickest where its left operand is in bfloat16, too."""
-    if matrix_tile(NARROW_LEFT) is None:
+    if matrix_tile(NARROW_LEFT) is None and declared_tile(NARROW_LEFT) is None:
         return None
     threads = resolve_num_threads(options.num_threads or None)
 
