@@ -159,7 +159,7 @@ def test_values_between_products_are_stored_in_bfloat16(features: str, monkeypat
         moved.append(sum(step.bytes for step in steps))
         stored.append({step.label.removeprefix("cpu::") for step in steps if "-> bf16_type" in step.instruction})
         found.append(np.asarray(p.run({"x": x})[0]))
-    assert not stored[0] and moved[1] < 0.8 * moved[0]
+    assert not stored[0] and moved[1] < (0.8 if features else 1) * moved[0]
     assert {"pooling_max_kernel", *MULTIPLYING[features]} <= stored[1]
     assert np.linalg.norm(found[1] - found[0]) <= 1e-2 * np.linalg.norm(found[0])
 
