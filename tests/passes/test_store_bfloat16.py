@@ -107,6 +107,18 @@ def test_what_stays_in_float32(why: str) -> None:
     assert str(check(program, StoreBfloat16(), options=FAST)) == str(program)
 
 
+def test_means_under_a_window_are_of_rounded_values_where_a_product_reads_them() -> None:
+    results = []
+    for read in (True, False):
+        g = Graph()
+        x = g.op("relu", convolution(g, g.param("x", [1, 3, 6, 6]), 8))
+        mean = g.op("pooling", x, mode="average", lengths=(3, 3), stride=(1, 1), padding=(1, 1, 1, 1))
+        program = g.ret(convolution(g, x, 5), convolution(g, mean, 5) if read else g.op("tanh", mean))
+        after = check(program, StoreBfloat16(), options=taking(), **LOOSE)
+        results.append((rounded(after), find(after, "pooling").shape.type))
+    assert results == [(["relu"], NARROW), ([], WIDE)]
+
+
 def test_depthwise_convolutions_read_float32() -> None:
     g = Graph()
     x = g.op("relu", g.param("x", [1, 8, 6, 6]))

@@ -39,7 +39,8 @@ class StoreBfloat16(Pass):
     or that is one and is added to another.
 
     Only with ``fast_math``, since ``f`` sees fewer bits, and only where all that reads ``x`` can take it so and what
-    makes it can store it. Maxima, concatenations and views on the way are made of the rounded values.
+    makes it can store it. Maxima, means under a window, concatenations and views on the way are made of the rounded
+    values.
     """
 
     name = "store_bfloat16"
@@ -121,9 +122,10 @@ def _refused(
 
 
 def _moves(ins: Instruction) -> bool:
-    """Whether it moves elements or compares them, of rounded values as of others."""
+    """Whether it moves elements or compares them, of rounded values as of others, or is a mean of a few, whose kernel
+    reads and stores them rounded."""
     if ins.name == "pooling":
-        return ins.op.attributes()["mode"] is PoolingMode.max
+        return ins.op.attributes()["mode"] is not PoolingMode.lpnorm
     return ins.name == "concat" or (ins.name in VIEWS and len(ins.inputs) == 1)
 
 

@@ -1,9 +1,9 @@
 """The register tiles of bfloat16 with sums in float32.
 
-With AVX512-BF16 (``vdpbf16ps``) a lane adds two products of bfloat16. The left-hand side is bfloat16, or float32 that is
-rounded to nearest even when its rows are packed; denormals count as zero, in the operands and in the sums. On Zen 5 that is twice the
-float32 rate; on Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these have tiles of their own (AMX).
-ARM's ``bfdot`` (BF16) is the same over 128 bits; its rate is not measured.
+With AVX512-BF16 (``vdpbf16ps``) a lane adds two products of bfloat16. The left-hand side is bfloat16, or float32 that
+is rounded to nearest even when its rows are packed; denormals count as zero, in the operands and in the sums. On Zen 5
+that is twice the float32 rate; on Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these have tiles of
+their own (AMX). ARM's ``bfdot`` (BF16) is the same over 128 bits; its rate is not measured.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ def _tiles(
     for left in ("float32", "bfloat16"):
         types = TileTypes(left, "bfloat16", "float32")
         packing = Packing("" if left == "bfloat16" else "bfloat16", "bfloat16", k_interleave=2)
-        yield RegisterTile(
-            name, types, heights, vectors, bits, isa, packing=packing, intrinsic="tile_dot2_bfloat16", finishes=False
-        )
+        yield RegisterTile(name, types, heights, vectors, bits, isa, packing=packing, intrinsic="tile_dot2_bfloat16")
 
 
 BFLOAT16_TILES = (
