@@ -1,4 +1,5 @@
-"""Products and convolutions with weights in bfloat16: rounded to nearest even on the left, summed in float32."""
+"""Products and convolutions with weights in bfloat16: rounded to nearest even on the left, or stored so, summed in
+float32."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.microkernels.bfloat16_table import BFLOAT16_TILES
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, declared_tile
 from mgx_numba.codegen.problems.convolution import ConvProblem
-from mgx_numba.codegen.problems.element_types import element_types
+from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 
 from .contracting import (
@@ -29,21 +30,28 @@ from .contracting import (
 )
 
 TYPES = element_types("float32 bfloat16 float32 float32")
+NARROW = element_types("bfloat16 bfloat16 float32 float32")
 needs_tile = pytest.mark.skipif(declared_tile(TYPES) is None, reason="the CPU has no fast AVX512-BF16")
 GEMM, CONV = GemmBfloat16(), ConvBfloat16()
 TOLERANCE = 2e-6
 """Of the largest result: sums in float32."""
 
 
+def narrow(x: np.ndarray) -> np.ndarray:
+    """Rounded, with the strides that a copy keeps."""
+    return x.astype(ml_dtypes.bfloat16, order="K")
+
+
 def rounded(x: np.ndarray) -> np.ndarray:
-    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+    return narrow(x).astype(np.float64)
 
 
 def multiply(
     a: np.ndarray, b: np.ndarray, threads: int = 1, pages: GuardedPages | None = None, blocking: Any = None
 ) -> np.ndarray:
+    types = TYPES if a.dtype == np.float32 else NARROW
     problem = GemmProblem(
-        a.shape[-2], b.shape[-1], a.shape[-1], a.shape[:-2], element_strides(a), element_strides(b), types=TYPES
+        a.shape[-2], b.shape[-1], a.shape[-1], a.shape[:-2], element_strides(a), element_strides(b), types=types
     )
     assert GEMM.refusal(problem) is None
     packed = GEMM.pack_weights(problem, b)
@@ -74,6 +82,24 @@ def test_odd_sizes() -> None:
             for k in (0, 1, 2, 3, 32, 65):
                 a, b = pair(m, n, k)
                 near(multiply(a, b), a, b)
+                near(multiply(narrow(a), b), a, b)
+
+
+@needs_tile
+def test_bfloat16_is_read_where_it_lies_in_words() -> None:
+    """Rows, batches and slices of whole words take no launch; others are brought there."""
+    a, b = pair(6, 21, 34, (2, 3))
+    every, part, odd = narrow(a), narrow(a)[..., 2:], narrow(a)[..., 1:]
+    for left, right, launches in ((every, b, 1), (part, b[..., 2:, :], 1), (odd, b[..., 1:, :], 2)):
+        near(multiply(left, right), left.astype(np.float32), right)
+        strides = element_strides(left), element_strides(right)
+        problem = GemmProblem(6, 21, left.shape[-1], (2, 3), *strides, types=NARROW)
+        names = [launch.kernel.name for launch in GEMM.plan(problem).launches]
+        assert sum("left" in name for name in names) == launches - 1
+    turned = np.ascontiguousarray(narrow(a).swapaxes(-1, -2)).swapaxes(-1, -2)
+    near(multiply(turned, b), a, b)
+    crossed = narrow(a).swapaxes(0, 1)
+    near(multiply(crossed, b.swapaxes(0, 1)), a.swapaxes(0, 1), b.swapaxes(0, 1))
 
 
 @needs_tile
@@ -102,12 +128,14 @@ def test_operands_are_rounded_to_nearest_even() -> None:
 def test_infinities_nan_and_overflow_spread_as_in_float32() -> None:
     a, b = pair(7, 20, 9)
     a[1, 2], a[2, 3], a[3, 0], a[4, 5] = np.inf, np.nan, -np.inf, np.finfo(np.float32).max
-    found = multiply(a, b)
     with np.errstate(all="ignore"):
-        expected = a.astype(ml_dtypes.bfloat16).astype(np.float32) @ b.astype(np.float32)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
-    np.testing.assert_array_equal(np.sign(found[np.isinf(found)]), np.sign(expected[np.isinf(expected)]))
+        expected = narrow(a).astype(np.float32) @ b.astype(np.float32)
+        lefts = a, narrow(a)
+    for left in lefts:
+        found = multiply(left, b)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+        np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
+        np.testing.assert_array_equal(np.sign(found[np.isinf(found)]), np.sign(expected[np.isinf(expected)]))
 
 
 @needs_tile
@@ -115,7 +143,8 @@ def test_infinities_nan_and_overflow_spread_as_in_float32() -> None:
 def test_nothing_past_the_end_is_read() -> None:
     for k in (1, 2, 33, 64):
         a, b = pair(5, 37, k)
-        near(multiply(a, b, pages=GuardedPages()), a, b)
+        for left in (a, narrow(a)):
+            near(multiply(left, b, pages=GuardedPages()), a, b)
 
 
 @needs_tile
@@ -130,6 +159,8 @@ def test_blockings_of_tuning_compute_the_same() -> None:
 CONVOLUTIONS = [
     ConvProblem(2, 5, 19, (7, 9), (3, 3), pads_begin=(1, 1), pads_end=(1, 0), types=TYPES),
     ConvProblem(1, 24, 40, (9, 8), (1, 1), types=TYPES),
+    ConvProblem(2, 10, 34, (6, 7), (1, 1), types=TYPES),
+    ConvProblem(3, 6, 80, (5, 3), (2, 2), pads_begin=(1, 0), pads_end=(0, 1), types=TYPES),
     ConvProblem(1, 8, 34, (11,), (4,), (2,), (2,), (3,), (0,), types=TYPES),
     ConvProblem(1, 12, 6, (5, 6), (3, 2), pads_begin=(2, 0), pads_end=(0, 1), groups=3, types=TYPES),
     ConvProblem(1, 3, 64, (15, 15), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=TYPES),
@@ -138,11 +169,14 @@ CONVOLUTIONS = [
 
 
 @needs_tile
+@pytest.mark.parametrize("types", [TYPES, NARROW], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("problem", CONVOLUTIONS)
-def test_convolutions_with_an_epilogue(problem: ConvProblem) -> None:
+def test_convolutions_with_an_epilogue(problem: ConvProblem, types: ElementTypes) -> None:
     rng = np.random.default_rng(1)
+    problem = dataclasses.replace(problem, types=types)
     assert CONV.refusal(problem) is None
     x = rng.standard_normal((problem.batch, *problem.in_lens, problem.in_channels)).astype(np.float32)
+    x = x if types is TYPES else narrow(x)
     w = rng.standard_normal(problem.weight_lens).astype(np.float32).astype(ml_dtypes.bfloat16)
     rows = (problem.batch, *problem.out_lens)
     e = full_epilogue_arrays(rng, rows, problem.out_channels, "float32")
@@ -162,8 +196,10 @@ def test_weights_take_two_bytes_each(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_types_and_tiles() -> None:
-    for types in ("float32", "float32 float16 float32 float32", "bfloat16"):
-        assert "not float32 times bfloat16" in (GEMM.refusal(GemmProblem(4, 5, 6, types=element_types(types))) or "")
+    for types in ("float32", "float32 float16 float32 float32", "bfloat16", "float16 bfloat16 float32 float32"):
+        assert "not float32 or bfloat16 times bfloat16" in (
+            GEMM.refusal(GemmProblem(4, 5, 6, types=element_types(types))) or ""
+        )
     for tile in BFLOAT16_TILES:
         assert tile.rows * tile.vectors + tile.vectors + 1 <= 32 and tile.rows < TILE_TABLE_ROWS
 
@@ -180,3 +216,15 @@ def test_the_cost_of_rounding_and_of_finishing_counts() -> None:
         wide = ConvProblem(1, channels, filters, lens, kernel, groups=groups)
         narrow = dataclasses.replace(wide, types=TYPES)
         assert CONV.estimate(narrow) > select(wide).estimate(wide)
+
+
+@needs_tile
+def test_sums_of_tiles_of_all_rows_are_finished_in_registers() -> None:
+    """Those of fewer rows at the end of a matrix lie in memory between."""
+    a, b = pair(31, 77, 46)
+    problem = GemmProblem(31, 77, 46, types=NARROW)
+    whole = multiply(narrow(a), b)
+    kernels = GEMM.plan(problem).launches[0].kernels
+    assert any("tile_finish_dot2_bfloat16" in kernel.text for kernel in kernels)
+    near(whole, a, b)
+    near(np.concatenate([multiply(narrow(a)[i : i + 3], b) for i in range(0, 31, 3)]), a, b)

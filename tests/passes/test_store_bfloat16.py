@@ -107,6 +107,18 @@ def test_what_stays_in_float32(why: str) -> None:
     assert str(check(program, StoreBfloat16(), options=FAST)) == str(program)
 
 
+def test_means_under_a_window_are_of_rounded_values_where_a_product_reads_them() -> None:
+    results = []
+    for read in (True, False):
+        g = Graph()
+        x = g.op("relu", convolution(g, g.param("x", [1, 3, 6, 6]), 8))
+        mean = g.op("pooling", x, mode="average", lengths=(3, 3), stride=(1, 1), padding=(1, 1, 1, 1))
+        program = g.ret(convolution(g, x, 5), convolution(g, mean, 5) if read else g.op("tanh", mean))
+        after = check(program, StoreBfloat16(), options=taking(), **LOOSE)
+        results.append((rounded(after), find(after, "pooling").shape.type))
+    assert results == [(["relu"], NARROW), ([], WIDE)]
+
+
 def test_depthwise_convolutions_read_float32() -> None:
     g = Graph()
     x = g.op("relu", g.param("x", [1, 8, 6, 6]))
@@ -119,3 +131,26 @@ def test_depthwise_convolutions_read_float32() -> None:
     assert len(rounded(after)) == 1
     first, second = (i for i in after.main if i.name == "convolution")
     assert first.inputs[0].name == "relu" and second.inputs[0].name == "convert"
+
+
+def test_views_of_a_rounded_value_are_read_so() -> None:
+    """Both halves of a value, one of them spread to twice the size, lead to products; a third reader takes it wide."""
+    g = Graph()
+    x = g.op("relu", convolution(g, g.param("x", [1, 3, 6, 6]), 8))
+    low, high = (g.op("slice", x, axes=(1,), starts=(start,), ends=(start + 4,)) for start in (0, 4))
+    spread = g.spread(g.op("unsqueeze", high, axes=(3, 5)), 1, 4, 6, 2, 6, 2)
+    larger = g.op("reshape", spread, dims=(1, 4, 12, 12))
+    program = g.ret(convolution(g, low, 5), convolution(g, larger, 5), g.op("reduce_mean", x, axes=(2, 3)))
+    after = check(program, StoreBfloat16(), options=taking(), **LOOSE)
+    assert rounded(after) == ["relu"]
+    assert {i.shape.type for i in after.main if i.name in ("slice", "multibroadcast", "reshape")} == {NARROW}
+    only = half_is_a_result()
+    assert str(check(only, StoreBfloat16(), options=taking(), **LOOSE)) == str(only)
+
+
+def half_is_a_result() -> Program:
+    """One half leads to a product, the other is a result."""
+    g = Graph()
+    x = g.op("relu", g.param("x", [1, 8, 6, 6]))
+    low, high = (g.op("slice", x, axes=(1,), starts=(start,), ends=(start + 4,)) for start in (0, 4))
+    return g.ret(convolution(g, low, 5), high)

@@ -28,13 +28,19 @@ NARROW, WIDE = Type.bf16_type, Type.float_type
 ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
 """What makes a value whose kernel can store it rounded, besides pointwise operations and reductions."""
 
+VIEWS = frozenset(
+    "broadcast contiguous flatten layout multibroadcast reshape slice squeeze transpose unsqueeze".split()
+)
+"""What gives elements of its one input, in whatever order and number."""
+
 
 class StoreBfloat16(Pass):
     """``f(x)`` -> ``f(convert[float](convert[bf16](x)))`` for an ``x`` that a product with weights in bfloat16 reads,
     or that is one and is added to another.
 
     Only with ``fast_math``, since ``f`` sees fewer bits, and only where all that reads ``x`` can take it so and what
-    makes it can store it. Maxima and concatenations on the way are made of the rounded values.
+    makes it can store it. Maxima, means under a window, concatenations and views on the way are made of the rounded
+    values.
     """
 
     name = "store_bfloat16"
@@ -116,8 +122,11 @@ def _refused(
 
 
 def _moves(ins: Instruction) -> bool:
-    """Whether it moves elements or compares them, of rounded values as of others."""
-    return ins.name == "concat" or (ins.name == "pooling" and ins.op.attributes()["mode"] is PoolingMode.max)
+    """Whether it moves elements or compares them, of rounded values as of others, or is a mean of a few, whose kernel
+    reads and stores them rounded."""
+    if ins.name == "pooling":
+        return ins.op.attributes()["mode"] is not PoolingMode.lpnorm
+    return ins.name == "concat" or (ins.name in VIEWS and len(ins.inputs) == 1)
 
 
 def _round(module: Module, value: Instruction, order: Mapping[Instruction, int]) -> None:

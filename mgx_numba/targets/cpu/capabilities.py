@@ -12,8 +12,7 @@ from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
-from ...codegen.cpu.microkernels.amx_table import TILE_STEP
-from ...codegen.cpu.microkernels.tile_table import matrix_tile
+from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
@@ -74,8 +73,10 @@ def pass_options(options: TargetOptions) -> Options:
 
 def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool] | None:
     """Whether a product with weights in bfloat16 is quickest where its left operand is in bfloat16, too."""
-    if matrix_tile(NARROW_LEFT) is None:
+    matrix = matrix_tile(NARROW_LEFT)
+    if matrix is None and declared_tile(NARROW_LEFT) is None:
         return None
+    fewest = matrix.step if matrix else 1
     threads = resolve_num_threads(options.num_threads or None)
 
     def seconds(problem: GemmProblem | ConvProblem, types: ElementTypes) -> float:
@@ -88,7 +89,7 @@ def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool
 
     def multiplies(ins: Instruction) -> bool:
         rows = ins.shape.elements // max(ins.shape.lens[-1 if ins.name == "dot" else 1], 1)
-        if rows < TILE_STEP or 0 in ins.inputs[0].shape.lens:
+        if rows < fewest or 0 in ins.inputs[0].shape.lens:
             return False
         problem = _bare_problem(ins)
         narrow = seconds(problem, NARROW_LEFT)

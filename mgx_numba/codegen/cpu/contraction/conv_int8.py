@@ -26,7 +26,7 @@ from .pixel_words import pixel_words
 from .rows import image_strides
 from .solver import Setting, integer_types_refused
 
-__all__ = ["ConvInt8"]
+__all__ = ["ConvInt8", "lies_in_words"]
 
 
 class ConvInt8(ConvDirect):
@@ -91,6 +91,14 @@ class ConvInt8(ConvDirect):
         return Solution((*pack, launch), scratch)
 
 
+def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:
+    """Whether the tile reads the pixels where they lie."""
+    together = tile.packing.k_interleave
+    strides = [s if n > 1 else 0 for n, s in zip((problem.batch, *problem.in_lens), problem.x_strides)]
+    in_place = tile.packing.a in ("", problem.types.a) and not problem.in_channels % together
+    return in_place and not any(s % together for s in strides)
+
+
 def _in_words(
     problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None
 ) -> tuple[tuple[int, ...], Operand, tuple[Launch, ...], int]:
@@ -99,9 +107,7 @@ def _in_words(
     together = tile.packing.k_interleave
     read = joined or problem
     lens = (read.batch, *read.in_lens)
-    strides = [s if n > 1 else 0 for n, s in zip(lens, read.x_strides)]
-    in_place = tile.packing.a in ("", problem.types.a) and not read.in_channels % together
-    if in_place and not any(s % together for s in strides):
+    if lies_in_words(read, tile):
         return tuple(s // together for s in read.x_strides), Operand("x"), (), 0
     *outer, width = (problem.batch, *problem.in_lens)
     if joined:  # lines as they are, of which pixels are parts

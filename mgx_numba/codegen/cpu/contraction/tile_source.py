@@ -51,6 +51,7 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
     Its text depends on how many vectors the last of ``columns`` columns fill. ``even`` is as in
     :mod:`mgx_numba.codegen.cpu.microkernels.fused_epilogue`; ``contiguous`` says that successive terms of a row are.
     """
+    dtype = tile.types.accumulator
     last, missing = divmod(columns % tile.columns, tile.lanes)
     thin = THIN if 0 < missing <= THIN <= tile.lanes // 4 and even and contiguous else 0
     if not thin and last == 1 and 0 < missing <= tile.lanes // 2:
@@ -58,13 +59,13 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
     last += missing > 0
     operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
     statements, stored = epilogue_text(epilogue, tile.lanes)
-    body, result = "\n".join(statements), f"{epilogue.out_dtype(tile.dtype)} {stored}"
+    body, result = "\n".join(statements), f"{epilogue.out_dtype(dtype)} {stored}"
     lines = [f"rows = {RecordText(TILE_BLOCK, 'args').get('rows')}"]
     for index, rows in enumerate(finished_heights(tile)):
         shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"
         lines.append(f"{'elif' if index else 'if'} rows == {rows}:")
-        lines.append(f"    tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
-    return cpu_kernel(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", kernel_text(lines))
+        lines.append(f"    {tile.finishing}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
+    return cpu_kernel(f"{tile.name}_{dtype}_{kernel_name('tile', epilogue)}", kernel_text(lines))
 
 
 def finished_heights(tile: RegisterTile) -> tuple[int, ...]:

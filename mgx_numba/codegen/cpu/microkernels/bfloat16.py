@@ -1,6 +1,7 @@
-"""The intrinsic of the register tiles of bfloat16 (`bfloat16_table`): a word holds two k of a row or column.
+"""The intrinsics of the register tiles of bfloat16 (`bfloat16_table`): a word holds two k of a row or column.
 
-tile_dot2_bfloat16   two bfloat16 on either side, sums in float32
+tile_dot2_bfloat16          two bfloat16 on either side, sums in float32
+tile_finish_dot2_bfloat16   the same, with an epilogue that works on the sums (`fused_epilogue`)
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from llvmlite import ir
 
 from ...lang.builder import BFloat16
 from .. import host
+from .fused_epilogue import FinishWriter, finish_intrinsic
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter
 
-__all__ = ["tile_dot2_bfloat16"]
+__all__ = ["tile_dot2_bfloat16", "tile_finish_dot2_bfloat16"]
 
 
-class _BFloat16Writer(ProductWriter):
+class _Pairs(ProductWriter):
     """Words are loaded as float32; a row of the left-hand side starts at any bfloat16. Needs AVX512-BF16, or
     NEON's BF16."""
 
@@ -34,4 +36,9 @@ class _BFloat16Writer(ProductWriter):
         return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}", self.vector, [sums, *operands])
 
 
-tile_dot2_bfloat16 = tile_intrinsic("tile_dot2_bfloat16", "float32", _BFloat16Writer)
+class _PairsFinished(_Pairs, FinishWriter):
+    """The same, finished in registers."""
+
+
+tile_dot2_bfloat16 = tile_intrinsic("tile_dot2_bfloat16", "float32", _Pairs)
+tile_finish_dot2_bfloat16 = finish_intrinsic("tile_finish_dot2_bfloat16", "float32", _PairsFinished)

@@ -1,14 +1,14 @@
 """The register tiles of bfloat16 with sums in float32.
 
-With AVX512-BF16 (``vdpbf16ps``) a lane adds two products of bfloat16. The left-hand side is float32, rounded to nearest
-even when its rows are packed; denormals count as zero, in the operands and in the sums. On Zen 5 that is twice the
-float32 rate; on Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these have tiles of their own (AMX).
-ARM's ``bfdot`` (BF16) is the same over 128 bits; its rate is not measured.
+With AVX512-BF16 (``vdpbf16ps``) a lane adds two products of bfloat16. The left-hand side is bfloat16, or float32 that
+is rounded to nearest even when its rows are packed; denormals count as zero, in the operands and in the sums. On Zen 5
+that is twice the float32 rate; on Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these have tiles of
+their own (AMX). ARM's ``bfdot`` (BF16) is the same over 128 bits; its rate is not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .. import host
 from ..host import EMULATED_TILES
@@ -26,16 +26,17 @@ def _neon_bfloat16(cpu: host.Host) -> bool:
     return neon(cpu) and "bf16" in cpu.features
 
 
-def _tile(
+def _tiles(
     name: str, heights: tuple[int, ...], vectors: int, bits: int, isa: Callable[[host.Host], bool]
-) -> RegisterTile:
-    types, packing = TileTypes("float32", "bfloat16", "float32"), Packing("bfloat16", "bfloat16", k_interleave=2)
-    return RegisterTile(
-        name, types, heights, vectors, bits, isa, packing=packing, intrinsic="tile_dot2_bfloat16", finishes=False
-    )
+) -> Iterator[RegisterTile]:
+    """The tile whose left-hand side is to be rounded, and the one that reads it as it lies."""
+    for left in ("float32", "bfloat16"):
+        types = TileTypes(left, "bfloat16", "float32")
+        packing = Packing("" if left == "bfloat16" else "bfloat16", "bfloat16", k_interleave=2)
+        yield RegisterTile(name, types, heights, vectors, bits, isa, packing=packing, intrinsic="tile_dot2_bfloat16")
 
 
 BFLOAT16_TILES = (
-    _tile("avx512bf16_12x2", (12, 8, 4, 2, 1), 2, 512, _fast_bfloat16),
-    _tile("neonbf16_8x3", (8, 4, 2, 1), 3, 128, _neon_bfloat16),
+    *_tiles("avx512bf16_12x2", (12, 8, 4, 2, 1), 2, 512, _fast_bfloat16),
+    *_tiles("neonbf16_8x3", (8, 4, 2, 1), 3, 128, _neon_bfloat16),
 )

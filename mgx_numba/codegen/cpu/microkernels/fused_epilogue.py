@@ -1,10 +1,10 @@
 """Register tiles that finish what they compute: the epilogue works on the sums while they are in registers.
 
-One variant of ``tile_finish_<dtype>`` computes ``tiles`` blocks of ROWS rows below each other, over the panels
-``begin`` to ``end`` of the right-hand side and, if ``last`` is set, over one more that has missing columns: LAST
-vectors, of which with MISSING the last one is not whole. Each sum goes through the statements of the epilogue, and only
-the result is stored. Sums whose epilogue calls long functions wait for it in the accumulators of panel 0 of the first
-block of rows. The operands are in a block of int64 words, `finish_block`.
+One variant of an intrinsic that `finish_intrinsic` makes computes ``tiles`` blocks of ROWS rows below each other, over
+the panels ``begin`` to ``end`` of the right-hand side and, if ``last`` is set, over one more that has missing columns:
+LAST vectors, of which with MISSING the last one is not whole. Each sum goes through the statements of the epilogue, and
+only the result is stored. Sums whose epilogue calls long functions wait for it in the accumulators of panel 0 of the
+first block of rows. The operands are in a block of int64 words, `finish_block`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tile_table import finish_block
 from .tile_thin import ThinWriter
 from .tile_writer import Values, constant
 
-__all__ = ["tile_finish_float32", "tile_finish_float64"]
+__all__ = ["FinishWriter", "finish_intrinsic", "tile_finish_float32", "tile_finish_float64"]
 
 _FLAGS = ("ROWS", "VECTORS", "LANES", "EVEN", "LAST", "MISSING", "THIN")
 
@@ -289,8 +289,9 @@ class FinishWriter(ThinWriter):
         return pointers
 
 
-def _define(dtype: str) -> Any:
-    """``tile_finish_<dtype>(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` with `_FLAGS` as the shape.
+def finish_intrinsic(called: str, dtype: str, writer: type[FinishWriter]) -> Any:
+    """The intrinsic ``called(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` over words of ``dtype``, with
+    `_FLAGS` as the shape.
 
     ``OPERANDS`` names dtype and access of each operand (``"float32 per_n, float32 full"``), ``LINES`` has the
     statements of the epilogue, one a line, and ``RESULT`` is what is stored: a dtype and a name.
@@ -305,9 +306,9 @@ def _define(dtype: str) -> Any:
         finish = _Finish(pairs, tuple(texts[1].splitlines()), name, own)
 
         def lower(context, builder, signature, values):
-            symbol = "_".join(["tile_finish", dtype, *map(str, shape)])
+            symbol = "_".join([called, *map(str, shape)])
             function = written_function(
-                builder.module, symbol, lambda f: FinishWriter(f, context, dtype, shape, finish).write()
+                builder.module, symbol, lambda f: writer(f, context, dtype, shape, finish).write()
             )
             builder.call(function, values[:3])
             return context.get_dummy_value()
@@ -316,9 +317,9 @@ def _define(dtype: str) -> Any:
             types.CPointer(types.int64), types.int64, types.int64, *literals, operands, lines, result
         ), lower
 
-    tile.__name__ = tile.__qualname__ = f"tile_finish_{dtype}"
+    tile.__name__ = tile.__qualname__ = called
     return intrinsic(prefer_literal=True)(tile)
 
 
-tile_finish_float32 = _define("float32")
-tile_finish_float64 = _define("float64")
+tile_finish_float32 = finish_intrinsic("tile_finish_float32", "float32", FinishWriter)
+tile_finish_float64 = finish_intrinsic("tile_finish_float64", "float64", FinishWriter)

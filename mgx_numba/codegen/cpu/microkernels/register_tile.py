@@ -79,7 +79,7 @@ class RegisterTile:
     ``tall`` rows (0: there is none) takes a row of the remainder along where a matrix has several blocks of ``rows``.
     Constant right-hand sides are packed for it in panels of ``columns`` columns, each panel K-major. ``intrinsic``
     names the variants in the kernel language (by default ``tile_<dtype>``); ``finishes`` says that there is also an
-    intrinsic ``tile_finish_<dtype>``, which works on the sums before they leave the registers.
+    intrinsic, `finishing`, which works on the sums before they leave the registers.
 
     A tile whose ``step``, the words of k that it multiplies at once, is more than one reads whole matrices: rows lie
     evenly, and k ends with a step, what is too much of it being zero on the right. It is best run over ``near_depth``
@@ -104,6 +104,11 @@ class RegisterTile:
     def __post_init__(self) -> None:
         if not self.intrinsic:
             object.__setattr__(self, "intrinsic", f"tile_{self.dtype}")
+
+    @property
+    def finishing(self) -> str:
+        """Name of the intrinsic that finishes its sums, of a tile that ``finishes``."""
+        return self.intrinsic.replace("tile_", "tile_finish_", 1)
 
     @property
     def dtype(self) -> str:

@@ -70,12 +70,12 @@ class ThinWriter(ProductWriter):
                 wide = self.load_columns(w, 0)
                 few = self._load_few(self.at(w, constant(self.lanes)), half)
                 few = self._shuffle(few, [lane % half for lane in range(self.lanes)])
-                lefts = [self.splat(self.ir.load(self.at(row, index), align=self.align)) for row in rows]
+                lefts = [self.splat(self.ir.load(self.at(row, index), align=self.left_align)) for row in rows]
                 for i, left in enumerate(lefts):
-                    sums[i] = self.b.muladd(left, wide, sums[i])
+                    sums[i] = self._multiply_add(left, wide, sums[i])
                 for place, i in enumerate(range(0, self.rows, 2), self.rows):
                     left = self.ir.select(first_row, lefts[i], lefts[min(i + 1, self.rows - 1)])
-                    sums[place] = self.b.muladd(left, few, sums[place])
+                    sums[place] = self._multiply_add(left, few, sums[place])
                 return [self.ir.add(index, self.slot["x_step"]), self.at(w, self.slot["w_step"]), *sums]
 
             return self.loop("k", constant(0), self.slot["depth"], 1, [constant(0), *state], step)[1:]
@@ -90,7 +90,7 @@ class ThinWriter(ProductWriter):
         size = len(rows)
         lefts = []
         for pointers in rows:
-            terms = [self._load_few(self.at(row, index), count) for row in pointers]
+            terms = [self._load_few(self.at(row, index), count, self.left_align) for row in pointers]
             lefts.append(self._joined(terms))
         for k in range(count):
             right = self._load_few(w, width)
@@ -98,7 +98,7 @@ class ThinWriter(ProductWriter):
             for g, left in enumerate(lefts):
                 factors = self._shuffle(left, [lane // width * count + k for lane in range(self.lanes)])
                 place = (k * size + g) % len(sums)
-                sums[place] = self.b.muladd(factors, right, sums[place])
+                sums[place] = self._multiply_add(factors, right, sums[place])
             w = self.at(w, self.slot["w_step"])
         return [self.ir.add(index, constant(count)), w, *sums]
 
@@ -137,9 +137,9 @@ class ThinWriter(ProductWriter):
         rows = [*rows, *[rows[-1]] * (-len(rows) % count)]
         return [rows[first : first + count] for first in range(0, len(rows), count)]
 
-    def _load_few(self, pointer: ir.Value, count: int) -> ir.Value:
+    def _load_few(self, pointer: ir.Value, count: int, align: int = 0) -> ir.Value:
         few = ir.VectorType(self.element, count)
-        return self.ir.load(self.ir.bitcast(pointer, few.as_pointer()), align=self.align)
+        return self.ir.load(self.ir.bitcast(pointer, few.as_pointer()), align=align or self.align)
 
     def _joined(self, parts: Values) -> ir.Value:
         """Vectors one behind the other; their number is a power of two."""
