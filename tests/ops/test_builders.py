@@ -122,6 +122,7 @@ def test_values(name: str, inputs: list[np.ndarray], options: dict[str, Any], ex
         ("b i j , b j -> b i", [(2, 3, 4), (2, 4)]),
         ("ijk,ik->jk", [(2, 3, 4), (2, 4)]),
         ("iij,jk->ik", [(3, 3, 4), (4, 2)]),
+        ("i,j,i->ij", [(1,), (2,), (3,)]),
     ],
 )
 def test_einsum(equation: str, lens: list[tuple[int, ...]]) -> None:
