@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import Shape
-from ..core.types import from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import packed_like
 from .reduce import accumulator
+from .scalar import widened
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -52,7 +52,7 @@ class Softmax(_AlongAxis):
     name: ClassVar[str] = "softmax"
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
+        x = widened(args[0])
         return softmax(x, self.axis).astype(output.type.numpy, copy=False)
 
 
@@ -64,7 +64,7 @@ class LogSoftmax(_AlongAxis):
     name: ClassVar[str] = "logsoftmax"
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
+        x = widened(args[0])
         if x.size:
             with np.errstate(all="ignore"):
                 x = x - x.max(self.axis, keepdims=True)
