@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Values = Sequence[Instruction]
 
-__all__ = ["MacroBuilder", "add_macro", "common_type", "known_macros", "macro", "macro_options"]
+__all__ = ["MacroBuilder", "add_macro", "common_type", "macro", "macro_options"]
 
 Expand = Callable[..., Any]
 
@@ -52,11 +52,6 @@ def macro(*names: str, inputs: tuple[int, int], **options: Any) -> Callable[[Exp
         return function
 
     return add
-
-
-def known_macros() -> list[str]:
-    """Names of all macros, sorted."""
-    return sorted(_MACROS)
 
 
 def macro_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
