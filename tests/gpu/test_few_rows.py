@@ -15,7 +15,6 @@ from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -25,11 +24,6 @@ from .programs import compiled, interpreter
 F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
 ALLOWED = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
 """Errors relative to the largest result: those of rounding it, and in float32 of adding up."""
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 def product(type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,10 @@ from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.executor import MOST_CONTEXTS
 
 from ..running import at_once
-from .device_data import PLACES, Interfaced, close, numbers, one_input, place, softmax_of_sum, wanted
+from .device_data import Interfaced, close, numbers, one_input, softmax_of_sum, wanted
 
 RUNS = {"interpreter": 5, "device": 250}
 """Runs of each of four threads."""
-
-
-@pytest.fixture(params=PLACES)
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    with place(request.param):
-        yield request.param
 
 
 def stream(where: str, number: int) -> int:
