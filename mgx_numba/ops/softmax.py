@@ -74,20 +74,13 @@ class LogSoftmax(_AlongAxis):
 
 @register
 @dataclass(frozen=True)
-class PrefixScanSum(Operator):
+class PrefixScanSum(_AlongAxis):
     """ONNX CumSum along ``axis``: ``exclusive`` leaves out the element, ``reverse`` sums from the end."""
 
     name: ClassVar[str] = "prefix_scan_sum"
-    AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
     exclusive: bool = False
     reverse: bool = False
-
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
-        self.resolve_axis(self.axis, shape.ndim)
-        return shape if shape.is_dynamic or shape.packed else packed_like(shape, shape.lens)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = np.flip(args[0], self.axis) if self.reverse else args[0]

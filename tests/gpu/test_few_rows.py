@@ -19,7 +19,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
-from .programs import compiled, interpreter
+from .programs import compiled, inputs_of, interpreter
 
 F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
 ALLOWED = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
@@ -51,11 +51,6 @@ def run(program: Program, inputs: dict[str, np.ndarray], on: Engine) -> tuple[Gp
     assert any("gemm_rows" in step.label for step in made.executable.plan.steps)
     (got,) = made.run(inputs)
     return made, got.astype(np.float64)
-
-
-def inputs_of(program: Program, seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {n: rng.standard_normal(s.lens).astype(s.type.numpy) for n, s in program.parameter_shapes().items()}
 
 
 @pytest.mark.parametrize("type", [F32, F16, BF16])

@@ -20,10 +20,9 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
-from .programs import compiled, interpreter
+from .programs import compiled, interpreter, labels
 
 F32 = Type.float_type
 HALVING = "gpu::halves_in_slices_kernel"
@@ -48,11 +47,6 @@ def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     if cores:
         monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
-
-
-def labels(made: GpuProgram) -> list[str]:
-    assert made.executable is not None
-    return [step.label for step in made.executable.plan.steps]
 
 
 def product(
