@@ -54,29 +54,36 @@ class program:
     """A model. ``compile`` prepares it for a target in place; the portable form is kept and is what ``save`` writes."""
 
     def __init__(self) -> None:
+        # What is called for `_portable`, `_records`, `_tuning` and `_calibration` when these are first looked at.
         self._decode: Callable[[], Program] = _empty
         self._read_records: Callable[[], list[TuningRecord]] = list
+        self._find_tuning: Callable[[], Tuning | None] = _declined
+        self._find_calibration: Callable[[], Calibration | None] = _declined
+        # The compiled form and what it was compiled with; the shapes are those of the portable form.
         self._compiled: Compiled | None = None
+        self._options: CompileOptions | None = None
+        self._target: target | None = None
+        self._signature: dict[str, Shape] = {}
+        self._results: list[Shape] = []
+        self._untold: dict[int, Shape] = {}  # see `untold_shapes`
+        self._trace_level = 0
+        # Quick forms of a run, which give None where they decline: `_direct` is asked first, then `_quick`, which knows
+        # more lengths (see `Compiled.direct`), and `_in_stream` where the caller names a stream.
         self._direct: Direct = _declined
         self._quick: Direct = _declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
+        # The compiled form as one of a device's target, and again if results stay there; the memory for these that
+        # callers may give, by name.
         self._on: OnDevice | None = None
         self._home: OnDevice | None = None
         self._kept: Mapping[str, Shape] = {}
-        self._signature: dict[str, Shape] = {}
-        self._results: list[Shape] = []
-        self._untold: dict[int, Shape] = {}
-        self._trace_level = 0
-        self._options: CompileOptions | None = None
-        self._target: target | None = None
+        # What compiling takes besides its options, and what it and quantising told.
         self._disabled_passes: tuple[str, ...] = ()
-        self._store: Store | None = None
-        self._find_tuning: Callable[[], Tuning | None] = _declined
-        self._told: list[str] = []
-        self._told_uncompiled = False
+        self._store: Store | None = None  # of machine code that came with a file
+        self._reread: Reread | None = None  # reads the model again for other lengths
+        self._told: list[str] = []  # by tuning
         self._layer_choices: list[LayerChoice] = []
-        self._reread: Reread | None = None
-        self._find_calibration: Callable[[], Calibration | None] = _declined
+        self._told_uncompiled = False  # whether a run has warned of it
 
     @classmethod
     def wrap(cls, value: Program) -> program:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..codegen.files import default_folder, package_state, replace_file
+from ..codegen.files import default_folder, mark_used, package_state, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
@@ -40,8 +39,6 @@ LIMIT_BYTES = 4 << 30
 
 _PRUNE_TO = 0.75
 """Part of the limit that is left after plans went, so that the next save does not have to look again."""
-# A day: uses are told apart by the day, and a plan that is loaded often is seldom written to.
-_TOUCH_AFTER_SECONDS = 24 * 3600.0
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
 """Places and bytes of a file that say whether it is the one seen before: 64 KiB, however large it is."""
 _PIECE_BYTES = 8 << 20
@@ -97,7 +94,7 @@ def find(
         except (OSError, FormatError, KeyError, TypeError, ValueError):
             return None
         finally:
-            _touch(path)
+            mark_used(path)
     return None
 
 
@@ -278,13 +275,6 @@ def _state(path: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_size} {status.st_mtime_ns}" if status.st_size else ""
-
-
-def _touch(path: Path) -> None:
-    """Mark as used, at most once a day, so that a hit seldom writes."""
-    with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > _TOUCH_AFTER_SECONDS:
-            os.utime(path)
 
 
 def _prune(folder: Path) -> None:

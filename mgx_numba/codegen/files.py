@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
 
 from .._version import __version__
 
-__all__ = ["ENVIRONMENT", "default_folder", "package_state", "replace_file"]
+__all__ = ["ENVIRONMENT", "default_folder", "mark_used", "package_state", "replace_file"]
 
 ENVIRONMENT = "MGX_CACHE_DIR"
+_MARK_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and a file in use is seldom written to
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -39,6 +42,13 @@ def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
     from ..graph import atomic_file  # late: a process that finds all it needs writes nothing
 
     atomic_file.replace_file(path, lambda write: [write(piece) for piece in pieces])
+
+
+def mark_used(path: Path) -> None:
+    """Note that a file was used, at most once a day, so that a hit seldom writes; one that is gone is none."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > _MARK_AFTER_SECONDS:
+            os.utime(path)
 
 
 @functools.lru_cache(maxsize=1)

@@ -69,9 +69,10 @@ class CodeBuffer:
         self._scopes: list[dict[str, str]] = [{}]
         self._count = 0
 
-    def line(self, text: str = "") -> None:
-        """Append one statement."""
-        self.lines.append(INDENT * (len(self._scopes) - 1) + text if text else "")
+    def line(self, *texts: str) -> None:
+        """Append statements, one a line."""
+        indent = INDENT * (len(self._scopes) - 1)
+        self.lines.extend(indent + text if text else "" for text in texts)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:

@@ -12,13 +12,12 @@ import functools
 import hashlib
 import json
 import os
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from .files import ENVIRONMENT, default_folder, replace_file
+from .files import ENVIRONMENT, default_folder, mark_used, replace_file
 from .kernel import KernelSource
 
 __all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up"]
@@ -27,7 +26,6 @@ DEFAULT_LIMIT = 1 << 30
 """Bytes of all objects: some hundred thousand kernels of about 10 KB."""
 _PRUNE_EVERY = 256  # objects put between two looks at the size of the folder, which go through all of its files
 _PRUNE_TO = 0.75  # part of the limit that is left, so that the next look finds nothing to do
-_TOUCH_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and an object in use is seldom written to
 
 
 def default_store() -> ObjectStore:
@@ -78,7 +76,7 @@ class ObjectStore:
             return None
         if not intact:
             return None
-        self._touch(object_path)
+        mark_used(object_path)
         return data
 
     def put(self, source: KernelSource, data: bytes) -> None:
@@ -163,13 +161,6 @@ class ObjectStore:
             except (OSError, ValueError, KeyError, TypeError):
                 continue
         return found
-
-    @staticmethod
-    def _touch(path: Path) -> None:
-        """Mark as used, at most once a day, so that a hit seldom writes."""
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _TOUCH_AFTER_SECONDS:
-                os.utime(path)
 
 
 def look_up(

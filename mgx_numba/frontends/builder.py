@@ -15,15 +15,12 @@ import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
-from ..errors import ParseError, UnknownValueError, UnsupportedError
+from ..errors import ParseError, UnknownValueError
 from ..graph.folding import Constants, integers
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.emitter import Emitter
-
-LARGEST_TABLE = 1 << 28
-"""Elements of a table that the frontend makes for a node: 1 GiB of float32. A model that asks for more is malformed."""
 
 __all__ = ["GraphBuilder", "is_scalar", "rank"]
 
@@ -92,10 +89,6 @@ class GraphBuilder(Emitter):
             self.module.remove_instruction(ins)
         del self.written[count:]
 
-    def like(self, value: float | int | bool, x: Instruction) -> Instruction:
-        """A scalar constant of the element type of ``x``."""
-        return self.literal(value, x.shape.type)
-
     def lens(self, x: Instruction) -> tuple[int, ...]:
         """Lengths as the model sees them (none for a scalar).
 
@@ -105,15 +98,6 @@ class GraphBuilder(Emitter):
         if x.shape.is_dynamic:
             raise UnknownValueError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
         return () if is_scalar(x) else x.shape.lens
-
-    def limit(self, count: int, what: str) -> None:
-        """Refuse to build a constant of more than 2**28 elements.
-
-        Raises:
-            UnsupportedError: ``what`` would be that large.
-        """
-        if count > LARGEST_TABLE:
-            raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def axis(self, value: int, axes: int, what: str = "axis") -> int:
         """An axis counted from the front.
@@ -187,45 +171,11 @@ class GraphBuilder(Emitter):
             return self.op("squeeze", one, axes=(0,))
         return self.op("reshape", x, dims=dims)
 
-    def swap_last(self, x: Instruction) -> Instruction:
-        """``x`` with its last two axes exchanged."""
-        order = list(range(x.shape.ndim))
-        order[-2:] = order[-1], order[-2]
-        return self.transpose(x, order)
-
-    def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x`` without some axes of length 1."""
-        return self.op("squeeze", x, axes=tuple(axes)) if axes else x
-
     def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x`` with axes of length 1 put in; ``axes`` count in the result."""
-        if not axes:
-            return x
-        if is_scalar(x):
+        """``x``, which may be a scalar, with axes of length 1 put in; ``axes`` count in the result."""
+        if is_scalar(x) and axes:
             return self.reshape(x, (1,) * len(axes))
-        return self.op("unsqueeze", x, axes=tuple(sorted(axes)))
-
-    def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
-        """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
-        if not x.shape.is_dynamic and start == 0 and end == x.shape.lens[axis]:
-            return x
-        return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
-
-    def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
-        """Pieces of one axis."""
-        result = []
-        start = 0
-        for size in sizes:
-            result.append(self.slice(x, axis, start, start + size))
-            start += size
-        return result
-
-    def reduce(self, name: str, x: Instruction, axes: Sequence[int], keep: bool = True) -> Instruction:
-        """A reduction; without ``keep`` the reduced axes are dropped."""
-        if not axes:
-            return x
-        result = self.op(name, x, axes=tuple(sorted(axes)))
-        return result if keep else self.squeeze(result, sorted(axes))
+        return super().unsqueeze(x, axes)
 
     def undefined(self) -> Instruction:
         """Stands for an absent optional input of an IR operator."""

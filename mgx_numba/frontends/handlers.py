@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 from ..dataclass import dataclass
 from ..errors import ParseError
 from ..graph.instruction import Instruction
+from ..interrupts import unbroken
 
-__all__ = ["Handler", "Parser", "ParserT", "binary", "check_arity", "handler_of", "unary"]
+__all__ = ["Families", "Handler", "Parser", "ParserT", "binary", "check_arity", "handler_of", "unary"]
 
 Parser = Callable[..., Any]
 ParserT = TypeVar("ParserT", bound=Parser)
@@ -25,6 +27,24 @@ class Handler:
     parse: Parser
     required: int
     most: int | None
+
+
+class Families:
+    """Files of a package whose operators register their parsers when they are imported."""
+
+    def __init__(self, package: str, names: Sequence[str]) -> None:
+        self._package, self._names = package, names
+        self._loaded = False
+
+    def load(self) -> None:
+        """Import all of them, once; an interrupt is raised meanwhile (see `unbroken`)."""
+        if not self._loaded:
+            unbroken(self._import)
+
+    def _import(self) -> None:
+        for name in self._names:
+            importlib.import_module(f"{self._package}.{name}")
+        self._loaded = True
 
 
 def unary(op: str) -> Parser:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import MgxError, ValidationError
 from .instruction import Instruction, Literal, Parameter, Return
 from .module import Module
@@ -46,37 +48,24 @@ def _validate_module(
     def fail(ins: Instruction, message: str) -> ValidationError:
         return ValidationError(f"module {module.name!r}: {format_instruction(ins, names)}: {message}")
 
-    for position, ins in enumerate(members):
+    for ins in members:
         if ins.module is not module:
             raise fail(ins, "belongs to another module")
         for i in ins.inputs:
             if i not in visible:
                 raise fail(ins, f"input {names.get(i, repr(i))} does not stand before it")
-            if i not in own:
-                captured[i] = None
             if ins not in i.users:
                 raise fail(ins, f"is not among the users of its input {names.get(i, repr(i))}")
-        if sum(len(i.users[ins]) for i in dict.fromkeys(ins.inputs)) != len(ins.inputs):
-            raise fail(ins, "its inputs do not know all positions at which it takes them")
-        for user, places in ins.users.items():
-            if user.module is None or any(user.inputs[place : place + 1] != [ins] for place in places):
-                raise fail(ins, f"has a stale user {user!r}")
-        if isinstance(ins.op, Return) and position != len(members) - 1:
+        _check_uses(ins, fail)
+        if isinstance(ins.op, Return) and ins is not members[-1]:
             raise fail(ins, "@return is not last")
         if isinstance(ins.op, Parameter):
             if ins.op.parameter in parameters:
                 raise fail(ins, "parameter name is taken")
             parameters.add(ins.op.parameter)
-        elif isinstance(ins.op, Literal):
-            if ins.literal is None or ins.literal.shape != ins.shape:
-                raise fail(ins, "literal's value and shape differ")
-        elif not isinstance(ins.op, Return):
-            try:
-                shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
-            except MgxError as error:
-                raise fail(ins, f"shape rule refuses it: {error}") from error
-            if shape != ins.shape:
-                raise fail(ins, f"shape rule gives {shape}")
+        else:
+            _check_shape(ins, fail)
+        taken = dict.fromkeys(ins.inputs)
         for inner in ins.module_args:
             if ins not in inner._runners:
                 raise fail(ins, f"is not among those that run module {inner.name!r}")
@@ -84,12 +73,34 @@ def _validate_module(
                 _validate_module(inner, visible, names, done)
             for i in done[inner]:
                 if i not in visible:
-                    raise fail(
-                        ins, f"module {inner.name!r} uses {names.get(i, repr(i))}, which does not stand before it"
-                    )
-                if i not in own:
-                    captured[i] = None
+                    name = names.get(i, repr(i))
+                    raise fail(ins, f"module {inner.name!r} uses {name}, which does not stand before it")
+            taken.update(dict.fromkeys(done[inner]))
+        captured.update(dict.fromkeys(i for i in taken if i not in own))
         visible.add(ins)
         own.add(ins)
     visible -= own
     done[module] = list(captured)
+
+
+def _check_uses(ins: Instruction, fail: Callable[[Instruction, str], ValidationError]) -> None:
+    """Check that an instruction's inputs and users know of each other at the same positions."""
+    if sum(len(i.users[ins]) for i in dict.fromkeys(ins.inputs)) != len(ins.inputs):
+        raise fail(ins, "its inputs do not know all positions at which it takes them")
+    for user, places in ins.users.items():
+        if user.module is None or any(user.inputs[place : place + 1] != [ins] for place in places):
+            raise fail(ins, f"has a stale user {user!r}")
+
+
+def _check_shape(ins: Instruction, fail: Callable[[Instruction, str], ValidationError]) -> None:
+    """Check that a literal has its value's shape, and that any other has what its operator computes."""
+    if isinstance(ins.op, Literal):
+        if ins.literal is None or ins.literal.shape != ins.shape:
+            raise fail(ins, "literal's value and shape differ")
+    elif not isinstance(ins.op, Return):
+        try:
+            shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+        except MgxError as error:
+            raise fail(ins, f"shape rule refuses it: {error}") from error
+        if shape != ins.shape:
+            raise fail(ins, f"shape rule gives {shape}")

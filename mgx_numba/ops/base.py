@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
-from ..core.types import Type
+from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
 from ..nearest import did_you_mean
@@ -285,53 +285,57 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
     if kind.endswith(" | None"):
         if value is None:
             return None
-        kind = kind[: -len(" | None")]
+        kind = kind.removesuffix(" | None")
+    enum = _ENUM_KINDS.get(kind)
     try:
-        if kind == "Shape":
-            if not isinstance(value, Shape):
-                raise TypeError
-            return value
-        if kind == "tuple[Operator, ...]":
-            return tuple(v if isinstance(v, Operator) else make_op(v) for v in value)
-        if kind == "Type":
-            from ..core.types import parse_type
-
-            return parse_type(value)
-        if kind == "bool":
-            if not isinstance(value, (bool, int, np.bool_)):
-                raise TypeError
-            return bool(value)
-        if kind == "int":
-            return value.__index__()
-        if kind == "float":
-            if isinstance(value, (str, bytes)):
-                raise TypeError
-            return float(value)
-        if kind == "str":
-            if not isinstance(value, str):
-                raise TypeError
-            return value
-        if kind == "tuple[int, ...]":
-            items = [value] if isinstance(value, (int, np.integer)) else value
-            return tuple(v.__index__() for v in items)
-        if kind == "tuple[float, ...]":
-            return tuple(float(v) for v in value)
-        if kind == "tuple[DynamicDimension, ...]":
-            return tuple(v if isinstance(v, DynamicDimension) else DynamicDimension(int(v), int(v)) for v in value)
-        if kind.startswith("tuple"):
-            return tuple(value)
-        converter = _ENUM_KINDS.get(kind)
-        if converter is not None:
-            return (
-                value
-                if isinstance(value, converter)
-                else (converter[value] if isinstance(value, str) else converter(int(value)))
-            )
+        if enum is not None:
+            return value if isinstance(value, enum) else enum[value] if isinstance(value, str) else enum(int(value))
+        convert = _CONVERSIONS.get(kind)
+        if convert is not None:
+            return convert(value)
+        return tuple(value) if kind.startswith("tuple") else value
     except (TypeError, ValueError, KeyError, AttributeError):
-        enum = _ENUM_KINDS.get(kind)
         wanted = kind if enum is None else f"one of {', '.join(e.name for e in enum)}"
         raise OperatorError(f"{op}: attribute {key} must be {wanted}, got {value!r}") from None
+
+
+def _instance(value: Any, *types: type) -> Any:
+    """The value, if it is of one of the types.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if not isinstance(value, types):
+        raise TypeError
     return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    return float(value)
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    items = [value] if isinstance(value, (int, np.integer)) else value
+    return tuple(v.__index__() for v in items)
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "Shape": lambda value: _instance(value, Shape),
+    "Type": parse_type,
+    "bool": lambda value: bool(_instance(value, bool, int, np.bool_)),
+    "int": lambda value: value.__index__(),
+    "float": _number,
+    "str": lambda value: _instance(value, str),
+    "tuple[int, ...]": _integers,
+    "tuple[float, ...]": lambda value: tuple(float(v) for v in value),
+    "tuple[DynamicDimension, ...]": lambda value: tuple(
+        v if isinstance(v, DynamicDimension) else DynamicDimension(int(v), int(v)) for v in value
+    ),
+    "tuple[Operator, ...]": lambda value: tuple(v if isinstance(v, Operator) else make_op(v) for v in value),
+}
+"""By kind of attribute: what makes one of a user's value, and raises where that is no such value."""
 
 
 _ENUM_KINDS: dict[str, type[Enum]] = {}

@@ -13,7 +13,7 @@ from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..errors import MgxError, ShapeError
 from .base import Operator, RunModule, register
-from .fused import expect_modules
+from .fused import expect_modules, expect_runner
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
-
-
-def _runner(op: Operator, run: RunModule | None) -> RunModule:
-    if run is None:
-        raise op.fail("cannot be evaluated without its submodules")
-    return run
 
 
 @register
@@ -65,7 +59,7 @@ class If(Operator):
         return Shape.dynamic(a.type, dims)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        run, position = _runner(self, run), 0 if args[0].reshape(-1)[0] else 1
+        run, position = expect_runner(self, run), 0 if args[0].reshape(-1)[0] else 1
         try:
             return tuple(run(position, args[1:]))
         except MgxError as error:
@@ -130,7 +124,7 @@ class Loop(Operator):
         return Shape.dynamic(given.type, dims)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        run = _runner(self, run)
+        run = expect_runner(self, run)
         trips = int(args[0].reshape(-1)[0])
         condition, carried = args[1], list(args[2:])
         shapes = output.sub_shapes[len(carried) :]
@@ -235,7 +229,7 @@ class SelectModule(Operator):
         return self.output_dyn_shapes
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        run = _runner(self, run)
+        run = expect_runner(self, run)
         given = [(from_numpy(a.dtype), a.shape) for a in args]
         for position, module in enumerate(run.modules):
             if [(p.shape.type, p.shape.lens) for p in module.parameters()] == given:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.shape import same_lengths
 from ..core.types import Type
-from ..errors import ShapeError
+from ..errors import ShapeError, UnsupportedError
 
 if TYPE_CHECKING:
     from ..graph.instruction import Instruction
 
 __all__ = ["Emitter"]
+
+LARGEST_TABLE = 1 << 28
+"""Elements of a constant that is made for an operation: 1 GiB of float32. A model that asks for more is malformed."""
 
 
 class Emitter:
@@ -20,6 +24,14 @@ class Emitter:
     def op(self, op: Any, *inputs: Instruction, **attributes: Any) -> Instruction:
         """Write one operation, of an operator or its name and attributes."""
         raise NotImplementedError
+
+    def literal(self, value: Any, type: Type | None = None) -> Instruction:
+        """A constant; an array without axes becomes a scalar."""
+        raise NotImplementedError
+
+    def like(self, value: float | int | bool, x: Instruction) -> Instruction:
+        """A scalar constant of the element type of ``x``."""
+        return self.literal(value, x.shape.type)
 
     def fail(self, message: str) -> ShapeError:
         """The error for values that do not fit."""
@@ -35,6 +47,15 @@ class Emitter:
             raise self.fail(f"needs fixed lengths, got {x.shape}")
         return x.shape.lens
 
+    def limit(self, count: int, what: str) -> None:
+        """Refuse to build a constant of more than 2**28 elements.
+
+        Raises:
+            UnsupportedError: ``what`` would be that large.
+        """
+        if count > LARGEST_TABLE:
+            raise UnsupportedError(f"{what} of {count} elements is too large")
+
     def convert(self, x: Instruction, type: Type) -> Instruction:
         """``x`` in another element type."""
         return x if x.shape.type is type else self.op("convert", x, target_type=type)
@@ -44,6 +65,71 @@ class Emitter:
         if list(permutation) == list(range(len(permutation))):
             return x
         return self.op("transpose", x, permutation=tuple(permutation))
+
+    def swap_last(self, x: Instruction) -> Instruction:
+        """``x`` with its last two axes exchanged.
+
+        Raises:
+            ShapeError: it has fewer.
+        """
+        axes = x.shape.ndim
+        if axes < 2:
+            raise self.fail(f"an input to transpose has fewer than two axes: {x.shape}")
+        return self.transpose(x, [*range(axes - 2), axes - 1, axes - 2])
+
+    def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+        """``x`` with other lengths; one element where there are none."""
+        lens = tuple(lens) or (1,)
+        return x if x.shape.lens == lens else self.op("reshape", x, dims=lens)
+
+    def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
+        """``x`` without some axes of length 1."""
+        return self.op("squeeze", x, axes=tuple(axes)) if axes else x
+
+    def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
+        """``x`` with axes of length 1 put in; ``axes`` count in the result."""
+        return self.op("unsqueeze", x, axes=tuple(sorted(axes))) if axes else x
+
+    def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
+        """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
+        if not x.shape.is_dynamic and start == 0 and end == x.shape.lens[axis]:
+            return x
+        return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
+
+    def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
+        """Pieces of one axis."""
+        result = []
+        start = 0
+        for size in sizes:
+            result.append(self.slice(x, axis, start, start + size))
+            start += size
+        return result
+
+    def reduce(self, name: str, x: Instruction, axes: Sequence[int], keep: bool = True) -> Instruction:
+        """A reduction; without ``keep`` the reduced axes are dropped."""
+        if not axes:
+            return x
+        result = self.op(name, x, axes=tuple(sorted(axes)))
+        return result if keep else self.squeeze(result, sorted(axes))
+
+    def matmul(self, a: Instruction, b: Instruction, op: str = "dot", **attributes: Any) -> Instruction:
+        """NumPy's ``matmul`` by an operator with some attributes: vectors are made matrices, outer axes broadcast.
+
+        Raises:
+            ShapeError: lengths do not fit.
+        """
+        row, column = a.shape.ndim == 1, b.shape.ndim == 1
+        a = self.unsqueeze(a, [0]) if row else a
+        b = self.unsqueeze(b, [1]) if column else b
+        if a.shape.is_dynamic or b.shape.is_dynamic:
+            if not same_lengths(a.shape.dims[:-2], b.shape.dims[:-2]):
+                a, b = self.op("broadcast_for_dot", a, b), self.op("broadcast_for_dot", b, a)
+        else:
+            outer = self.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])
+            a, b = (self.broadcast(x, (*outer, *x.shape.lens[-2:])) for x in (a, b))
+        result = self.op(op, a, b, **attributes)
+        last = result.shape.ndim - 1
+        return self.squeeze(result, [last - 1] * row + [last] * column)
 
     def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         """``x`` seen with other lengths, by NumPy's rule."""

@@ -37,6 +37,13 @@ def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> 
             raise op.fail(f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}")
 
 
+def expect_runner(op: Operator, run: RunModule | None) -> RunModule:
+    """What runs the instruction's submodules; raise ``ShapeError`` where there is none."""
+    if run is None:
+        raise op.fail("cannot be evaluated without its submodules")
+    return run
+
+
 @dataclass(frozen=True)
 class ModuleOperator(Operator):
     """Base: runs one submodule on the inputs, in its parameters' order; several results make a tuple."""
@@ -47,14 +54,8 @@ class ModuleOperator(Operator):
         return tuple_of([r.shape for r in modules[0].results()])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        results = _runner(self, run)(0, args)
+        results = expect_runner(self, run)(0, args)
         return results[0] if len(results) == 1 else tuple(results)
-
-
-def _runner(op: Operator, run: RunModule | None) -> RunModule:
-    if run is None:
-        raise op.fail("cannot be evaluated without its submodule")
-    return run
 
 
 @register
@@ -78,7 +79,9 @@ class PointwiseModule(ModuleOperator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         lens = args[0].shape
-        results = [np.broadcast_to(r.reshape(()) if r.size == 1 else r, lens) for r in _runner(self, run)(0, args)]
+        results = [
+            np.broadcast_to(r.reshape(()) if r.size == 1 else r, lens) for r in expect_runner(self, run)(0, args)
+        ]
         return results[0] if len(results) == 1 else tuple(results)
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
@@ -180,7 +183,7 @@ class FusedConcat(Operator):
         return tuple_of([shape.with_type(r.shape.type) for r in modules[-1].results()])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        run = _runner(self, run)
+        run = expect_runner(self, run)
         parts, rest = self._split(run.modules, args)
         values = [np.broadcast_to(run(k, part)[0], part[0].shape) for k, part in enumerate(parts)]
         results = run(len(parts), [np.concatenate(values, self.axis), *rest])

@@ -15,6 +15,7 @@ from ..core.types import from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register, register_enum
 from .dims import packed_like
+from .scalar import widened
 from .window import PaddingMode, auto_padding, check_window, pad_pairs, window_length
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Pooling(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0]
         kind = from_numpy(x.dtype)
-        x = x.astype(kind.compute.numpy, copy=False)
+        x = widened(x)
         if self.dyn_global:
             pads = [(0, 0)] * (x.ndim - 2)
             lengths = x.shape[2:]

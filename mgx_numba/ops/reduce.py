@@ -14,6 +14,7 @@ from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import packed_like
+from .scalar import widened
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -182,8 +183,7 @@ def _extreme(x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.nd
             return np.full(lens, empty, np.float32).astype(x.dtype)
         info = np.iinfo(x.dtype)
         return np.full(lens, info.max if empty > 0 else info.min, x.dtype)
-    wide = x.astype(from_numpy(x.dtype).compute.numpy, copy=False)
-    return function(wide, axis=axes, keepdims=True)
+    return function(widened(x), axis=axes, keepdims=True)
 
 
 @register
@@ -215,7 +215,7 @@ class ReduceMaxNnan(ReduceOperator):
         return type
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        wide = x.astype(from_numpy(x.dtype).compute.numpy, copy=False)
+        wide = widened(x)
         return _extreme(np.where(np.isnan(wide), wide.dtype.type(-np.inf), wide), axes, np.max, -np.inf)
 
 
@@ -231,12 +231,10 @@ class ReduceMin(ReduceOperator):
         return _extreme(x, axes, np.min, np.inf)
 
 
-@register
 @dataclass(frozen=True)
-class ReduceAny(ReduceOperator):
-    """Whether some element is not zero, as bool."""
+class _TruthReduction(ReduceOperator):
+    """A reduction to bools."""
 
-    name: ClassVar[str] = "reduce_any"
     repeated: ClassVar[str] = "same"
 
     def output_type(self, type: Type) -> Type:
@@ -246,6 +244,14 @@ class ReduceAny(ReduceOperator):
     def accumulator_type(cls, type: Type) -> Type:
         """Bool."""
         return Type.bool_type
+
+
+@register
+@dataclass(frozen=True)
+class ReduceAny(_TruthReduction):
+    """Whether some element is not zero, as bool."""
+
+    name: ClassVar[str] = "reduce_any"
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return (x != 0).any(axes, keepdims=True)
@@ -253,19 +259,10 @@ class ReduceAny(ReduceOperator):
 
 @register
 @dataclass(frozen=True)
-class ReduceAll(ReduceOperator):
+class ReduceAll(_TruthReduction):
     """Whether all elements are not zero, as bool."""
 
     name: ClassVar[str] = "reduce_all"
-    repeated: ClassVar[str] = "same"
-
-    def output_type(self, type: Type) -> Type:
-        return Type.bool_type
-
-    @classmethod
-    def accumulator_type(cls, type: Type) -> Type:
-        """Bool."""
-        return Type.bool_type
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return (x != 0).all(axes, keepdims=True)
@@ -290,7 +287,7 @@ class ArgReduction(Operator):
         return Shape.dynamic(Type.int64_type, [*dims[:axis], DynamicDimension(1, 1), *dims[axis + 1 :]])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
+        x = widened(args[0])
         find = self.find
         if not self.select_last_index:
             return find(x, self.axis, keepdims=True).astype(np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.types import Type, from_numpy
 
-__all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar", "evaluator"]
+__all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar", "evaluator", "widened"]
 
 UNARY = frozenset(
     "neg abs sqrt rsqrt recip exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
@@ -116,6 +116,11 @@ def evaluator(name: str) -> Callable[..., np.ndarray]:
 @functools.cache
 def _compute_dtype(dtype: np.dtype) -> np.dtype:
     return from_numpy(dtype).compute.numpy
+
+
+def widened(x: np.ndarray) -> np.ndarray:
+    """``x`` in the type that its elements are computed in: float32 for narrower floats, its own for all others."""
+    return x.astype(_compute_dtype(x.dtype), copy=False)
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:

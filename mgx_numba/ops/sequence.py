@@ -74,24 +74,38 @@ def _index(op: Operator, position: np.ndarray, count: int, last: int) -> int:
     return value + count if value < 0 else value
 
 
-@register
 @dataclass(frozen=True)
-class SequenceConstruct(_Holder):
-    """The inputs as a sequence, in which ``element``, if given, stands for more than their shapes do."""
+class _Construct(_Holder):
+    """Holds its inputs, whose shapes and that of ``element``, if given, are those that it may hold."""
 
-    name: ClassVar[str] = "sequence_construct"
     element: Shape | None = None
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def common(self, inputs: Sequence[Shape]) -> Shape:
+        """Shape of all that it may hold.
+
+        Raises:
+            ShapeError: there is neither an input nor ``element``, or they do not go together.
+        """
         if not inputs and self.element is None:
-            raise self.fail("got no input, and no shape of elements")
+            raise self.fail("got no input, and no shape of what could be held")
         element = self.element or inputs[0].row_major()
         for shape in inputs:
             element = self.both(element, shape)
-        return Shape.sequence(element)
+        return element
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return holding(np.array(a, order="C") for a in args)
+
+
+@register
+@dataclass(frozen=True)
+class SequenceConstruct(_Construct):
+    """The inputs as a sequence, in which ``element``, if given, stands for more than their shapes do."""
+
+    name: ClassVar[str] = "sequence_construct"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        return Shape.sequence(self.common(inputs))
 
 
 @register
@@ -237,23 +251,14 @@ class ConcatFromSequence(_Holder):
 
 @register
 @dataclass(frozen=True)
-class OptionalConstruct(_Holder):
+class OptionalConstruct(_Construct):
     """An optional that holds the input, or with none nothing of the shape ``element``."""
 
     name: ClassVar[str] = "optional_construct"
-    element: Shape | None = None
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 0, 1)
-        if not inputs and self.element is None:
-            raise self.fail("got no input, and no shape of what could be held")
-        element = self.element or inputs[0].row_major()
-        for shape in inputs:
-            element = self.both(element, shape)
-        return Shape.optional(element)
-
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        return holding(np.array(a, order="C") for a in args)
+        return Shape.optional(self.common(inputs))
 
 
 @register

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import Shape
-from ..core.types import from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import packed_like
 from .reduce import accumulator
+from .scalar import widened
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -52,7 +52,7 @@ class Softmax(_AlongAxis):
     name: ClassVar[str] = "softmax"
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
+        x = widened(args[0])
         return softmax(x, self.axis).astype(output.type.numpy, copy=False)
 
 
@@ -64,7 +64,7 @@ class LogSoftmax(_AlongAxis):
     name: ClassVar[str] = "logsoftmax"
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
+        x = widened(args[0])
         if x.size:
             with np.errstate(all="ignore"):
                 x = x - x.max(self.axis, keepdims=True)
@@ -74,20 +74,13 @@ class LogSoftmax(_AlongAxis):
 
 @register
 @dataclass(frozen=True)
-class PrefixScanSum(Operator):
+class PrefixScanSum(_AlongAxis):
     """ONNX CumSum along ``axis``: ``exclusive`` leaves out the element, ``reverse`` sums from the end."""
 
     name: ClassVar[str] = "prefix_scan_sum"
-    AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
     exclusive: bool = False
     reverse: bool = False
-
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
-        self.resolve_axis(self.axis, shape.ndim)
-        return shape if shape.is_dynamic or shape.packed else packed_like(shape, shape.lens)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = np.flip(args[0], self.axis) if self.reverse else args[0]

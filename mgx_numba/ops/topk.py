@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
-from ..core.types import Type, from_numpy
+from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .scalar import widened
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -48,7 +49,7 @@ class TopK(Operator):
         axis = self.axis % x.ndim
         if self.k > x.shape[axis]:
             raise self.fail(f"k is {self.k}, but axis {axis} has length {x.shape[axis]}")
-        order = _stable_order(x.astype(from_numpy(x.dtype).compute.numpy, copy=False), axis, self.largest)
+        order = _stable_order(widened(x), axis, self.largest)
         chosen = np.take(order, np.arange(self.k), axis)
         index = chosen if len(args) == 1 else np.take_along_axis(args[1], chosen, axis)
         return np.take_along_axis(x, chosen, axis), index

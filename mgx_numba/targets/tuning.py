@@ -84,7 +84,6 @@ def _tune_one(
     def measure(candidate: Candidate) -> float:
         nonlocal best
         seconds = bench.sample(candidate)
-        tuning.measurements += 1
         if trace > 2:
             print(f"Benchmark: {candidate} {seconds * 1e3:.6g}ms")
         if seconds < best[0]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,10 @@ import mgx_numba
 from mgx_numba.codegen.workers.batch import compile_objects
 from mgx_numba.errors import FormatError, MgxError, OperatorError, ParseError, ShapeError
 
+from ..running import ROOT, ended
 from ..values import normal
 
 DOMAIN = "test.custom"
-ROOT = Path(__file__).resolve().parents[2]
 SUMS = """
 def kernel(args, begin, end):
     x = pointer_float32(args, 0)
@@ -229,9 +228,7 @@ print(np.asarray(mgx_numba.load(sys.argv[1]).run({"x": x, "s": x[0]})[0])[0, 0])
 
 
 def loaded(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", LOADING, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    return ended(LOADING, *arguments)
 
 
 def test_a_file_is_loaded_by_processes_that_have_registered_the_operator(tmp_path: Path) -> None:

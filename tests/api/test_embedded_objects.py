@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from mgx_numba.driver.main import main
 from mgx_numba.errors import FormatError, OptionError
 from mgx_numba.graph.mxr import OBJECTS
 
-ROOT = Path(__file__).parents[2]
+from ..running import ended
 
 READER = """
 import sys
@@ -68,9 +67,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path, how: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Load and run in a fresh process with an object store of its own."""
-    environment = {**os.environ, "MGX_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", READER, str(path), how]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return ended(READER, path, how, MGX_CACHE_DIR=folder)
 
 
 def edited(path: Path, target: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:

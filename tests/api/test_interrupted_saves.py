@@ -6,8 +6,6 @@ while they are written.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +13,8 @@ import pytest
 
 from mgx_numba.codegen.files import default_folder
 
-ROOT = Path(__file__).parents[2]
+from ..running import said
+
 MOMENTS = 6
 """Of them a third for each signal."""
 
@@ -105,17 +104,7 @@ def ends_of_saves(folder: Path, moments: int, seed: int, unnamed: bool) -> str:
     objects = default_folder() / "objects"
     objects.mkdir(parents=True, exist_ok=True)
     (cache / "objects").symlink_to(objects.resolve())
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), str(moments), str(seed), str(int(unnamed))],
-        cwd=ROOT,
-        env={**os.environ, "MGX_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=60 + moments,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+    return said(SCRIPT, folder, moments, seed, int(unnamed), seconds=60 + moments, MGX_CACHE_DIR=cache)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files without names, and SIGKILL")

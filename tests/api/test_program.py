@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import threading
 import weakref
 
 import numpy as np
@@ -12,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
+
+from ..running import at_once
 
 
 def guide_network() -> migraphx.program:
@@ -197,22 +198,15 @@ def test_scalar_results_keep_their_shape():
 def test_many_threads_run_one_program():
     net = guide_network()
     net.compile(migraphx.get_target("cpu"))
-    wrong = []
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(125):
             x = rng.standard_normal((1, 1, 4, 6)).astype(np.float32)
             got = net.run({"input": x})[0]
-            if not np.array_equal(got, x[:, :, :, 2:5].reshape(1, 12)):
-                wrong.append(seed)
+            assert np.array_equal(got, x[:, :, :, 2:5].reshape(1, 12))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(8))
 
 
 def test_failed_compile_leaves_the_program_usable():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +19,8 @@ from mgx_numba.graph.content import open_content
 from mgx_numba.targets.registry import target
 
 from ..caches import with_kernels
+from ..running import said
 
-ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((2, 3, 9, 7), dtype=np.float32)
 
@@ -229,8 +227,7 @@ def test_kernels_that_the_store_lost_are_compiled(tmp_path: Path, folder: Path):
         "np.save(sys.argv[2], net.run({'x': np.load(sys.argv[3])})[0])\n"
     )
     np.save(tmp_path / "x.npy", X)
-    arguments = [str(tmp_path / name) for name in ("net.mxr", "y.npy", "x.npy")]
-    subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=ROOT, timeout=120)
+    said(program, *(tmp_path / name for name in ("net.mxr", "y.npy", "x.npy")))
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.asarray(net.run({"x": X})[0]))
     assert list((folder / "objects").glob("*.o"))
 
@@ -288,11 +285,8 @@ def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):
         "print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith(batch)]))\n"
     )
     for _ in range(2):  # the first one asks LLVM for the CPU's name
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "net.mxr")],
-            cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-    assert json.loads(done.stdout) == []
+        words = said(program, tmp_path / "net.mxr")
+    assert json.loads(words) == []
 
 
 def test_trusted_code_of_the_file_serves_a_kept_plan(tmp_path: Path, folder: Path):
@@ -310,11 +304,7 @@ def test_trusted_code_of_the_file_serves_a_kept_plan(tmp_path: Path, folder: Pat
     for path in plan_files():
         path.unlink()
     for kept in (False, True):
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "net.mxr"), str(tmp_path / "x.npy")],
-            cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-        result, numba, decoded = json.loads(done.stdout)
+        result, numba, decoded = json.loads(said(program, tmp_path / "net.mxr", tmp_path / "x.npy"))
         np.testing.assert_array_equal(np.array(result, np.float32), wanted)
         assert not numba
         assert decoded is not kept
@@ -398,12 +388,9 @@ def test_external_data_that_was_cut_off_killed_the_process(tmp_path: Path) -> No
 
 def cut_off(path: Path, when: str) -> str:
     """The first words that a process says whose file is cut in half at that time."""
-    command = [sys.executable, "-c", CUT_OFF, str(path), when]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, f"{result.returncode}: {result.stderr}"
-    said = result.stdout.strip()
-    assert said.startswith("ran") or "the file had" in said, said
-    return said if said.startswith("ran") else said[: said.index("the file had") + len("the file had")]
+    words = said(CUT_OFF, path, when)
+    assert words.startswith("ran") or "the file had" in words, words
+    return words if words.startswith("ran") else words[: words.index("the file had") + len("the file had")]
 
 
 def test_a_file_that_was_written_to_in_place_changed_what_was_loaded(tmp_path: Path) -> None:

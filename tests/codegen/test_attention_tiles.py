@@ -18,6 +18,7 @@ from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
 from tests.values import normal
 
+from ..features import features
 from .contracting import GuardedPages, needs_page_protection, run_plan
 from .test_attention import attend, operands, problem_of
 
@@ -34,10 +35,7 @@ def products(request: Any) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=FORMS, autouse=True)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS, autouse=True)
 
 
 def rounded(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -22,6 +22,7 @@ from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 
+from ..features import features
 from .contracting import GuardedPages, convolve, needs_page_protection, run_plan
 from .test_contraction_int8 import FORMS
 
@@ -88,10 +89,7 @@ def test_any(form: str, problem: ConvProblem, threads: int, monkeypatch: pytest.
         check(problem, threads)
 
 
-@pytest.fixture(params=FORMS)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS)
 
 
 def square(channels: int, outputs: int, size: int, kernel: int, dtype: str = "uint8", **options: Any) -> ConvProblem:

@@ -20,6 +20,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import UnsupportedError
 from tests.values import element_strides
 
+from ..features import features
 from .contracting import GuardedPages, needs_page_protection, run_plan
 
 FORMS = ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
@@ -55,10 +56,7 @@ def pair(m: int, n: int, k: int, dtype: str, batch: tuple[int, ...] = ()) -> tup
     return a, rng.integers(-128, 128, (*batch, k, n)).astype(np.int8)
 
 
-@pytest.fixture(params=FORMS)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

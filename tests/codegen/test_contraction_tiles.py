@@ -25,6 +25,7 @@ from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from tests.values import element_strides
 
+from ..features import features
 from .contracting import (
     GuardedPages,
     apply_full_epilogue,
@@ -48,10 +49,7 @@ FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(PARTS) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 
 
-@pytest.fixture(params=FORMS, autouse=True)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS, autouse=True)
 
 
 def values(rng: np.random.Generator, types: ElementTypes, lens: tuple[int, ...], right: bool = False) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.int8 import ConvWinogradInt8
 
+from ..features import features
 from .contracting import GuardedPages, needs_page_protection
 from .test_contraction_conv_int8 import check, square
 
@@ -19,10 +19,7 @@ SOLVERS = [ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)]
 FORMS = ("-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
 
 
-@pytest.fixture(params=FORMS)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

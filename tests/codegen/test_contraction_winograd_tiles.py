@@ -19,6 +19,7 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from tests.values import element_strides
 
+from ..features import features
 from .contracting import GuardedPages, convolve, needs_page_protection, run_conv, run_plan
 from .test_contraction_conv import same
 
@@ -29,10 +30,7 @@ FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(element_types("float32")) is
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 
 
-@pytest.fixture(params=FORMS, autouse=True)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS, autouse=True)
 
 
 def computed(problem: ConvProblem, x: np.ndarray, w: np.ndarray, **how: Any) -> np.ndarray:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -13,6 +10,8 @@ from mgx_numba.codegen.statements import literal
 from mgx_numba.core.types import Type
 from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar
 from tests.codegen.vector_kernels import call
+
+from ..running import said
 
 LANES = 16
 REFERENCE = NumpyScalar()
@@ -202,8 +201,7 @@ def test_the_language_has_every_name_that_is_printed() -> None:
 
 
 def test_printing_does_not_import_numba() -> None:
-    code = "import sys, mgx_numba.codegen.printer; assert 'numba' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    said("import sys, mgx_numba.codegen.printer; assert 'numba' not in sys.modules")
 
 
 def test_what_is_written_inline_is_the_same_whichever_vocabulary_was_loaded_first() -> None:
@@ -211,8 +209,7 @@ def test_what_is_written_inline_is_the_same_whichever_vocabulary_was_loaded_firs
         modules = ", ".join(f"mgx_numba.codegen.{name}.vocabulary" for name in back_ends)
         code = f"import {modules}\nfrom mgx_numba.codegen.lang.vector import DEFINITIONS\n"
         code += "print(*(f'{name}:{define.__module__}' for name, define in DEFINITIONS.items()))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-        return set(done.stdout.split())
+        return set(said(code).split())
 
     alone = defined("cpu")
     assert any(name.startswith("round_bfloat16:") for name in alone)

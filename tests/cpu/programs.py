@@ -61,3 +61,15 @@ def check(inputs: Sequence[np.ndarray], build: Build, rtol: float = 1e-5, passes
             finite = np.abs(y[np.isfinite(y)])
             np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * (finite.max() if finite.size else 1.0))
     return optimized
+
+
+def broadcast(m: Module, x: Instruction, lens: Sequence[int]) -> Instruction:
+    """``x`` seen with these lengths."""
+    return m.add_instruction("multibroadcast", [x], out_lens=lens)
+
+
+def softmax(m: Module, x: Instruction, axis: int, lens: Sequence[int]) -> Instruction:
+    """Softmax of ``x``, which has these lengths, written out."""
+    top = m.add_instruction("reduce_max", [x], axes=[axis])
+    e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, lens)])])
+    return m.add_instruction("div", [e, broadcast(m, m.add_instruction("reduce_sum", [e], axes=[axis]), lens)])

@@ -17,7 +17,7 @@ from mgx_numba.graph.program import Program
 from ..random_models.choices import LENGTHS, Choices
 from ..values import small
 
-__all__ = ["Builder", "random_values"]
+__all__ = ["Builder", "random_values", "seeded"]
 
 MAX_ELEMENTS = 3000
 FLOATS = (Type.float_type,) * 6 + (Type.double_type, Type.half_type, Type.bf16_type)
@@ -479,3 +479,11 @@ class Builder(Choices):
         indices = self.parameter(lens, Type.int64_type, below=x.shape.lens[axis])
         updates = self.like(self.op("slice", x, axes=[axis], starts=[0], ends=[1]))
         return self.op(self.pick(("scatter_none", "scatter_add", "scatter_max")), x, indices, updates, axis=axis)
+
+
+def seeded(seed: int, steps: int) -> Builder:
+    """A program of so many steps; of one seed and number it is always the same."""
+    rng = np.random.default_rng([seed, steps])
+    builder = Builder(lambda low, high: int(rng.integers(low, high, endpoint=True)))
+    builder.build(steps)
+    return builder

@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 
 from ..values import normal
-from .programs import check
+from .programs import broadcast, check, softmax
 
 data = functools.partial(normal, scale=3)
 
 SHAPES = [(1,), (7,), (33,), (4, 5), (3, 1, 17), (2, 3, 4, 65), (0,), (3, 0, 2), (1, 1, 1)]
-
-
-def broadcast(module, ins, lens):
-    return module.add_instruction("multibroadcast", [ins], out_lens=lens)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -100,12 +96,6 @@ def test_conversions_and_comparisons(target):
         return [smaller, m.add_instruction("convert", [picked], target_type=target)]
 
     check([data(3, 41), data(3, 41, seed=1)], build, rtol=1e-3)
-
-
-def softmax(m, x, axis, lens):
-    top = m.add_instruction("reduce_max", [x], axes=[axis])
-    e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, lens)])])
-    return m.add_instruction("div", [e, broadcast(m, m.add_instruction("reduce_sum", [e], axes=[axis]), lens)])
 
 
 LONG_AXES = [(lens, axis) for lens in [(3, 5, 70), (2, 33, 7), (1, 8, 300)] for axis in range(3) if lens[axis] > 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 
 from .agreement import assert_agrees, assert_identical, reference, run
-from .random_programs import Builder
+from .random_programs import Builder, seeded
 
 STEPS = 12
 SEEDS = 40
@@ -52,13 +51,6 @@ def test_random_programs_have_the_values_of_ref(data: st.DataObject) -> None:
     compare(builder)
 
 
-def seeded(seed: int) -> Builder:
-    rng = np.random.default_rng([seed, STEPS])
-    builder = Builder(lambda low, high: int(rng.integers(low, high, endpoint=True)))
-    builder.build(STEPS)
-    return builder
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seeded_programs_have_the_values_of_ref(seed: int) -> None:
-    assert compare(seeded(seed)) != (seed in OVERFLOWING)
+    assert compare(seeded(seed, STEPS)) != (seed in OVERFLOWING)

@@ -18,6 +18,7 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
+from ..features import features
 from ..values import normal
 from .programs import FUSION, check, compile_and_run, program_of
 
@@ -29,10 +30,7 @@ FLIP = 3e-3
 """Of the largest result: how far states go apart where float32 sums, added in another order, round to another code."""
 
 
-@pytest.fixture(params=FORMS)
-def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
-    return str(request.param)
+form = features(FORMS)
 
 
 def steps(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ..values import normal
-from .programs import check
+from .programs import broadcast, check
 
 LENGTHS = [1, 2, 7, 10, 16, 17, 31, 32, 49, 64, 100, 127, 128, 129]
 
@@ -19,10 +19,6 @@ def data(shape, seed=0, special=False, dtype=np.float32):
         values.reshape(-1)[1 :: 3 * shape[-1] + 1] = -np.inf
         values.reshape(-1)[2 :: 5 * shape[-1] + 1] = np.inf
     return values.astype(dtype)
-
-
-def broadcast(m, ins, lens):
-    return m.add_instruction("multibroadcast", [ins], out_lens=lens)
 
 
 def softmax(m, x, logarithm=False, keep_max=False):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ..values import normal
-from .programs import check, compile_and_run, program_of
+from .programs import broadcast, check, compile_and_run, program_of, softmax
 
 data = functools.partial(normal, scale=3)
 
@@ -17,10 +17,6 @@ data = functools.partial(normal, scale=3)
 @pytest.fixture(autouse=True)
 def no_caches(given_machine):
     given_machine(last_cache_bytes=0)
-
-
-def broadcast(m, ins, lens):
-    return m.add_instruction("multibroadcast", [ins], out_lens=lens)
 
 
 @pytest.mark.parametrize("shape", [(1,), (15,), (16,), (1000,), (70001,), (5, 37), (3, 1040), (0, 7)])
@@ -56,12 +52,6 @@ def test_transposed_results():
 
 
 ROWS = [(3, 5), (7, 63), (5, 64), (33, 1000), (3, 2085), (2, 3, 4099), (1, 9000), (2, 70001)]
-
-
-def softmax(m, x, axis, lens):
-    top = m.add_instruction("reduce_max", [x], axes=[axis])
-    e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, lens)])])
-    return m.add_instruction("div", [e, broadcast(m, m.add_instruction("reduce_sum", [e], axes=[axis]), lens)])
 
 
 @pytest.mark.parametrize("fast_math", [False, True])

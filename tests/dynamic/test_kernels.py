@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.samples import is_optimal, sample_lengths
 
+from ..running import said
 from .models import MODELS, Graph
 
 SCRIPT = """
@@ -77,8 +75,7 @@ assert count
 
 @pytest.mark.parametrize("most", [5_000_000])
 def test_nothing_is_compiled_in_a_run(tmp_path: Path, most: int) -> None:
-    environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", SCRIPT, str(most)], env=environment, check=True, timeout=300)
+    said(SCRIPT, most, seconds=300, MGX_CACHE_DIR=tmp_path)
 
 
 @pytest.mark.parametrize("allowed", [0, 2])

@@ -9,17 +9,21 @@ import numpy as np
 
 from mgx_numba.api.program import program as public_program
 from mgx_numba.api.target import get_target
-from mgx_numba.core.types import from_numpy
 from mgx_numba.frontends.tf import parse_tf
 from mgx_numba.frontends.tf.messages import message
-from mgx_numba.frontends.tf.tensors import tf_type_number
+
+NUMBERS = {
+    "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "int64": 9, "bool": 10, "bfloat16": 14,
+    "uint16": 17, "float16": 19, "uint32": 22, "uint64": 23,
+}  # fmt: skip
+"""DataType of TensorFlow's types.proto."""
 
 
 class Kind:
     """A DataType as an attribute's value."""
 
     def __init__(self, dtype: Any) -> None:
-        self.number = tf_type_number(from_numpy(np.dtype(dtype)))
+        self.number = NUMBERS[np.dtype(dtype).name]
 
 
 def set_attr(node: Any, name: str, value: Any) -> None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from mgx_numba.codegen.gpu.driver.library import missing
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 
+from .device_data import PLACES, place
 from .programs import interpreter
 
 
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+@pytest.fixture(params=PLACES)
 def on(request: pytest.FixtureRequest) -> Engine:
     """The interpreter, and where there is one a device."""
     return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+@pytest.fixture(params=PLACES)
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of what the target ``gpu`` runs on meanwhile."""
+    with place(request.param):
+        yield request.param
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

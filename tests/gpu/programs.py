@@ -13,7 +13,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
-from ..cpu.random_programs import Builder
+from ..cpu.random_programs import Builder, seeded
 
 STEPS = 12
 
@@ -40,11 +40,20 @@ def compiled(program: Program, on: Engine, **options: object) -> GpuProgram:
     return GpuProgram(program, TargetOptions(**{"fast_math": False, **options}), on=on)  # type: ignore[arg-type]
 
 
+def labels(made: GpuProgram) -> list[str]:
+    """What the steps of its plan are called."""
+    assert made.executable is not None
+    return [step.label for step in made.executable.plan.steps]
+
+
+def inputs_of(program: Program, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normally distributed numbers for its parameters."""
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(s.lens).astype(s.type.numpy) for n, s in program.parameter_shapes().items()}
+
+
 def random_program(seed: int) -> Builder:
-    rng = np.random.default_rng([seed, STEPS])
-    builder = Builder(lambda low, high: int(rng.integers(low, high, endpoint=True)))
-    builder.build(STEPS)
-    return builder
+    return seeded(seed, STEPS)
 
 
 def check(builder: Builder, on: Engine) -> GpuProgram:

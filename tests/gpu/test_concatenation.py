@@ -10,16 +10,10 @@ from mgx_numba.codegen.gpu.data.copies import MOST_COPIES
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import assert_agrees, reference
-from .programs import compiled, interpreter
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
+from .programs import compiled
 
 
 def launches(program: Program, on: Engine) -> list[str]:

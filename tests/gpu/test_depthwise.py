@@ -18,7 +18,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
-from .programs import compiled, interpreter
+from .programs import compiled, inputs_of, interpreter
 
 F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
 PLAIN: dict[str, Any] = {"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1)}
@@ -39,11 +39,6 @@ def convolution(type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], **at
         [m.add_instruction("add", [m.add_instruction("relu", [m.add_instruction("add", [sums, wide])]), residual])]
     )
     return program
-
-
-def inputs_of(program: Program, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {n: rng.standard_normal(s.lens).astype(s.type.numpy) for n, s in program.parameter_shapes().items()}
 
 
 def check(program: Program, on: Engine, inputs: dict[str, np.ndarray] | None = None) -> GpuProgram:

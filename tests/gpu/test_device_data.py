@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,10 @@ from mgx_numba.core import dlpack
 from mgx_numba.errors import DeviceError, ParameterError, ShapeError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 
-from .device_data import PLACES, Interfaced, Packed, close, numbers, one_input, place, softmax_of_sum, wanted
+from .device_data import Interfaced, Packed, close, numbers, one_input, softmax_of_sum, wanted
 
 TYPES = ["float32", "float16", "float64", "int8", "uint8", "int32", "int64", "bool", "complex64"]
 NARROW = [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
-
-
-@pytest.fixture(params=PLACES)
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    with place(request.param):
-        yield request.param
 
 
 @pytest.mark.parametrize("dtype", [*TYPES, *NARROW])

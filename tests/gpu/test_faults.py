@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from mgx_numba.errors import DeviceError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue, InterpreterRecording
 
-from .device_data import PLACES, close, numbers, one_input, place, softmax_of_sum, wanted
+from .device_data import close, numbers, one_input, softmax_of_sum, wanted
 
 SECONDS = 120
 """What a process of a test may take: starting and compiling take some seconds, and a hang is what is looked for."""
@@ -172,12 +172,6 @@ def test_a_call_that_cannot_be_recorded_leaves_the_program_usable(monkeypatch: p
                 with pytest.raises(DeviceError, match="no more graphs"):
                     model.run({"x": mgx.to_gpu(other)})
             right(x)
-
-
-@pytest.fixture(params=PLACES)
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    with place(request.param):
-        yield request.param
 
 
 def test_a_host_step_that_raises_leaves_the_program_usable(where: str) -> None:

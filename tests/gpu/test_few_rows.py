@@ -15,21 +15,15 @@ from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
-from .programs import compiled, interpreter
+from .programs import compiled, inputs_of, interpreter
 
 F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
 ALLOWED = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}
 """Errors relative to the largest result: those of rounding it, and in float32 of adding up."""
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 def product(type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int) -> Program:
@@ -57,11 +51,6 @@ def run(program: Program, inputs: dict[str, np.ndarray], on: Engine) -> tuple[Gp
     assert any("gemm_rows" in step.label for step in made.executable.plan.steps)
     (got,) = made.run(inputs)
     return made, got.astype(np.float64)
-
-
-def inputs_of(program: Program, seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {n: rng.standard_normal(s.lens).astype(s.type.numpy) for n, s in program.parameter_shapes().items()}
 
 
 @pytest.mark.parametrize("type", [F32, F16, BF16])

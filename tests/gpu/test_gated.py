@@ -19,7 +19,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
-from .programs import compiled, interpreter
+from .programs import compiled, inputs_of, interpreter, labels
 
 F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
 ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
@@ -53,16 +53,6 @@ def unit(
         y = m.add_instruction("add", [y, m.add_parameter("r", y.shape)])
     m.add_return([y])
     return program
-
-
-def inputs_of(program: Program) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {n: rng.standard_normal(s.lens).astype(s.type.numpy) for n, s in program.parameter_shapes().items()}
-
-
-def labels(made: GpuProgram) -> list[str]:
-    assert made.executable is not None
-    return [step.label for step in made.executable.plan.steps]
 
 
 def agree(

@@ -27,9 +27,10 @@ from mgx_numba.runtime.gpu.context import DeviceContext
 from mgx_numba.runtime.gpu.host_copies import LOANS, HostParameters, HostResults
 from mgx_numba.runtime.plan import TensorSpec
 
+from ..running import at_once
 from .device_data import PLACES, numbers, one_input, place, softmax_of_sum, wanted
 from .programs import interpreter
-from .test_streams import run_at_once, stream
+from .test_streams import stream
 
 LENS = (7, 33)
 """Of tensors that are large, in several pieces, where these begin at 256 bytes."""
@@ -295,7 +296,7 @@ def test_threads_at_once(where: str) -> None:
                 if not np.allclose(got, want, atol=1e-6):
                     wrong.append(seed)
 
-    run_at_once(work, list(range(4)))
+    at_once(work, range(4))
     assert wrong == []
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.gpu.target import TARGET
 from mgx_numba.targets.options import TargetOptions
 
+from ..running import said
 from ..values import normal
 from .device_data import close, numbers, softmax_of_sum, wanted
 from .programs import compiled, interpreter
@@ -166,11 +165,7 @@ def test_restoring_a_plan_imports_neither_numba_nor_operators(tmp_path: Path) ->
     kept = compiled(product_program(), interpreter()).kept_plan()
     assert kept is not None
     through_a_file(tmp_path / "a.plan", kept)
-    done = subprocess.run(
-        [sys.executable, "-c", RESTORING, str(tmp_path / "a.plan")], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert json.loads(said(RESTORING, tmp_path / "a.plan")) == []
 
 
 def test_planning_imports_no_numba(tmp_path: Path) -> None:
@@ -179,8 +174,7 @@ def test_planning_imports_no_numba(tmp_path: Path) -> None:
         "import sys, mgx_numba.targets.gpu.program\n"
         "print([m for m in sys.modules if m in ('numba', 'llvmlite', 'onnx', 'sqlite3')])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"
+    assert said(code) == "[]"
 
 
 def test_machine_code_is_kept_for_who_trusts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
 from .nvidia_libraries import standing_in
-from .programs import compiled, interpreter
+from .programs import compiled, interpreter, labels
 
 F64, F32, F16, BF16 = Type.double_type, Type.float_type, Type.half_type, Type.bf16_type
 I8, F8 = Type.int8_type, Type.fp8e4m3fn_type
@@ -69,11 +69,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(solvers, "choose", chosen)
 
     return choose
-
-
-def labels(made: GpuProgram) -> list[str]:
-    assert made.executable is not None
-    return [step.label for step in made.executable.plan.steps]
 
 
 def alone(made: GpuProgram, name: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -19,6 +17,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import CompileError, OptionError
 from mgx_numba.graph.program import Program
 
+from ..running import said
 from .programs import compiled, interpreter, random_program
 from .test_compiling import KERNEL
 
@@ -131,5 +130,4 @@ print("right")
 @installed
 @pytest.mark.gpu
 def test_programs_run_on_a_device() -> None:
-    found = subprocess.run([sys.executable, "-c", RUNS], capture_output=True, text=True, timeout=300, check=False)
-    assert found.stdout.strip() == "right", found.stdout + found.stderr
+    assert said(RUNS, seconds=300) == "right"

@@ -19,12 +19,10 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
-from .programs import compiled, interpreter
+from .programs import compiled, interpreter, labels
 
 F32 = Type.float_type
 HALVING = "gpu::halves_in_slices_kernel"
@@ -38,11 +36,6 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupParts(), solvers.Tiles()))
 
 
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
-
-
 TILINGS = [(WarpgroupTile(64, 64, 2, 1), 0), (WarpgroupTile(128, 128, 2, 1), 1), (WarpgroupTile(64, 128, 2, 1, 2), 2)]
 
 
@@ -54,11 +47,6 @@ def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     if cores:
         monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
-
-
-def labels(made: GpuProgram) -> list[str]:
-    assert made.executable is not None
-    return [step.label for step in made.executable.plan.steps]
 
 
 def product(

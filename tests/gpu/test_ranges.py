@@ -32,7 +32,7 @@ from mgx_numba.targets.options import TargetOptions
 from ..cpu.agreement import assert_agrees, reference
 from ..dynamic.models import MODELS, Case, encoder
 from .operators import check_operator, hosted
-from .programs import compiled, interpreter
+from .programs import compiled, interpreter, labels
 
 NEW = 12
 """Sets of lengths that are tried."""
@@ -40,11 +40,6 @@ NEW = 12
 
 def dynamic(case: Case, on: Engine) -> GpuProgram:
     return compiled(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096)), on)
-
-
-def steps(made: GpuProgram) -> list[str]:
-    assert made.executable is not None
-    return [step.label for step in made.executable.plan.steps]
 
 
 @pytest.mark.parametrize("name", ["encoder", "fully_convolutional", "shuffle_net", "detector_head"])
@@ -139,7 +134,7 @@ def test_a_plan_that_goes_takes_its_memory_along(monkeypatch: pytest.MonkeyPatch
     feeds = values(2, w)[0]
     net.run(feeds)
     made = net._for(feeds)
-    assert steps(made) and len(made.program.main) and made.rewrite_log()
+    assert labels(made) and len(made.program.main) and made.rewrite_log()
     plan = weakref.ref(made.executable)
     gc.collect()
     gc.disable()
@@ -198,7 +193,7 @@ def test_another_solver_whose_kernel_is_there_computes_a_product(monkeypatch: py
     kept_kernels(net, small_tile)
     feeds, wanted = values(2, w)
     made = net._for(feeds)
-    assert any("gemm_tensor" in label for label in steps(made)) and not hosted(made)
+    assert any("gemm_tensor" in label for label in labels(made)) and not hosted(made)
     np.testing.assert_allclose(np.asarray(net.run(feeds)[0], np.float64), wanted, atol=4e-3)
 
 
@@ -209,7 +204,7 @@ def test_a_kernel_that_nothing_else_can_stand_in_for_is_compiled(monkeypatch: py
     kept_kernels(net, lambda kernel: "gemm_rows" in kernel.name)
     feeds, wanted = values(2, w)
     made = net._for(feeds)
-    assert not hosted(made) and any("reduce_max" in label for label in steps(made))
+    assert not hosted(made) and any("reduce_max" in label for label in labels(made))
     assert all(kernel.text in net._ranges._texts for kernel in made.kernels())  # type: ignore[union-attr]
     np.testing.assert_allclose(np.asarray(net.run(feeds)[0], np.float64), wanted, atol=4e-3)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +12,11 @@ from mgx_numba.errors import ParameterError, ShapeError
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.executor import MOST_CONTEXTS
 
-from .device_data import PLACES, Interfaced, close, numbers, one_input, place, softmax_of_sum, wanted
+from ..running import at_once
+from .device_data import Interfaced, close, numbers, one_input, softmax_of_sum, wanted
 
 RUNS = {"interpreter": 5, "device": 250}
 """Runs of each of four threads."""
-
-
-@pytest.fixture(params=PLACES)
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    with place(request.param):
-        yield request.param
 
 
 def stream(where: str, number: int) -> int:
@@ -117,39 +109,17 @@ def test_results_for_the_host_are_complete(where: str) -> None:
 
 def test_threads_and_streams_at_once(where: str) -> None:
     model = softmax_of_sum().compile("gpu", offload_copy=False)
-    wrong: list[Any] = []
+    streams = [stream(where, k + 1) for k in range(4)]
 
-    def work(seed: int, number: int) -> None:
-        rng = np.random.default_rng(seed)
+    def work(k: int) -> None:
+        rng = np.random.default_rng(k)
         for _ in range(RUNS[where]):
             x, y = (rng.standard_normal((3, 5)).astype(np.float32) for _ in range(2))
-            results = model.run_async({"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}, number, "cudaStream_t")
+            results = model.run_async({"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}, streams[k], "cudaStream_t")
             for got, want in zip(results, wanted(x, y)):
-                if not np.allclose(np.asarray(mgx.from_gpu(got)), want, atol=1e-6):
-                    wrong.append((seed, got))
+                np.testing.assert_allclose(np.asarray(mgx.from_gpu(got)), want, rtol=1e-5, atol=1e-6)
 
-    run_at_once(lambda k: work(k, streams[k]), streams := [stream(where, k + 1) for k in range(4)])
-    assert wrong == []
-
-
-def run_at_once(work: Callable[[int], None], each: list[Any]) -> None:
-    """One thread for each, which see the interpreter that this one sees; their errors are raised here."""
-    errors: list[BaseException] = []
-
-    def guarded(k: int) -> None:
-        try:
-            work(k)
-        except BaseException as error:
-            errors.append(error)
-
-    contexts = [contextvars.copy_context() for _ in each]
-    threads = [threading.Thread(target=c.run, args=(guarded, k)) for k, c in enumerate(contexts)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    at_once(work, range(4))
 
 
 def test_many_streams_share_contexts(where: str) -> None:

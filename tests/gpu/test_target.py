@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
-
 import numpy as np
 import pytest
 
@@ -18,6 +14,7 @@ from mgx_numba.errors import DeviceError, UnsupportedError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
+from ..running import at_once, said
 from .programs import compiled
 
 
@@ -49,8 +46,7 @@ def test_failed_calls_are_told_in_words() -> None:
 
 def test_importing_the_package_loads_nothing_of_the_target() -> None:
     code = "import sys, mgx_numba; print([n for n in sys.modules if n.startswith('mgx_numba') and '.gpu' in n])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert said(code) == "[]"
 
 
 @pytest.mark.skipif(not missing(), reason="there is a device")
@@ -65,19 +61,12 @@ def test_threads_run_one_program_at_once() -> None:
     x = program.main.add_parameter("x", Shape(Type.float_type, (64, 100)))
     program.main.add_return([program.main.add_instruction("softmax", [x], axis=1)])
     made = compiled(program, cuda_engine())
-    wrong = []
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(50):
             values = rng.standard_normal((64, 100)).astype(np.float32)
             e = np.exp(values - values.max(1, keepdims=True))
-            if not np.allclose(made.run({"x": values})[0], e / e.sum(1, keepdims=True), atol=1e-6):
-                wrong.append(seed)
+            np.testing.assert_allclose(made.run({"x": values})[0], e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(4))

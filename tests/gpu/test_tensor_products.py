@@ -15,7 +15,6 @@ from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.passes.truncate_float import TruncateFloat
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.ref.interpreter import evaluate
 
@@ -29,11 +28,6 @@ ALLOWED = {F32: 2e-6, F16: 2e-3, BF16: 2e-2}
 @pytest.fixture(autouse=True)
 def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_80")  # whose kernels run on later devices, too
-
-
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
-def on(request: pytest.FixtureRequest) -> Engine:
-    return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
 def agree(program: Program, inputs: dict[str, np.ndarray], wanted: np.ndarray, type: Type, on: Engine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver.device import device_count
 from mgx_numba.codegen.gpu.driver.library import missing
 
+from ..running import at_once
 from .device_data import close, numbers, softmax_of_sum, wanted
 
 pytestmark = [
@@ -27,22 +27,13 @@ def _feed(seed: int, number: int) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 def test_programs_on_both_from_two_threads() -> None:
     models = [softmax_of_sum().compile("gpu", offload_copy=False, device_id=k) for k in range(2)]
-    errors: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            for seed in range(100):
-                feed, expected = _feed(seed, number)
-                close(models[number].run(feed), expected)
-        except BaseException as error:
-            errors.append(error)
+        for seed in range(100):
+            feed, expected = _feed(seed, number)
+            close(models[number].run(feed), expected)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    at_once(work, range(2))
 
 
 def test_what_lies_on_the_other_device_is_told() -> None:

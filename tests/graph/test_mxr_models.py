@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,10 @@ def _bytes(value: Any) -> list[bytes]:
     return [part for v in value for part in _bytes(v)] if isinstance(value, (list, tuple)) else [value.tobytes()]
 
 
-def from_files(program: Program, folder: Path) -> Iterator[Program]:
-    """The program as msgpack and JSON give it back."""
-    for format in ("msgpack", "json"):
-        save_program(program, folder / f"model.{format}", format)
-        yield load_program(folder / f"model.{format}", format)[0]
+def from_file(program: Program, folder: Path, format: str) -> Program:
+    """The program as a file of msgpack or JSON gives it back."""
+    save_program(program, folder / f"model.{format}", format)
+    return load_program(folder / f"model.{format}", format)[0]
 
 
 def from_text(program: Program) -> Program:
@@ -70,20 +69,23 @@ def from_text(program: Program) -> Program:
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), *LIGHT])
 def test_model_round_trips(name: str, tmp_path: Path) -> None:
-    model = onnx.load(light_models()[name]) if name in LIGHT else build(name, scale="tiny")
+    """Of large ones one file is run, too: the others show that equal programs have equal results."""
+    large = name in LIGHT
+    model = onnx.load(light_models()[name]) if large else build(name, scale="tiny")
     feeds = inputs(name, model)
-    program = parse_onnx(model, use_debug_symbols=name not in LIGHT)
-    targets: Sequence[str] = ["cpu"] if name in LIGHT else ["cpu", "ref"]
+    program = parse_onnx(model, use_debug_symbols=not large)
+    targets = ["cpu"] if large else ["cpu", "ref"]
     wanted = {target: results(program, target, feeds) for target in targets}
-    for loaded in from_files(program, tmp_path):
+    for format in ("msgpack", "json"):
+        loaded = from_file(program, tmp_path, format)
         assert_equal(loaded, program)
-        for target in targets:
+        for target in targets if format == "msgpack" or not large else ():
             assert results(loaded, target, feeds) == wanted[target]
     built = from_text(program)
     for instruction in program.main:
         instruction.debug_symbols = ()  # the text has none
     assert built == program
-    assert results(built, "cpu", feeds) == wanted["cpu"]
+    assert large or results(built, "cpu", feeds) == wanted["cpu"]
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
+
+from ..running import said
 
 
 def shapes() -> list[Shape]:
@@ -23,6 +21,4 @@ def test_equal_shapes_have_one_hash_in_all_processes() -> None:
     assert here == [hash(shape) for shape in shapes()] and len(set(here)) == len(here)
     code = "from tests.graph.test_shapes import shapes; print([hash(shape) for shape in shapes()])"
     for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == str(here)
+        assert said(code, PYTHONHASHSEED=seed) == str(here)

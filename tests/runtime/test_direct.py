@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +18,9 @@ from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
+from ..running import at_once, said
+
 pytestmark = pytest.mark.skipif(not direct._known(), reason="an interpreter or NumPy with other objects")
-ROOT = Path(__file__).resolve().parents[2]
 LENS = (2, 3, 8)
 
 
@@ -126,7 +124,7 @@ def test_anything_else_is_left_alone(add_kernel: KernelSource, kind: str) -> Non
     for _ in range(3):
         assert entry(wrong) is None
     assert [sys.getrefcount(value) for value in values] == before
-    assert executable.idle_contexts == 1
+    assert len(executable._idle) == 1
     assert entry(given) is not None
 
 
@@ -171,7 +169,7 @@ def test_outputs_without_memory_leave_nothing_behind(add_kernel: KernelSource, m
     for _ in range(3):
         assert entry(given) is None
     assert (sys.getrefcount(given["x"]), sys.getrefcount(np.dtype(np.int64))) == before
-    assert executable.idle_contexts == 1
+    assert len(executable._idle) == 1
 
 
 @pytest.mark.parametrize(("idle", "running"), [(1, 0), (8, 4)])  # the latter's list has room to shrink
@@ -216,22 +214,15 @@ def test_eight_python_threads_share_contexts(add_kernel: KernelSource, threads: 
     executable._idle_limit = limit
     entry = executable.direct(Result)
     assert entry is not None
-    wrong: list[int] = []
 
     def caller(number: int) -> None:
         for i in range(500):
             given = {"x": np.full((64, 8), number * 1000 + i), "y": np.zeros(5, np.float32)}
             results = entry(given) or executable.run(list(given.values()))
-            if not all(np.array_equal(result, given["x"] + k) for k, result in enumerate(results)):
-                wrong.append(i)
+            assert all(np.array_equal(result, given["x"] + k) for k, result in enumerate(results))
 
-    callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    assert not wrong
-    assert sorted(executable._contexts) == sorted(executable._idle) and 1 <= executable.idle_contexts <= limit
+    at_once(caller, range(8))
+    assert sorted(executable._contexts) == sorted(executable._idle) and 1 <= len(executable._idle) <= limit
 
 
 def test_host_steps_have_no_entry(add_kernel: KernelSource) -> None:
@@ -273,11 +264,7 @@ time.sleep(0.05)
 
 
 def run_program(body: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+    return said(PRELUDE + body)
 
 
 def test_interpreter_exits_while_threads_are_in_the_entry() -> None:

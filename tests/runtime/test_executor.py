@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +24,8 @@ from mgx_numba.runtime.cpu.spmd import Pool, StepRecord
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..running import at_once, said
+
 X, Y = Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
@@ -116,20 +116,13 @@ def test_step_times_have_a_row_an_iteration(add_kernel: KernelSource) -> None:
 def test_eight_python_threads_run_one_executable(add_kernel: KernelSource, num_threads: int) -> None:
     tasks = [16, 1, 1, 9, 16]
     executable = Executable(sum_plan(add_kernel, tasks, 2), num_threads)
-    wrong: list[int] = []
 
     def caller(number: int) -> None:
         for i in range(1000):
             x = np.full(128, number * 1000 + i)
-            if not np.array_equal(executable.run([x])[0], expected_sum(x, tasks)):
-                wrong.append(i)
+            assert np.array_equal(executable.run([x])[0], expected_sum(x, tasks))
 
-    callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    assert not wrong
+    at_once(caller, range(8))
 
 
 def test_too_many_tiles_is_an_error(add_kernel: KernelSource) -> None:
@@ -194,20 +187,7 @@ assert check()
 
 
 def run_program(body: str) -> str:
-    return run_script(PRELUDE + body)
-
-
-def run_script(text: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+    return said(PRELUDE + body)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
@@ -467,4 +447,4 @@ for _ in range(5):
     time.sleep(0.05)  # until the worker sleeps
 print(len(pool().workers), allowed(0) == before)
 """
-    assert run_script(body) == "1 True"
+    assert said(body) == "1 True"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..running import said
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="timers, and a clock that kernels know")
 
@@ -59,17 +57,7 @@ def kernel(args, begin, end):
 
 
 def run_script(body: str, **environment: str) -> list[str]:
-    result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.split()
+    return said(PRELUDE + body, **environment).split()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -88,7 +76,7 @@ def check(executable, call):
             call(slow)
         except error:
             seen.append(time.perf_counter() - start)
-        assert sorted(executable._contexts) == sorted(executable._idle) and executable.idle_contexts == 1
+        assert sorted(executable._contexts) == sorted(executable._idle) and len(executable._idle) == 1
         for _ in range(20):
             assert (call(quick)[0] == expected).all() and (executable.run(list(quick.values()))[0] == expected).all()
 
@@ -148,7 +136,7 @@ try:
     executable.run([x, np.array([10_000])])
 except KeyboardInterrupt:
     print(time.perf_counter() - start < 0.9)
-print((executable.run([x, np.array([0])])[0] == x + 1).all(), executable.idle_contexts)
+print((executable.run([x, np.array([0])])[0] == x + 1).all(), len(executable._idle))
 """
     assert run_script(body) == ["True", "True", "1"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,8 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import CompileError, FormatError
 from mgx_numba.runtime.cpu.threads import NativeKernel
+
+from ..running import at_once
 
 HEADER = "def kernel(args, begin, end):\n"
 
@@ -163,11 +164,7 @@ def test_threads_may_compile_at_once(distinct: Callable[[int], KernelSource]) ->
     def work(source: KernelSource) -> None:
         objects[source.symbol] = compile_object(source)
 
-    threads = [threading.Thread(target=work, args=(source,)) for source in sources]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, sources)
     assert all(source.symbol in read_object(objects[source.symbol]).defined for source in sources)
 
 

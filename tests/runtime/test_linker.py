@@ -6,10 +6,8 @@ import ctypes
 import dataclasses
 import json
 import math
-import os
 import platform as python_platform
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,10 +22,11 @@ from mgx_numba.codegen.elf import ElfObject, Relocation, read_object
 from mgx_numba.codegen.files import replace_file
 from mgx_numba.runtime.cpu.threads import NativeKernel
 
+from ..running import said
+
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or python_platform.machine() != "x86_64", reason="LLVM links here"
 )
-ROOT = Path(__file__).parents[2]
 
 # A jump table, constants of 64 bytes, a call of another function of the object, and one of the C library.
 TEXT = """
@@ -177,13 +176,9 @@ def test_the_platform_is_asked_once(tmp_path: Path):
         "import sys, json; from dataclasses import asdict; from mgx_numba.codegen.platform import platform\n"
         "print(json.dumps([asdict(platform()), 'llvmlite' in sys.modules]))\n"
     )
-    environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}
 
     def ask() -> list:
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
-        )
-        return json.loads(done.stdout)
+        return json.loads(said(program, MGX_CACHE_DIR=tmp_path))
 
     first, second = ask(), ask()
     assert first == [dataclasses.asdict(platform.platform()), True]

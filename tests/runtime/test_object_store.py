@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,7 +18,8 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
 from mgx_numba.runtime.cpu.threads import NativeKernel
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..running import said
+
 Make = Callable[[int], KernelSource]
 
 
@@ -148,16 +148,5 @@ print("numba" in sys.modules, "stored_kernel" in compiled)
 
 
 def test_second_process_loads_without_numba(tmp_path: Path) -> None:
-    environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            cwd=ROOT,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.split()
-        for _ in range(2)
-    ]
+    outputs = [said(PROGRAM, MGX_CACHE_DIR=tmp_path).split() for _ in range(2)]
     assert outputs == [["True", "True"], ["False", "False"]]

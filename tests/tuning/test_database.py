@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mgx_numba.codegen.tuning.database import Database
+from mgx_numba.codegen.tuning.files import read_records, write_records
 from mgx_numba.errors import FormatError, MgxError
 
 from .support import HERE, THERE, problem, record
@@ -54,14 +55,14 @@ def test_best_record_wins(tmp_path: Path):
     assert {r.fingerprint for r in database.similar(problem(threads=3))} == {HERE, THERE}
 
 
-def test_export_import_and_prune(tmp_path: Path):
+def test_records_of_a_file_are_put_and_pruned(tmp_path: Path):
     first, second = Database(tmp_path / "a"), Database(tmp_path / "b")
     old = record(6, date="2001-01-01T00:00:00Z")
     first.put([record(4), replace(record(5), date="2999-01-01T00:00:00Z"), old, record(7, fingerprint=THERE)])
-    assert first.export_json(tmp_path / "all.json") == 4
-    assert second.import_json(tmp_path / "all.json") == 4
+    write_records(tmp_path / "all.json", first.records())
+    assert second.put(read_records(tmp_path / "all.json")) == 4
     assert second.records() == first.records()
-    assert second.import_json(tmp_path / "all.json") == 0
+    assert second.put(read_records(tmp_path / "all.json")) == 0
     assert first.prune() == 0
     assert first.prune(keep=HERE) == 1
     assert second.prune(older_than_days=300 * 365) == 0

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +21,9 @@ from mgx_numba.codegen.tuning.request import Candidate
 from mgx_numba.targets.cpu.measuring import Bench
 
 from ..caches import with_kernels
+from ..running import said
 from .support import choices
 
-ROOT = Path(__file__).parents[2]
 MODELS = ("bert", "mobilenet_v2", "light_squeezenet")
 
 READER = """
@@ -79,12 +76,9 @@ def read(folder: Path, file: str) -> tuple[list[Any], list[str], list[str], list
     cache = folder / "empty"
     if not cache.exists():
         with_kernels(cache)
-    environment = {**os.environ, "MGX_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", READER, *(str(folder / n) for n in (file, "feeds.npz", "results.npz"))]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    words = said(READER, *(folder / n for n in (file, "feeds.npz", "results.npz")), MGX_CACHE_DIR=cache)
     assert not (cache / "tuning.sqlite").exists()
-    chosen, steps, told = json.loads(done.stdout)
+    chosen, steps, told = json.loads(words)
     with np.load(folder / "results.npz") as results:
         return chosen, steps, told, list(results.values())
 

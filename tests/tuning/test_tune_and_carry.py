@@ -22,9 +22,8 @@ from mgx_numba.errors import FormatError, OptionError
 from mgx_numba.targets.cpu.measuring import Bench
 
 from ..caches import with_kernels
+from ..running import ROOT, said
 from .support import check, choices, network
-
-ROOT = Path(__file__).parents[2]
 
 
 def never(self: Bench, candidate: object) -> float:
@@ -43,11 +42,7 @@ def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_python(program: str, *arguments: str, folder: Path) -> str:
     """Standard output of a fresh process with this cache folder."""
-    environment = {**os.environ, "MGX_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return said(program, *arguments, MGX_CACHE_DIR=folder)
 
 
 def test_tuned_network_is_right_and_its_records_are_kept(monkeypatch: pytest.MonkeyPatch):

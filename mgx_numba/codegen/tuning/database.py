@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 from ...errors import FormatError, MgxError, OptionError
 from ..files import default_folder
-from .files import read_records, write_records
 from .record import DeviceFingerprint, Problem, TuningRecord
 
 __all__ = ["Database", "default_path"]
@@ -95,18 +94,6 @@ class Database:
             before = connection.total_changes
             connection.executemany(_UPSERT, rows)
             return connection.total_changes - before
-
-    merge = put
-
-    def export_json(self, path: str | os.PathLike[str]) -> int:
-        """Write all records to a JSON file; returns how many."""
-        records = self.records()
-        write_records(path, records)
-        return len(records)
-
-    def import_json(self, path: str | os.PathLike[str]) -> int:
-        """Merge the records of a JSON file; returns how many changed the database."""
-        return self.put(read_records(path))
 
     def prune(self, keep: DeviceFingerprint | None = None, older_than_days: float | None = None) -> int:
         """Drop records of machines other than ``keep``, whatever the revisions of its solvers were, and those older

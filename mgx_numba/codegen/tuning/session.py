@@ -85,7 +85,6 @@ class Tuning:
         self.exhaustive = exhaustive
         self.budget = budget
         self.progress = progress
-        self.measurements = 0
         self._sources = sources
         self._keep = keep
         self._revised: dict[tuple[tuple[str, int], ...], DeviceFingerprint] = {}

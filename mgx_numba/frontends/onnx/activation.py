@@ -50,28 +50,10 @@ def swish(g: Builder, x: Instruction, alpha: float = 1.0) -> Instruction:
     return g.op("mul", x, g.op("sigmoid", mul_scalar(g, x, alpha)))
 
 
-@register("Relu")
-def relu(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``max(x, 0)``."""
-    return g.op("relu", x)
-
-
-@register("Sigmoid")
-def sigmoid(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``1 / (1 + exp(-x))``."""
-    return g.op("sigmoid", x)
-
-
-@register("Softplus")
-def softplus(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``log(1 + exp(x))``."""
-    return g.op("softplus", x)
-
-
-@register("Mish")
-def mish(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x * tanh(softplus(x))``."""
-    return g.op("mish", x)
+@register("Mish", "Relu", "Sigmoid", "Softplus")
+def activation(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The IR's operator of that name."""
+    return g.op(node.op_type.lower(), x)
 
 
 @register("LeakyRelu")

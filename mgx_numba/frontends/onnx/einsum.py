@@ -5,8 +5,9 @@ ai.onnx: Einsum.
 
 from __future__ import annotations
 
+from ...errors import ParseError
 from ...graph.instruction import Instruction
-from ..einsum import einsum
+from ...ops.einsum import einsum
 from .builder import Builder
 from .node import Node
 from .registry import register
@@ -15,4 +16,4 @@ from .registry import register
 @register("Einsum")
 def einsum_node(g: Builder, node: Node, *operands: Instruction) -> Instruction:
     """The node's equation."""
-    return einsum(g, node.get_str("equation"), *operands)
+    return einsum(g, node.get_str("equation"), operands, ParseError)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.shape import same_lengths
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
@@ -26,18 +25,7 @@ def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot", **attrib
     """
     if rank(a) == 0 or rank(b) == 0:
         raise ShapeError("an input has no dimensions")
-    row, column = rank(a) == 1, rank(b) == 1
-    a = g.unsqueeze(a, [0]) if row else a
-    b = g.unsqueeze(b, [1]) if column else b
-    if a.shape.is_dynamic or b.shape.is_dynamic:
-        if not same_lengths(a.shape.dims[:-2], b.shape.dims[:-2]):
-            a, b = g.op("broadcast_for_dot", a, b), g.op("broadcast_for_dot", b, a)
-    else:
-        outer = g.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])
-        a, b = (g.broadcast(x, (*outer, *x.shape.lens[-2:])) for x in (a, b))
-    result = g.op(op, a, b, **attributes)
-    last = result.shape.ndim - 1
-    return g.squeeze(result, [last - 1] * row + [last] * column)
+    return g.matmul(a, b, op, **attributes)
 
 
 @register("MatMul")

@@ -4,11 +4,9 @@ operator families.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 
-from ...interrupts import unbroken
-from ..handlers import Handler, ParserT, handler_of
+from ..handlers import Families, Handler, ParserT, handler_of
 from .custom import custom_handler
 
 __all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "handlers", "names", "register"]
@@ -59,7 +57,7 @@ FAMILIES = (
 )
 
 _HANDLERS: dict[tuple[str, str], Handler] = {}
-_loaded = False
+_FAMILIES = Families(__package__, FAMILIES)
 
 
 def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[ParserT], ParserT]:
@@ -77,38 +75,25 @@ def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[Pars
     return add
 
 
-def load_families() -> None:
-    """Import every operator family, once."""
-    if not _loaded:
-        unbroken(_import_families)
-
-
-def _import_families() -> None:
-    global _loaded
-    for family in FAMILIES:
-        importlib.import_module(f"{__package__}.{family}")
-    _loaded = True
-
-
 def find(domain: str, op_type: str) -> Handler | None:
     """The parser of an operator, a user's before one of this package; ``None`` if it has none."""
-    load_families()
+    _FAMILIES.load()
     return custom_handler(domain, op_type) or _HANDLERS.get((domain, op_type))
 
 
 def names() -> set[str]:
     """Names of all operators that have a parser, of all domains."""
-    load_families()
+    _FAMILIES.load()
     return {op_type for _, op_type in _HANDLERS}
 
 
 def handlers() -> dict[tuple[str, str], Handler]:
     """All parsers, by domain and operator."""
-    load_families()
+    _FAMILIES.load()
     return dict(_HANDLERS)
 
 
 def domains_of(op_type: str) -> list[str]:
     """Domains in which an operator of this name has a parser, for messages."""
-    load_families()
+    _FAMILIES.load()
     return sorted(domain or "ai.onnx" for domain, name in _HANDLERS if name == op_type)

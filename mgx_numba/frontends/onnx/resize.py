@@ -11,23 +11,14 @@ import numpy as np
 
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
+from ...ops.resize import COORDINATES, MODES, NEAREST
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
 from .resample import Axis, Kernel, resample
 from .tensors import element_count
 
-MODES = ("nearest", "linear", "cubic")
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
-)
+CROPS = "tf_crop_and_resize"  # the one choice of coordinates that the operator of the IR does not have
 POLICIES = ("stretch", "not_larger", "not_smaller")
 
 
@@ -79,15 +70,15 @@ def resize(
     target = [math.floor(np.float32(n) * np.float32(f)) for n, f in zip(lens, per_axis, strict=False)]
     for k, axis in enumerate(axes):
         target[axis] = lengths[k] if lengths else target[axis]
-    coordinates = node.get_choice("coordinate_transformation_mode", COORDINATES, "half_pixel")
+    coordinates = node.get_choice("coordinate_transformation_mode", (*COORDINATES, CROPS), "half_pixel")
     mode = node.get_choice("mode", MODES, "nearest")
     nearest = node.get_choice("nearest_mode", NEAREST, "round_prefer_floor")
     cubic = node.get_float("cubic_coeff_a", -0.75)
     exclude = node.get_bool("exclude_outside")
     smooth = node.get_bool("antialias") and mode != "nearest"
-    if coordinates == "tf_crop_and_resize" or (exclude and mode != "nearest") or smooth or kept is not None:
-        region = None if second is None or coordinates != "tf_crop_and_resize" else _floats(g, second, "roi")
-        if coordinates == "tf_crop_and_resize" and (region is None or len(region) != 2 * len(axes)):
+    if coordinates == CROPS or (exclude and mode != "nearest") or smooth or kept is not None:
+        region = None if second is None or coordinates != CROPS else _floats(g, second, "roi")
+        if coordinates == CROPS and (region is None or len(region) != 2 * len(axes)):
             raise ParseError(f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values")
         outside = node.get_float("extrapolation_value", 0.0)
         kernel = Kernel(mode, nearest, coordinates, cubic, exclude, smooth)

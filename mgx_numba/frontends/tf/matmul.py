@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
+from ...ops.einsum import einsum
 from ..builder import GraphBuilder, rank
-from ..einsum import einsum
 from .node import TfNode
 from .registry import register
 
@@ -43,4 +43,4 @@ def product(g: GraphBuilder, a: Instruction, b: Instruction, swap_a: bool, swap_
 @register("Einsum")
 def einsum_node(g: GraphBuilder, node: TfNode, *operands: Instruction) -> Instruction:
     """The node's equation."""
-    return einsum(g, node.get_str("equation"), *operands)
+    return einsum(g, node.get_str("equation"), operands, ParseError)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 
-from ...interrupts import unbroken
-from ..handlers import Handler, ParserT, handler_of
+from ..handlers import Families, Handler, ParserT, handler_of
 
 __all__ = ["FAMILIES", "find", "names", "output_names", "register"]
 
@@ -26,7 +24,7 @@ FAMILIES = (
 
 _HANDLERS: dict[str, Handler] = {}
 _OUTPUTS: dict[str, tuple[str, ...]] = {}
-_loaded = False
+_FAMILIES = Families(__package__, FAMILIES)
 
 
 def register(*op_types: str, outputs: Sequence[str] = ()) -> Callable[[ParserT], ParserT]:
@@ -47,32 +45,19 @@ def register(*op_types: str, outputs: Sequence[str] = ()) -> Callable[[ParserT],
     return add
 
 
-def _import_families() -> None:
-    global _loaded
-    for family in FAMILIES:
-        importlib.import_module(f"{__package__}.{family}")
-    _loaded = True
-
-
-def load_families() -> None:
-    """Import every operator family, once."""
-    if not _loaded:
-        unbroken(_import_families)
-
-
 def find(op_type: str) -> Handler | None:
     """The parser of an operator, ``None`` if it has none."""
-    load_families()
+    _FAMILIES.load()
     return _HANDLERS.get(op_type)
 
 
 def names() -> set[str]:
     """Names of all operators that have a parser."""
-    load_families()
+    _FAMILIES.load()
     return set(_HANDLERS)
 
 
 def output_names(op_type: str) -> tuple[str, ...]:
     """Names of an operator's results, if it has several that are not a list."""
-    load_families()
+    _FAMILIES.load()
     return _OUTPUTS.get(op_type, ())

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 
-__all__ = ["tf_tensor_array", "tf_type", "tf_type_number"]
+__all__ = ["tf_tensor_array", "tf_type"]
 
 _NAMES = (
     "invalid float double int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16"
@@ -64,11 +64,6 @@ def tf_type(number: int) -> Type:
     if name not in _IR_TYPES:
         raise UnsupportedError(f"element type {name} is not supported; {', '.join(_IR_TYPES)} are")
     return _IR_TYPES[name]
-
-
-def tf_type_number(type: Type) -> int:
-    """The DataType number of an IR type."""
-    return _NAMES.index(next(name for name, known in _IR_TYPES.items() if known is type))
 
 
 def tf_tensor_array(tensor: Any) -> np.ndarray:

@@ -82,10 +82,6 @@ class RewriteBuilder(Emitter):
         literal = self.literal(scalar_array(value, shape.type))
         return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
 
-    def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` with other lengths (``x`` itself when they are the same)."""
-        return x if x.shape.lens == tuple(lens) else self.op("reshape", x, dims=tuple(lens))
-
     def discard(self) -> None:
         """Remove what was inserted and is not used."""
         for ins in reversed(self.created):

@@ -240,12 +240,10 @@ def without_scale(ins: Instruction, b: RewriteBuilder) -> tuple[Instruction, flo
 
 def swapped(b: RewriteBuilder, ins: Instruction) -> Instruction:
     """The last two axes exchanged, merged with a transpose that is there."""
-    order = list(range(ins.shape.ndim))
-    order[-2:] = order[-1], order[-2]
-    if ins.name == "transpose":
-        inner = ins.op.attributes()["permutation"]
-        return b.transpose(ins.inputs[0], [inner[axis] for axis in order])
-    return b.transpose(ins, order)
+    if ins.name != "transpose":
+        return b.swap_last(ins)
+    *outer, row, column = ins.op.attributes()["permutation"]
+    return b.transpose(ins.inputs[0], [*outer, column, row])
 
 
 def unrepeated(ins: Instruction) -> Instruction:

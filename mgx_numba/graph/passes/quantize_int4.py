@@ -81,7 +81,7 @@ def _blocks(b: RewriteBuilder, array: np.ndarray, rows: int) -> Instruction:
     literal = b.literal(array)
     wide = b.broadcast(literal, (count, BLOCK, columns))
     full = b.op("reshape", wide, dims=(count * BLOCK, columns))
-    return full if count * BLOCK == rows else b.op("slice", full, axes=(0,), starts=(0,), ends=(rows,))
+    return b.slice(full, 0, 0, rows)
 
 
 def _kernels(module: Module, before: Instruction, values: np.ndarray) -> Instruction | None:

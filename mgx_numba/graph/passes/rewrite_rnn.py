@@ -145,7 +145,7 @@ class _Rewriter:
         """The directions of a group of an input [d, ...], in the computing type."""
         if len(lanes.directions) < value.shape.lens[0]:
             start = lanes.directions[0]
-            value = self.b.op("slice", value, axes=(0,), starts=(start,), ends=(start + 1,))
+            value = self.b.slice(value, 0, start, start + 1)
         return self.b.convert(value, self.wide)
 
     def _lengths(self) -> Instruction | None:
@@ -174,4 +174,4 @@ class _Rewriter:
         return b.reshape(product, (self.steps, self.batch, count, self.rows))
 
     def _columns(self, value: Instruction, start: int, end: int) -> Instruction:
-        return self.b.op("slice", value, axes=(1,), starts=(start,), ends=(end,))
+        return self.b.slice(value, 1, start, end)

@@ -64,6 +64,5 @@ def gelu_split(e: MacroBuilder, x: Instruction) -> Instruction:
     axis, length = x.shape.ndim - 1, e.lens(x)[-1]
     if length % 2:
         raise e.fail(f"the last axis has odd length {length}")
-    parts = ((0, length // 2), (length // 2, length))
-    left, right = (e.op("slice", x, axes=(axis,), starts=(a,), ends=(b,)) for a, b in parts)
+    left, right = e.split(x, axis, [length // 2, length // 2])
     return e.op("mul", left, gelu_erf(e, right))

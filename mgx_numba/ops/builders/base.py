@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Values = Sequence[Instruction]
 
-__all__ = ["MacroBuilder", "add_macro", "common_type", "known_macros", "macro", "macro_options"]
+__all__ = ["MacroBuilder", "add_macro", "common_type", "macro", "macro_options"]
 
 Expand = Callable[..., Any]
 
@@ -52,11 +52,6 @@ def macro(*names: str, inputs: tuple[int, int], **options: Any) -> Callable[[Exp
         return function
 
     return add
-
-
-def known_macros() -> list[str]:
-    """Names of all macros, sorted."""
-    return sorted(_MACROS)
 
 
 def macro_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,9 +135,10 @@ class MacroBuilder(Emitter):
         """Insert one operation."""
         return self._module.insert_instruction(self._before, make_op(op, **attributes), inputs)
 
-    def literal(self, value: Any, type: Type) -> Instruction:
+    def literal(self, value: Any, type: Type | None = None) -> Instruction:
         """A constant at the front of the module; a number becomes a scalar."""
-        return self._module.add_literal(np.asarray(value).astype(type.numpy))
+        array = np.asarray(value)
+        return self._module.add_literal(array if type is None else array.astype(type.numpy))
 
     def fail(self, message: str) -> ShapeError:
         """A ``ShapeError`` that names the macro."""
@@ -159,7 +155,7 @@ class MacroBuilder(Emitter):
 
     def number(self, name: str, x: Instruction, value: float) -> Instruction:
         """A pointwise operation of ``x`` and a constant of its type."""
-        return self.pointwise(name, x, self.literal(value, x.shape.type))
+        return self.pointwise(name, x, self.like(value, x))
 
 
 def common_type(types: Sequence[Type]) -> Type:

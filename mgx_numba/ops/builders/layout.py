@@ -18,9 +18,9 @@ def tile(e: MacroBuilder, x: Instruction, repeats: tuple[int, ...]) -> Instructi
         raise e.fail(f"repeats are {list(repeats)}, expected {len(lens)} numbers that are not negative")
     if all(n == 1 for n in repeats):
         return x
-    split = e.op("unsqueeze", x, axes=tuple(2 * k for k in range(len(lens))))
+    split = e.unsqueeze(x, [2 * k for k in range(len(lens))])
     wide = e.broadcast(split, [n for pair in zip(repeats, lens) for n in pair])
-    return e.op("reshape", wide, dims=tuple(n * k for n, k in zip(repeats, lens)))
+    return e.reshape(wide, [n * k for n, k in zip(repeats, lens)])
 
 
 @macro("rotary_embedding", inputs=(3, 3), interleaved=False)
@@ -50,8 +50,8 @@ def rotary_embedding(
     right = e.op("add", *e.common(e.pointwise("mul", second, cosine), e.pointwise("mul", first, sine)))
     if not interleaved:
         return e.op("concat", left, right, axis=axis)
-    pairs = [e.op("unsqueeze", v, axes=(axis + 1,)) for v in (left, right)]
-    return e.op("reshape", e.op("concat", *pairs, axis=axis + 1), dims=lens)
+    pairs = [e.unsqueeze(v, [axis + 1]) for v in (left, right)]
+    return e.reshape(e.op("concat", *pairs, axis=axis + 1), lens)
 
 
 def _halves(
@@ -59,10 +59,8 @@ def _halves(
 ) -> tuple[Instruction, Instruction]:
     """The elements that are rotated with each other: even and odd ones, or the first and the second half."""
     if not interleaved:
-        parts = ((0, half), (half, 2 * half))
-        left, right = (e.op("slice", x, axes=(axis,), starts=(a,), ends=(b,)) for a, b in parts)
+        left, right = e.split(x, axis, [half, half])
         return left, right
-    pairs = e.op("reshape", x, dims=(*e.lens(x)[:-1], half, 2))
-    members = (e.op("slice", pairs, axes=(axis + 1,), starts=(k,), ends=(k + 1,)) for k in (0, 1))
-    left, right = (e.op("squeeze", m, axes=(axis + 1,)) for m in members)
+    pairs = e.reshape(x, [*e.lens(x)[:-1], half, 2])
+    left, right = (e.squeeze(member, [axis + 1]) for member in e.split(pairs, axis + 1, [1, 1]))
     return left, right

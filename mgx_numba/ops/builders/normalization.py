@@ -23,9 +23,8 @@ def batchnorm(
     """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` along axis 1 (ONNX BatchNormalization)."""
     if any(v.shape.ndim != 1 for v in (scale, bias, mean, variance)):
         raise e.fail("scale, bias, mean and variance must have one axis")
-    spatial = tuple(range(1, x.shape.ndim - 1))
-    if spatial:
-        scale, bias, mean, variance = (e.op("unsqueeze", v, axes=spatial) for v in (scale, bias, mean, variance))
+    spatial = range(1, x.shape.ndim - 1)
+    scale, bias, mean, variance = (e.unsqueeze(v, spatial) for v in (scale, bias, mean, variance))
     centred = e.pointwise("sub", x, mean)
     factor = e.pointwise("mul", scale, e.op("rsqrt", e.number("add", variance, epsilon)))
     return e.convert(e.pointwise("add", e.pointwise("mul", centred, factor), bias), x.shape.type)

@@ -67,12 +67,9 @@ def _spread(e: MacroBuilder, x: Instruction, parameter: Instruction, axis: int, 
         block = -(-lens[axis] // count[axis])
     if count[axis] != -(-lens[axis] // block):
         raise e.fail(f"{count[axis]} blocks of {block} for length {lens[axis]} of axis {axis}")
-    tall = e.op("unsqueeze", parameter, axes=(axis + 1,))
-    wide = e.broadcast(tall, (*count[: axis + 1], block, *count[axis + 1 :]))
-    full = e.op("reshape", wide, dims=(*count[:axis], count[axis] * block, *count[axis + 1 :]))
-    if count[axis] * block == lens[axis]:
-        return full
-    return e.op("slice", full, axes=(axis,), starts=(0,), ends=(lens[axis],))
+    wide = e.broadcast(e.unsqueeze(parameter, [axis + 1]), (*count[: axis + 1], block, *count[axis + 1 :]))
+    full = e.reshape(wide, (*count[:axis], count[axis] * block, *count[axis + 1 :]))
+    return e.slice(full, axis, 0, lens[axis])
 
 
 @macro("bias_uint8", inputs=(1, 2))

@@ -86,11 +86,6 @@ class Executable:
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
         self._idle_limit = max(1, IDLE_BYTES // max(1, plan.arena_bytes))
 
-    @property
-    def idle_contexts(self) -> int:
-        """Contexts that wait for the next call."""
-        return len(self._idle)
-
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
         takes the general way (see `direct_call`); None if there is no such function for this plan or on this system."""

@@ -176,7 +176,7 @@ class _FlashText(AttentionText):
         buffer, problem = CodeBuffer(), self.problem
         size = ITEMSIZE[problem.dtype]
         self._begin(buffer)
-        for line in (
+        buffer.line(
             f"first_row = block_index(0) * {ROWS * self.warps}",
             f"row0 = first_row + warp * {ROWS} + row_in",
             "row1 = row0 + 8",
@@ -185,8 +185,7 @@ class _FlashText(AttentionText):
             "q = offset(p_q, batch * q_b + head * q_h)",
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
-        ):
-            buffer.line(line)
+        )
         if problem.causal:
             buffer.line(f"end = imin(end, first_row + {ROWS * self.warps} + first_seen)")
         self._queries(buffer)

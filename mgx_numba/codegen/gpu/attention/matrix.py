@@ -100,7 +100,7 @@ class MatrixAttentionText(AttentionText):
         """All statements of the kernel."""
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
-        for line in (
+        buffer.line(
             f"wave = idiv(thread, {tile.lanes})",
             f"own = thread - wave * {tile.lanes}",
             f"own_block = idiv(own, {tile.side})",
@@ -115,8 +115,7 @@ class MatrixAttentionText(AttentionText):
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
             f"key_place = own_line * {self.key_pitch} + own_first",
             f"value_place = own_line * {self.value_pitch}",
-        ):
-            buffer.line(line)
+        )
         if self.problem.causal:
             buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
         for step in range(self.depth // tile.depth):
@@ -274,7 +273,7 @@ class MatrixAttentionText(AttentionText):
             buffer.line(f"peak = max(peak, score{n})")
         buffer.line("high = reduce_max(peak)")
         self._join(buffer, "high", "max")
-        for line in (
+        buffer.line(
             *(["unscaled = splat(high, 4)"] if self.exact else []),
             *(["high = mul(high, scale)"] if scaled else []),
             *(["largest = splat(high, 4)"] if self.exact else []),
@@ -285,8 +284,7 @@ class MatrixAttentionText(AttentionText):
             f"bases = splat({f'sub(base, const_float32({LARGER}, 0))' if half else 'base'}, 4)",
             "scales = splat(scale, 4)",
             "total = const_float32(0, 4)",
-        ):
-            buffer.line(line)
+        )
         if self.exact:
             exact_bases(buffer)
         for n in range(count):

@@ -35,32 +35,29 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solutio
         out_b=problem.out_strides[0], out_h=problem.out_strides[1], out_s=problem.out_strides[2],
     )  # fmt: skip
     buffer = CodeBuffer()
-    for line in (
+    buffer.line(
         *arguments.bind(),
         f"item = block_index(0) * {THREADS} + thread_index(0)",
         "row = idiv(item, across)",
         f"feature = (item - row * across) * {LANES}",
         f"numbers = rows * across * {LANES} * splits",
-    ):
-        buffer.line(line)
+    )
     with buffer.block("if row < rows:"):
-        for line in (
+        buffer.line(
             "top = const_float32(-INF, 0)",
             "total = const_float32(0, 0)",
             f"sums = const_float32(0, {LANES})",
             "part = 0",
-        ):
-            buffer.line(line)
+        )
         with buffer.block("while part < splits:"):
             _add_parts(buffer)
         empty = "" if problem.nan_rows else "where(total == 0, const_float32(0, 0), "
-        for line in (
+        buffer.line(
             f"inverse = {empty}div(const_float32(1, 0), total){')' * bool(empty)}",
             "line = idiv(row, queries)",
             "batch = idiv(line, heads)",
             "place = batch * out_b + (line - batch * heads) * out_h + (row - line * queries) * out_s + feature",
-        ):
-            buffer.line(line)
+        )
         made = finished(problem, buffer, f"mul(sums, splat(inverse, {LANES}))", LANES)
         buffer.line(f"store(p_out, place, {made})")
     values = arguments.values
@@ -75,29 +72,26 @@ def _add_parts(buffer: CodeBuffer) -> None:
     """Emit what adds `AT_ONCE` parts to the sums before, all of whose loads come first; beyond the last one it is read
     again, and counts for nothing."""
     for k in range(AT_ONCE):
-        for line in (
+        buffer.line(
             f"own{k} = imin(part + {k}, splits - 1) * rows + row",
             f"top{k} = load_scalar(p_scratch, numbers + own{k} * 2)",
             f"weight{k} = load_scalar(p_scratch, numbers + own{k} * 2 + 1)",
             f"sums{k} = load_aligned(p_scratch, own{k} * across * {LANES} + feature, {LANES})",
-        ):
-            buffer.line(line)
+        )
     buffer.line("before = top")
     for k in range(AT_ONCE):
         buffer.line(f"top = max(top, top{k})")
-    for line in (
+    buffer.line(
         "base = where(top == -INF, const_float32(0, 0), top)",
         "factor = exp2_quick(sub(before, base))",
         "total = mul(total, factor)",
         f"sums = mul(sums, splat(factor, {LANES}))",
-    ):
-        buffer.line(line)
+    )
     for k in range(AT_ONCE):
-        for line in (
+        buffer.line(
             f"inside = part + {k} < splits",
             f"factor = exp2_quick(sub(top{k}, base))",
             f"total = where(inside, fma(weight{k}, factor, total), total)",
             f"sums = where(inside, fma(sums{k}, splat(factor, {LANES}), sums), sums)",
-        ):
-            buffer.line(line)
+        )
     buffer.line(f"part = part + {AT_ONCE}")

@@ -70,14 +70,13 @@ def exact_bases(buffer: CodeBuffer) -> None:
     has no weight. ``unscaled`` are the largest scores of a tile, ``largest`` these times ``scale``: where another
     tile's is larger, this tile's have no weight either.
     """
-    for line in (
+    buffer.line(
         f"far = gt(abs(bases), const_float32({FAR}, 4))",
         f"short = bits_float32(bitwise_and(bits_int32(scales), const_int32({EXPONENT}, 4)))",
         "near = where(eq(largest, bases), mul(unscaled, short), const_float32(INF, 4))",
         "bases = where(far, near, bases)",
         "scales = where(far, short, scales)",
-    ):
-        buffer.line(line)
+    )
 
 
 class AttentionText:
@@ -138,7 +137,7 @@ class AttentionText:
 
     def _begin(self, buffer: CodeBuffer) -> None:
         """Emit the arguments, where a block's problem is, and the keys that it looks at."""
-        for line in (
+        buffer.line(
             *self.arguments.bind(),
             "thread = thread_index(0)",
             "warp = idiv(thread, 32)",
@@ -152,8 +151,7 @@ class AttentionText:
             f"scale = cast_float32(mul(bits_float64(scale_bits), {LOG2_E!r}))",
             "begin = split * part",
             "end = imin(keys, begin + part)",
-        ):
-            buffer.line(line)
+        )
         for k, _ in enumerate(self.problem.epilogue.operands if self.splits == 1 else ()):
             buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
 
@@ -172,8 +170,7 @@ class AttentionText:
     def _weights(self, buffer: CodeBuffer) -> None:
         """Emit what makes weights of scores, in units of log2(e), and in ``kept0`` and ``kept1`` what earlier sums are
         multiplied with."""
-        scaled = self.scaled
-        if not scaled:
+        if not self.scaled:
             for j in range(self.keys // 8):
                 buffer.line(f"score{j} = mul(score{j}, scale)")
         if self.problem.mask is not None:
@@ -185,6 +182,12 @@ class AttentionText:
         else:
             with buffer.block(f"if start + {self.keys} > end:"):
                 self._hide(buffer, False)
+        self._tops(buffer)
+        self._exponentials(buffer)
+
+    def _tops(self, buffer: CodeBuffer) -> None:
+        """Emit the largest scores of both rows so far, ``top0`` and ``top1``, what is subtracted of scores for these,
+        ``base0`` and ``base1`` (0 of rows that see no key yet), and ``kept0`` and ``kept1``."""
         buffer.line("peak = max(score0, score1)")
         for j in range(2, self.keys // 8):
             buffer.line(f"peak = max(peak, score{j})")
@@ -194,7 +197,7 @@ class AttentionText:
                 buffer.line(f"high = max(high, shuffle_xor(high, {mask}))")
             if self.exact:
                 buffer.line(f"unscaled{r} = high")
-            if scaled:
+            if self.scaled:
                 buffer.line("high = mul(high, scale)")
             if self.exact:
                 buffer.line(f"largest{r} = high")
@@ -202,6 +205,10 @@ class AttentionText:
             buffer.line(f"base{r} = where(high == -INF, const_float32(0, 0), high)")
             buffer.line(f"kept{r} = exp2_quick(sub(top{r}, base{r}))")
             buffer.line(f"top{r} = high")
+
+    def _exponentials(self, buffer: CodeBuffer) -> None:
+        """Emit weights in the place of scores, and their sums of both rows, ``sum0`` and ``sum1``."""
+        scaled = self.scaled
         buffer.line("bases = join4(splat(base0, 1), splat(base0, 1), splat(base1, 1), splat(base1, 1))")
         buffer.line("total = const_float32(0, 4)")
         if scaled:

@@ -165,7 +165,7 @@ class WarpgroupPartsText(AttentionText):
         """All statements of the kernel."""
         buffer, stages = CodeBuffer(), self.tile.stages
         self._begin(buffer)
-        for line in (
+        buffer.line(
             *rows_of_warpgroups(self.rows, self.problem.causal),
             "high_q = dynamic_float32(0)",
             "short_q = dynamic_bfloat16(0)",
@@ -178,8 +178,7 @@ class WarpgroupPartsText(AttentionText):
             "q = offset(p_q, batch * q_b + head * q_h)",
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
-        ):
-            buffer.line(line)
+        )
         if self.problem.causal:
             buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
         with buffer.block("if thread == 0:"):
@@ -198,8 +197,7 @@ class WarpgroupPartsText(AttentionText):
             self._load(buffer, f"begin + {(stage + 1) * KEYS}")
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
-        for line in ("slot = 0", "phase = 0", f"before = {stages - 1}", "before_phase = 1", "start = begin"):
-            buffer.line(line)
+        buffer.line("slot = 0", "phase = 0", f"before = {stages - 1}", "before_phase = 1", "start = begin")
         with buffer.block("while start < end:"):
             self._next(buffer)
         for j in range(self.width // 8):
@@ -224,21 +222,19 @@ class WarpgroupPartsText(AttentionText):
         self._mix(buffer)
         self._load(buffer, f"start + {stages * KEYS}")
         buffer.line("warp_barrier()")  # behind which the assembler would ask for what is loaded, when it is needed
-        for line in (
+        buffer.line(
             "mixed = wgmma_wait(mixed, 0)",
             "wgmma_keep(high)",
             "wgmma_keep(low)",
-        ):
-            buffer.line(line)
+        )
         with buffer.block("if leads:"):
             buffer.line("mbarrier_arrive(offset(read, slot))")
-        for line in (
+        buffer.line(
             "acc = fma_sums(acc, kept0, kept1, mixed)",
             "before = slot",
             "before_phase = phase",
             "slot = slot + 1",
-        ):
-            buffer.line(line)
+        )
         with buffer.block(f"if slot == {stages}:"):
             buffer.line("slot = 0")
             buffer.line("phase = 1 - phase")
@@ -286,8 +282,7 @@ class WarpgroupPartsText(AttentionText):
         """Emit the parts of what was loaded, their stores to a slot, and the arrival at its barrier."""
         for groups in self.brought:
             self._store_turns(buffer, groups, slot)
-        for line in ("operand_fence()", "warp_barrier()"):
-            buffer.line(line)
+        buffer.line("operand_fence()", "warp_barrier()")
         with buffer.block("if lane == 0:"):
             buffer.line(f"mbarrier_arrive(offset(come, {slot}))")
 

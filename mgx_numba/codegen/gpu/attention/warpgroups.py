@@ -167,7 +167,7 @@ class WarpgroupAttentionText(AttentionText):
         """All statements of the kernel."""
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
-        for line in (
+        buffer.line(
             *rows_of_warpgroups(self.rows, self.problem.causal),
             f"tile_q = dynamic_{dtype}(0)",
             f"tile_k = dynamic_{dtype}({self.query_bytes})",
@@ -175,8 +175,7 @@ class WarpgroupAttentionText(AttentionText):
             *(f"{name} = shared_int64({n})" for name, n in self._barriers().items()),
             f"own_q = offset(tile_q, group * {ROWS * SLICE})",
             "asks = thread == 0",
-        ):
-            buffer.line(line)
+        )
         if self.problem.causal:
             buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
         with buffer.block("if asks:"):
@@ -205,8 +204,7 @@ class WarpgroupAttentionText(AttentionText):
             with buffer.block(f"if thread == {self.consumers + WARP * warp}:"):
                 if name == "k":
                     self._ask_queries(buffer)
-                for line in ("start = begin", "slot = 0", "phase = 0"):
-                    buffer.line(line)
+                buffer.line("start = begin", "slot = 0", "phase = 0")
                 with buffer.block("while start < end:"):
                     self._wait_for(buffer, f"read_{name}", "slot", "1 - phase")
                     self._ask(buffer, name, "start", "slot")
@@ -247,8 +245,7 @@ class WarpgroupAttentionText(AttentionText):
                     with buffer.block(f"if begin + {stage * self.keys} < end:"):
                         self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
                         self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
-        for line in ("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "before = 0", "before_phase = 0"):
-            buffer.line(line)
+        buffer.line("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "before = 0", "before_phase = 0")
         buffer.line("start = begin")
         if self.tile.producer:
             buffer.line("turn_phase = 1 - imin(group, 1)")  # what the first warpgroup waits for at first is over
@@ -281,8 +278,7 @@ class WarpgroupAttentionText(AttentionText):
                 self._ask_again(buffer)
         self._read_scores(buffer, 1)
         self._weights(buffer)
-        for line in ("before = slot", "before_phase = phase", "slot = next", "phase = next_phase"):
-            buffer.line(line)
+        buffer.line("before = slot", "before_phase = phase", "slot = next", "phase = next_phase")
         self._step(buffer)
         buffer.line("acc = wgmma_wait(acc, 0)")
         for part in range(self.keys // SLICE):

@@ -111,8 +111,7 @@ class _PointwiseText:
         """All statements of the kernel."""
         chunk = THREADS * self.unrolled
         buffer = CodeBuffer()
-        for line in self.arguments.bind():
-            buffer.line(line)
+        buffer.line(*self.arguments.bind())
         buffer.line(f"first = block_index(0) * {chunk} + thread_index(0)")
         with buffer.block(f"if (block_index(0) + 1) * {chunk} <= items:"):
             self._print(buffer, ["first", *(f"first + {THREADS * k}" for k in range(1, self.unrolled))], self.lanes)

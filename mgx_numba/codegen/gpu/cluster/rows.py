@@ -107,8 +107,7 @@ class _RowsText:
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, team = self.buffer, self.layout.team
-        for line in self.arguments.bind():
-            buffer.line(line)
+        buffer.line(*self.arguments.bind())
         in_turn = sorted(self.levels.reductions, key=self.levels.level.__getitem__)
         team.begin(buffer, {self._sum_name(r): self._accumulator(r) for r in in_turn})
         buffer.line(f"member = {team.member}")
@@ -364,8 +363,7 @@ class _RowsText:
                 lines.append(f"{store}(r_{self.names[at]}, {self._places[j][at]}, {value})")
             condition = "valid" if layout.exact else f"valid & ({self._active(j)})"
             with buffer.block(f"if {condition}:"):
-                for line in lines:
-                    buffer.line(line)
+                buffer.line(*lines)
 
     def _store_row_results(self) -> None:
         """Store the results that are one value a row, once."""
@@ -379,5 +377,4 @@ class _RowsText:
             lines.append(f"{store if layout.columns else 'store_scalar'}(r_{name}, 0, {value})")
         if lines:
             with buffer.block("if valid & (member == 0):"):
-                for line in lines:
-                    buffer.line(line)
+                buffer.line(*lines)

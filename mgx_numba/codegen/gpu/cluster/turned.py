@@ -166,14 +166,13 @@ class _TurnedText:
     def _begin(self) -> CodeBuffer:
         """Statements for the arguments, and where the block's tile and plane of each operand are."""
         buffer = CodeBuffer()
-        for line in (
+        buffer.line(
             *self.arguments.bind(),
             "number = idiv(block_index(0), across)",
             f"first_wide = (block_index(0) - number * across) * {self.tile[1]}",
             "plane = idiv(number, down)",
             f"first_high = (number - plane * down) * {self.tile[0]}",
-        ):
-            buffer.line(line)
+        )
         places = self.outer.split(buffer, "plane") if self.outer.lens else []
         for k, name in enumerate(self.names):
             buffer.line(f"r_{name} = offset(p_{name}, {self.outer.offset(k, places)})")
@@ -239,15 +238,14 @@ class _SquaresText(_TurnedText):
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, lanes = self._begin(), self.lanes
-        for line in (
+        buffer.line(
             "warp = idiv(thread_index(0), 32)",
             "lane = thread_index(0) - warp * 32",
             f"along = imod(warp, {WARPS_ALONG}) * {LANES_ALONG} + imod(lane, {LANES_ALONG})",
             f"aside = idiv(warp, {WARPS_ALONG}) * {LANES_ACROSS} + idiv(lane, {LANES_ALONG})",
             f"own_high = first_high + along * {lanes}",
             f"own_wide = first_wide + aside * {lanes}",
-        ):
-            buffer.line(line)
+        )
         with buffer.block("if (own_high < high) & (own_wide < wide):"):
             found = {
                 k: [

@@ -62,13 +62,12 @@ class CoresText(RingText):
 
     def _start(self, buffer: CodeBuffer) -> None:
         rows, columns = self._side
-        for line in (
+        buffer.line(
             f"warp_down = idiv(warp, {self.tile.across})",
             f"warp_row = warp_down * {self.high}",
             f"warp_column = (warp - warp_down * {self.tile.across}) * {self.wide}",
             *self._own(),
-        ):
-            buffer.line(line)
+        )
         for i, j in self._parts():
             buffer.line(f"acc{i}_{j} = const_{self.accumulator}(0, {rows * columns // self.tile.wave})")
 

@@ -158,8 +158,7 @@ class _DepthwiseText(ContractionText):
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
-        for line in (*self.arguments.bind(), f"number = block_index(0) * {THREADS} + thread_index(0)"):
-            buffer.line(line)
+        buffer.line(*self.arguments.bind(), f"number = block_index(0) * {THREADS} + thread_index(0)")
         buffer.line("item = imin(number, items - 1)")
         image, *places, strip, vector = self._space.split(buffer, "item")
         buffer.line(f"plane = {vector} * {self.lanes}")

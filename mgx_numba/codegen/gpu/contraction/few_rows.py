@@ -144,13 +144,12 @@ class _FewRowsText(ContractionText):
         """All statements of the kernel."""
         buffer, lanes, rows = CodeBuffer(), self.lanes, self.rows
         self._begin_plane(buffer)
-        for line in (
+        buffer.line(
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
             f"column = block_index(0) * {WARPS} + warp",
             "results = columns" if len(self.columns) == 1 else "results = idiv32(columns, 2)",
-        ):
-            buffer.line(line)
+        )
         for c, name in enumerate(self.columns):
             further = f" + {c} * results" if c else ""
             buffer.line(f"r_{name} = offset(r_w, (imin(column, results - 1){further}) * column_step)")

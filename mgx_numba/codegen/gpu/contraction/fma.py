@@ -73,7 +73,7 @@ class FmaText(RingText):
 
     def _start(self, buffer: CodeBuffer) -> None:
         tile = self.tile
-        for line in (
+        buffer.line(
             f"deep = idiv(warp, {tile.down * tile.across})",
             f"beside = warp - deep * {tile.down * tile.across}",
             f"warp_down = idiv(beside, {tile.across})",
@@ -83,8 +83,7 @@ class FmaText(RingText):
             f"side_lane = lane - down_lane * {ACROSS}",
             f"first_k = deep * {self.form.words // tile.deep}",
             f"own_a = (warp_row + down_lane) * {self.pitch} + first_k",
-        ):
-            buffer.line(line)
+        )
         if self.along:
             buffer.line(f"own_b = (idiv(warp_column, {STEP}) + side_lane) * {self.pitch} + first_k")
         else:

@@ -139,14 +139,13 @@ class _BlocksText(ContractionText):
         """All statements of the kernel."""
         buffer, rows = CodeBuffer(), range(self.problem.m)
         self._begin_plane(buffer)
-        for line in (
+        buffer.line(
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
             f"first = (block_index(0) * {WARPS} + warp) * {self.own}",
             "turn = lane",
             f"magic = splat(cast_int32(magic_bits), {LANES})",
-        ):
-            buffer.line(line)
+        )
         for c in range(self.own):
             buffer.line(f"column{c} = imin(first + {c}, columns - 1)")
             buffer.line(f"codes{c} = offset(p_w, column{c} * words)")

@@ -163,7 +163,7 @@ class _ChunksText(ContractionText):
         """All statements of the kernel."""
         buffer, rows = CodeBuffer(), self.problem.m
         self._begin_plane(buffer)
-        for line in (
+        buffer.line(
             "warp = warp_index()",
             "lane = thread - warp * 32",
             "group = idiv(lane, 4)",
@@ -179,8 +179,7 @@ class _ChunksText(ContractionText):
             "slot = 0",
             "ask_tile = tile",
             "ask_here = first",
-        ):
-            buffer.line(line)
+        )
         with buffer.block("if first >= chunks:"):
             buffer.line("ask_tile = tiles")
         for slot in range(TURNS):
@@ -201,12 +200,11 @@ class _ChunksText(ContractionText):
         """Emit the copies of a turn's chunks, as far as there are any, to a slot that nobody reads any more; and the
         step to the next turn, of this tile or the one that follows it."""
         pieces = self.ahead * self.words // 4
-        for line in (
+        buffer.line(
             "there = ask_tile < tiles",
             f"asked = offset(p_w, (imin(ask_tile, tiles - 1) * chunks + ask_here) * {self.words} + lane * 4)",
             f"to = own_ring + {slot} * {self.ahead * self.words} + lane * 4",
-        ):
-            buffer.line(line)
+        )
         if not self.exact:
             buffer.line(f"behind = (chunks - ask_here) * {self.words // 4} - lane")
         for piece in range(0, pieces, WARP):
@@ -281,14 +279,13 @@ class _ChunksText(ContractionText):
         with buffer.block(f"if quarter < {self.width // 2}:"):
             buffer.line("store_aligned(parts, own, low2(total))")
             buffer.line(f"store_aligned(parts, own + {8 * self.width}, high2(total))")
-        for line in (
+        buffer.line(
             "barrier()",
             f"place = imod(thread + count * 32, {WARP * WARPS})",
             f"row = idiv(place, {COLUMNS})",
             f"column = place - row * {COLUMNS}",
             f"to = tile * {COLUMNS} + column",
-        ):
-            buffer.line(line)
+        )
         with buffer.block(f"if (row < {rows}) & (to < columns):"):
             buffer.line("sums = const_float32(0, 1)")
             for w in range(WARPS):

@@ -50,12 +50,11 @@ class _AddingText(ContractionText):
         """All statements of the kernel."""
         buffer = CodeBuffer()
         self._begin_plane(buffer)
-        for line in (
+        buffer.line(
             f"item = block_index(0) * {FINISH_THREADS} + thread",
             "row = idiv(item, across)",
             f"column = (item - row * across) * {self.width}",
-        ):
-            buffer.line(line)
+        )
         load = "load_aligned" if self.width > 1 else "load"
         with buffer.block("if row < rows:"):
             buffer.line(f"sums = const_{self.accumulator}(0, {self.width})")

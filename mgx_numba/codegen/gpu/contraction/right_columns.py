@@ -216,15 +216,14 @@ class OrderedColumns:
             columns=self.columns, apart=self.apart, depth=self.depth, step=self.step, slices=self.slices
         )  # fmt: skip
         planes = Axes(arguments, "b", self.lens, [self.strides])
-        for line in (
+        buffer.line(
             *arguments.bind(),
             "thread = thread_index(0)",
             "slice = block_index(0)",
             f"first = block_index(1) * {COLUMNS}",
             "plane = block_index(2)",
             f"tile = shared_{self.dtype}({COLUMNS * self._pitch * (4 // ITEMSIZE[self.dtype])})",
-        ):
-            buffer.line(line)
+        )
         places = planes.split(buffer, "plane")
         buffer.line(f"r_w = offset(p_w, {planes.offset(0, places)})")
         self._read(buffer)

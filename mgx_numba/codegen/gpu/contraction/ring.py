@@ -246,14 +246,13 @@ class RingText(ContractionText):
         """All statements of the kernel."""
         buffer, tile, types = CodeBuffer(), self.tile, self.request.problem.types
         self._begin(buffer, tile.rows, tile.columns)
-        for line in (
+        buffer.line(
             f"ring_a = dynamic_{types.a}(0)",
             f"ring_b = dynamic_{types.b}({self.size * self.stages * self.left_slot})",
             f"staged = dynamic_{self.accumulator}(0)",
             f"warp = idiv(thread, {tile.wave})",
             f"lane = thread - warp * {tile.wave}",
-        ):
-            buffer.line(line)
+        )
         self._start(buffer)
         left, right = self._left_places(buffer), self._right_places(buffer)
         buffer.line("begin = block_index(2) * part")
@@ -427,14 +426,13 @@ class RingText(ContractionText):
         lanes = self.width
         load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
         with buffer.block(f"for turn in range({turns}):"):
-            for line in (
+            buffer.line(
                 f"item = turn * {self.tile.wave} + lane",
                 f"below = idiv(item, {per_row})",
                 f"side = (item - below * {per_row}) * {lanes}",
                 f"row = {row}",
                 f"column = {column}",
-            ):
-                buffer.line(line)
+            )
             with buffer.block("if (row < rows) & (column < columns):"):
                 sums = buffer.emit(f"{load}(staged, {places[0]}, {lanes})")
                 for place in places[1:]:

@@ -72,17 +72,15 @@ class ContractionText:
         """Emit the arguments, and which tile of the result the block computes."""
         self.arguments.integer("across", -(-self.operands.columns // columns))
         self._begin_plane(buffer)
-        for line in (
+        buffer.line(
             "down = idiv(block_index(0), across)",
             f"first_row = down * {rows}",
             f"first_column = (block_index(0) - down * across) * {columns}",
-        ):
-            buffer.line(line)
+        )
 
     def _begin_plane(self, buffer: CodeBuffer) -> None:
         """Emit the arguments, and where the block's plane of each operand is."""
-        for line in (*self.arguments.bind(), "thread = thread_index(0)", "plane = block_index(1)"):
-            buffer.line(line)
+        buffer.line(*self.arguments.bind(), "thread = thread_index(0)", "plane = block_index(1)")
         self.operands.begin(buffer)
         self._planes(buffer)
 

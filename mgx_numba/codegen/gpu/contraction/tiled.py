@@ -79,11 +79,10 @@ class _TiledText(ContractionText):
             buffer.line(f"slice_{name} = shared_{acc}({DEPTH * pitch})")
         for k in range(OWN):
             buffer.line(f"acc{k} = const_{acc}(0, {OWN})")
-        for line in (
+        buffer.line(
             f"across_rows = imod(thread, {tile // OWN}) * {OWN}",
             f"down_rows = idiv(thread, {tile // OWN}) * {OWN}",
-        ):
-            buffer.line(line)
+        )
         left, right = self._left_places(buffer), self._right_places(buffer)
         buffer.line("start = 0")
         with buffer.block("while start < depth:"):

@@ -252,7 +252,7 @@ class WarpgroupText(ContractionText):
         """All statements of the kernel."""
         buffer, tile = CodeBuffer(), self.tile
         ring = tile.stages * tile.rows * SLICE_BYTES
-        for line in (
+        buffer.line(
             *self.arguments.bind(),
             "thread = thread_index(0)",
             "warp = warp_index()",
@@ -264,8 +264,7 @@ class WarpgroupText(ContractionText):
             "end = imin(slices, begin + part)",
             "slot = 0",
             "phase = 0",
-        ):
-            buffer.line(line)
+        )
         pingpong = PingPong(tile)
         pingpong.declare(buffer)
         self.sharing.begin(buffer)
@@ -288,12 +287,11 @@ class WarpgroupText(ContractionText):
                 self._produce(buffer)
                 buffer.line("tile = tile + stride")
         with buffer.block("else:"):
-            for line in (
+            buffer.line(
                 "grid_wait()",
                 "lane = thread - warp * 32",
                 f"leads = imod(thread, {128 // self.arrivals}) == 0",
-            ):
-                buffer.line(line)
+            )
             pingpong.begin(buffer)
             buffer.line("group = idiv(warp, 4)")
             with buffer.block("while tile < tiles:"):
@@ -378,12 +376,11 @@ class WarpgroupText(ContractionText):
 
     def _taps(self, buffer: CodeBuffer, k: str) -> None:
         """Emit the first channel and the tap of a convolution's slice."""
-        for line in (
+        buffer.line(
             f"pieces = idiv32(group_channels + {self.slice - 1}, {self.slice})",
             f"tap = idiv32({k}, pieces)",
             f"channel = ({k} - tap * pieces) * {self.slice}",
-        ):
-            buffer.line(line)
+        )
 
     def _ask_right(self, buffer: CodeBuffer, stage: str) -> None:
         """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
@@ -411,14 +408,13 @@ class WarpgroupText(ContractionText):
         gemm = isinstance(self._problem, GemmProblem)
         buffer.line(f"own_row = first_row + {self.sharing.part(self.own_rows, 'x')}")
         if not gemm:
-            for line in (
+            buffer.line(
                 "image = idiv32(own_row, image_pixels)",
                 "pixel = own_row - image * image_pixels",
                 "line = idiv32(pixel, row_pixels)",
                 "start_y = line * step_y - pad_y",
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
-            ):
-                buffer.line(line)
+            )
             self._taps(buffer, "begin")
             if self.placed.first_channel:
                 buffer.line("left_out = 0")
@@ -447,8 +443,7 @@ class WarpgroupText(ContractionText):
                     buffer.line("left_out = 0")
                 buffer.line(f"channel = channel + {self.slice}")
                 with buffer.block("if channel >= group_channels:"):
-                    for line in ("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1"):
-                        buffer.line(line)
+                    buffer.line("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1")
                     with buffer.block("if tap_x == taps_across:"):
                         buffer.line("tap_x = 0")
                         buffer.line("tap_y = tap_y + 1")

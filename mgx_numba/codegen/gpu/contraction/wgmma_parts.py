@@ -74,7 +74,7 @@ class _PartsText(WarpgroupText):
 
     def _consume(self, buffer: CodeBuffer) -> None:
         columns, long = self.tile.columns, -(-self._question(self.placed).slices // self.splits) > PART_SLICES
-        for line in (
+        buffer.line(
             f"sums = wgmma_zero({columns})",
             f"own_line = (warp * 16 + idiv(lane, 4)) * {POSITIONS}",
             "near = own_line + (2 * quarter ^ idiv(lane, 4)) * 4",  # `TensorLayout`: how pieces of 16 bytes lie
@@ -83,8 +83,7 @@ class _PartsText(WarpgroupText):
             "k = begin",
             "high = const_int32(0, 8)",
             "low = high",
-        ):
-            buffer.line(line)
+        )
         if long:
             buffer.line("whole = sums")
         with buffer.block("if k < end:"):
@@ -92,7 +91,7 @@ class _PartsText(WarpgroupText):
         buffer.line("next_high = high")
         buffer.line("next_low = low")
         with buffer.block("while k < end:"):
-            for line in (
+            buffer.line(
                 f"theirs = offset(ring_w, slot * {self.right_elements})",
                 "both = join2(high, high)",
                 "wgmma_fence()",
@@ -100,13 +99,11 @@ class _PartsText(WarpgroupText):
                 "sums = wgmma_bfloat16_held(sums, low, theirs, 0)",
                 "wgmma_commit()",
                 "last = slot",
-            ):
-                buffer.line(line)
+            )
             self._advance(buffer)
             with buffer.block("if k < end:"):
                 self._halve(buffer, "next_high", "next_low")
-            for line in ("sums = wgmma_wait(sums, 0)", "wgmma_keep(both)", "wgmma_keep(low)"):
-                buffer.line(line)
+            buffer.line("sums = wgmma_wait(sums, 0)", "wgmma_keep(both)", "wgmma_keep(low)")
             with buffer.block("if leads:"):
                 self.sharing.release(buffer)
             buffer.line("high = next_high")
@@ -152,13 +149,12 @@ class _PartsText(WarpgroupText):
         """Emit the sums of a warp's rows in float32, of halves put together again, and their way out."""
         buffer.line("item = lane")
         with buffer.block(f"while item < {16 * self.tile.columns}:"):
-            for line in (
+            buffer.line(
                 f"below = idiv(item, {self.tile.columns})",
                 "exact_row = first_row + warp * 16 + below",
                 f"exact_column = first_column + item - below * {self.tile.columns}",
                 f"item = item + {WARP}",
-            ):
-                buffer.line(line)
+            )
             with buffer.block("if (exact_row < rows) & (exact_column < columns):"):
                 self._add_exactly(buffer)
                 if self.splits == 1:
@@ -169,13 +165,12 @@ class _PartsText(WarpgroupText):
     def _add_exactly(self, buffer: CodeBuffer) -> None:
         """Emit one sum."""
         place = self.operands.row_place(buffer, "exact_row")
-        for line in (
+        buffer.line(
             *self._kept_column(),
             f"halves = offset(p_halves, {self._halves_plane()} + kept * slices * {2 * POSITIONS})",
             "exact = const_float32(0, 1)",
             "k = begin",
-        ):
-            buffer.line(line)
+        )
         with buffer.block("while k < end:"):
             if isinstance(self._problem, GemmProblem):
                 buffer.line(f"channel = k * {POSITIONS}")

@@ -39,13 +39,12 @@ class PingPong:
         """Emit which set a thread of ``warp`` belongs to, which then counts within the set, and its first ``tile``."""
         if self.sets == 1:
             return
-        for line in (
+        buffer.line(
             f"turn = idiv(warp, {4 * self.tile.warpgroups})",
             f"warp = warp - turn * {4 * self.tile.warpgroups}",
             "tile = tile + turn * stride",
             "order_phase = 1 - imin(turn, 1)",  # what the first set waits for at first is over
-        ):
-            buffer.line(line)
+        )
         self._leave_out(buffer, "turn")
 
     def wait(self, buffer: CodeBuffer) -> None:
@@ -71,10 +70,9 @@ class PingPong:
     def _leave_out(self, buffer: CodeBuffer, tiles: str) -> None:
         """Emit the step over the stages of so many tiles, which other sets multiply."""
         stages = self.tile.stages
-        for line in (
+        buffer.line(
             f"slot = slot + imax(end - begin, 0) * {tiles}",
             f"rounds = idiv32(slot, {stages})",
             f"slot = slot - rounds * {stages}",
             "phase = imod(phase + rounds, 2)",
-        ):
-            buffer.line(line)
+        )

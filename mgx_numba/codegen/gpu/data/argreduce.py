@@ -45,8 +45,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
     arguments.pointer("p_out", "out", dtype_name(out.type))
     arguments.integers(rows=rows, length=length, step=x.strides[axis])
     axes = Axes(arguments, "", space.lens, space.strides)
-    for line in arguments.bind():
-        buffer.line(line)
+    buffer.line(*arguments.bind())
     teams = THREADS // size
     buffer.line(f"own = block_index(0) * {teams} + idiv(thread_index(0), {size})")
     buffer.line("row = imin(own, rows - 1)")

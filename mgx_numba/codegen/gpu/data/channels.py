@@ -131,7 +131,7 @@ class _FilledText:
     def launch(self, origin: str) -> Launch:
         """The launch."""
         buffer = CodeBuffer()
-        for line in (
+        buffer.line(
             *self.arguments.bind(),
             "thread = thread_index(0)",
             "place = idiv32(block_index(0), segments)",
@@ -141,8 +141,7 @@ class _FilledText:
             f"tile = shared_{self.dtype}({self.brought * self.piece})",
             f"zero = const_{self.dtype}(0, 1)",
             f"zeros = const_{self.dtype}(0, {self.piece})",
-        ):
-            buffer.line(line)
+        )
         self._bring(buffer)
         buffer.line("barrier()")
         self._store(buffer)

@@ -40,8 +40,7 @@ def copies_launch(pairs: Sequence[tuple[Tensor, Tensor]], origin: str) -> Launch
         arguments.integer(f"end{k}", ends[-1])
         walked.append((lanes, space.strides[0][-1] == 0, Axes(arguments, f"a{k}_", lens, space.strides, lanes)))
     buffer = CodeBuffer()
-    for line in (*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)"):
-        buffer.line(line)
+    buffer.line(*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)")
     for k, (lanes, repeated, axes) in enumerate(walked):
         begin = f"end{k - 1}" if k else "0"
         with buffer.block(f"if (item >= {begin}) & (item < end{k}):"):

@@ -50,8 +50,7 @@ class ElementText:
 
     def begin(self) -> None:
         """Emit where the thread's vector is; all other arguments have been asked for."""
-        for line in self.arguments.bind():
-            self.buffer.line(line)
+        self.buffer.line(*self.arguments.bind())
         self.buffer.line(f"item = imin(block_index(0) * {THREADS} + thread_index(0), items - 1)")
         self.places = self._axes.split(self.buffer, "item")
 

@@ -63,8 +63,7 @@ class _ScanText:
             self.arguments.integer(f"start_{name}", start * tensor.strides[axis])
         self.arguments.integers(count=prod(space.lens), length=x.lens[axis])
         self.axes = Axes(self.arguments, "", space.lens, space.strides)
-        for line in self.arguments.bind():
-            self.buffer.line(line)
+        self.buffer.line(*self.arguments.bind())
 
     def columns(self) -> None:
         """A thread walks a row."""

@@ -47,9 +47,8 @@ def suppression_launch(
     ):
         for place, stride in zip(places, tensor.strides):
             arguments.integer(f"{name}_{place}", stride)
-    for line in arguments.bind():
-        buffer.line(line)
-    for line in (
+    buffer.line(*arguments.bind())
+    buffer.line(
         "row = block_index(0)",
         "image = idiv(row, classes)",
         "r_boxes = offset(p_boxes, image * box_image)",
@@ -57,8 +56,7 @@ def suppression_launch(
         "r_dropped = offset(p_dropped, row * count)",
         "rounds = imin(cast_int64(load_scalar(p_limit0, 0)), room)",
         f"overlap = {'cast_float64(load_scalar(p_limit1, 0))' if len(limits) > 1 else 'const_float64(0.0, 0)'}",
-    ):
-        buffer.line(line)
+    )
     order = Order(scores.type, greatest=True, nan_first=False)
     own_boxes = f"for j in range(thread_index(0), count, {THREADS}):"
     left = "if not load_scalar(r_dropped, j):"
@@ -104,15 +102,13 @@ def rows_launch(images: int, classes: int, room: int, length: int, origin: str =
     for name in ("picked", "counts", "out", "total"):
         arguments.pointer(f"p_{name}", name, "int64")
     arguments.integers(classes=classes, room=room, last=images * classes - 1, length=length)
-    for line in arguments.bind():
-        buffer.line(line)
-    for line in (
+    buffer.line(*arguments.bind())
+    buffer.line(
         "row = block_index(0)",
         "image = idiv(row, classes)",
         "own = load_scalar(p_counts, row)",
         "start = 0",
-    ):
-        buffer.line(line)
+    )
     with buffer.block(f"for k in range(imod(thread_index(0), {WARP}), row, {WARP}):"):
         buffer.line("start = start + load_scalar(p_counts, k)")
     lanes = WARP

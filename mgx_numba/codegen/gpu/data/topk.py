@@ -81,9 +81,8 @@ def topk_launch(
         arguments.integer(f"step_{name}", tensor.strides[axis])
     arguments.integers(length=length, share=share, parts=parts, chunks=chunks, wanted=k)
     axes = Axes(arguments, "", space.lens, space.strides)
-    for line in arguments.bind():
-        buffer.line(line)
-    for line in (
+    buffer.line(*arguments.bind())
+    buffer.line(
         "number = idiv(block_index(0), chunks)",
         "row = idiv(number, parts)",
         "part = number - row * parts",
@@ -91,8 +90,7 @@ def topk_launch(
         "end = imin(begin + share, length)",
         f"own = begin + (block_index(0) - number * chunks) * {threads} + thread_index(0)",
         "mine = imin(own, end - 1)",
-    ):
-        buffer.line(line)
+    )
     at = axes.split(buffer, "row")
     for k_th, name in enumerate(tensors):
         buffer.line(f"r_{name} = offset(p_{name}, {axes.offset(k_th, at)})")

@@ -95,11 +95,9 @@ def _launch(
         arguments.pointer("p_points", "points", "uint8")
     arguments.pointer("p_out", "out", dtype)
     arguments.integers(items=items, chunks=blocks * form.size // CHUNK)
-    for line in (*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)"):
-        buffer.line(line)
+    buffer.line(*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)")
     with buffer.block("if item < items:"):
-        for line in lines:
-            buffer.line(line)
+        buffer.line(*lines)
     values = arguments.values
     kernel = gpu_kernel(f"unpack_{form.bits}bits_{dtype}_kernel", buffer.lines, THREADS, len(values), origin)
     weights = columns * blocks * form.size

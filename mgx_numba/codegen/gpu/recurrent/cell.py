@@ -45,12 +45,11 @@ class ThreadCell(RecurrentCell):
 
     def print_places(self) -> None:
         """Print where the parts of the thread's unit are."""
-        for line in (
+        self.buffer.line(
             "here = (direction * batch + row) * hidden + unit",
             "x_at = position * x_step + row * x_row + direction * x_lane + unit",
             "y_at = position * y_step + direction * y_lane + row * y_row + unit",
-        ):
-            self.buffer.line(line)
+        )
 
     @abstractmethod
     def print_next(self, lstm: bool) -> None:

@@ -256,8 +256,7 @@ class ClusterExchange(_States):
                 buffer.line(f"mbarrier_expect(offset(arrived, {n}), coming)")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"for i in range(thread_index(0), {barriers} * state_size, {self.tile.threads}):"):
-            for line in _first_lines("direction * batch + begin + r", wide, ["r < count"]):
-                buffer.line(line)
+            buffer.line(*_first_lines("direction * batch + begin + r", wide, ["r < count"]))
         buffer.line("cluster_barrier()")
         buffer.line("rounds = last_step + 1")
         with buffer.block("if begin_unit >= hidden:"):

@@ -88,8 +88,7 @@ class _PersistentText(ThreadCell):
     def launch(self, origin: str) -> Launch:
         """The launch."""
         p, tile, buffer = self.problem, self.tile, self.buffer
-        for line in self.arguments.bind():
-            buffer.line(line)
+        buffer.line(*self.arguments.bind())
         self._print_share()
         self._print_weights()
         self.exchange.begin(buffer)
@@ -110,7 +109,7 @@ class _PersistentText(ThreadCell):
     def _print_share(self) -> None:
         """Print which units and sequences a thread has."""
         units = self.tile.units
-        for line in (
+        self.buffer.line(
             f"lane = imod(thread_index(0), {WARP})",
             "team = idiv(block_index(0), blocks)",
             "begin = imod(team, slices) * slice_rows",
@@ -119,8 +118,7 @@ class _PersistentText(ThreadCell):
             f"begin_unit = ((block_index(0) - team * blocks) * {self.tile.warps} + warp_index()) * {units}",
             f"unit = begin_unit + imod(lane, {units})",
             f"lane_at = lane * {self.lanes.width}",
-        ):
-            self.buffer.line(line)
+        )
         for bit in self._distances():
             self.buffer.line(f"bit{bit} = (lane & {bit}) > 0")
 

@@ -83,8 +83,7 @@ class _StepText(ThreadCell):
     def launch(self, origin: str) -> Launch:
         """The launch."""
         p, buffer = self.problem, self.buffer
-        for line in self.arguments.bind():
-            buffer.line(line)
+        buffer.line(*self.arguments.bind())
         self._products()
         with buffer.block(f"if (row < batch) & (lane < {self.rows}) & (unit < hidden):"):
             self.print_position()
@@ -116,15 +115,14 @@ class _StepText(ThreadCell):
     def _products(self) -> None:
         """Emit the products of this phase's gates, which all lanes of a warp then have."""
         p, buffer, lanes, wide = self.problem, self.buffer, self.lanes, self.wide
-        for line in (
+        buffer.line(
             f"lane = imod(thread_index(0), {WARP})",
             f"unit = block_index(0) * {WARPS} + idiv(thread_index(0), {WARP})",
             "own = imin(unit, hidden - 1)",
             "direction = idiv(block_index(1), tiles)",
             f"begin = (block_index(1) - direction * tiles) * {self.rows}",
             f"matrix = direction * {p.gates} * hidden",
-        ):
-            buffer.line(line)
+        )
         source = "reset_at" if self.number else "now"
         for r in range(self.rows):
             buffer.line(f"a{r} = offset({source}, (direction * batch + imin(begin + {r}, batch - 1)) * hidden)")

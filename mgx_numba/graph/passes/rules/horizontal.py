@@ -115,12 +115,7 @@ def joined(
         joined = b.op("add", joined, b.constant(np.concatenate(pieces).reshape(shape), joined.shape))
     if kind is not None:
         joined = b.op(kind.op, joined)
-    patch, start = {}, 0
-    for br, width in zip(branches, widths):
-        position = axis % joined.shape.ndim
-        patch[br.result] = b.op("slice", joined, axes=(position,), starts=(start,), ends=(start + width,))
-        start += width
-    return patch
+    return dict(zip((br.result for br in branches), b.split(joined, axis % joined.shape.ndim, widths)))
 
 
 def compact_axis(weights: Instruction, axis: int) -> np.ndarray:
