@@ -8,6 +8,7 @@ given what the rewriting itself gave for another program.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -127,6 +128,18 @@ class _Recorded:
             return False
         return bool(varying) or given.values != self._values
 
+    def narrowed(self, given: Numbers, literals: KnownLiterals) -> _Recorded | None:
+        """This for programs whose literals are those of the traced one wherever those of a program are for which it gave
+        the right result, which confirms that; None if the program has the same integers, too."""
+        if given.values == self._values:
+            return None
+        same = [k for k in self._varying if self._known.same(literals, k)]
+        one = copy.copy(self)
+        one._constants = [*self._constants, *same]
+        one._varying = {k: character for k, character in self._varying.items() if k not in same}
+        one.confirmed = True
+        return one
+
     def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
         values = given.values
@@ -236,11 +249,14 @@ class Replay:
             result, recorded = self._rewritten(program), None
         example = _example(given, literals, result)
         refuted = []
+        narrowed: list[_Recorded | None] = []
         for one, found in waiting:
             if not _equal(found, given.literals, example):
                 refuted.append(one)
             elif one.tells(given, literals):
                 one.confirmed = True
+            else:
+                narrowed.append(one.narrowed(given, literals))
         if recorded is not None:
             for other in examples:
                 again = recorded.result(other.given, other.literals)
@@ -251,7 +267,7 @@ class Replay:
         if not waiting and examples:
             form.failures = form.failures + 1 if recorded is None else 0
         with self._lock:
-            kept = [one for one in form.recorded if one not in refuted]
+            kept = [one for one in (*narrowed, *form.recorded) if one is not None and one not in refuted][:MOST_TRACES]
             form.recorded = [recorded, *kept][:MOST_TRACES] if recorded is not None else kept
             form.examples = [*form.examples, example][-MOST_EXAMPLES:]
         return result
