@@ -129,8 +129,8 @@ class _Recorded:
         return bool(varying) or given.values != self._values
 
     def narrowed(self, given: Numbers, literals: KnownLiterals) -> _Recorded | None:
-        """This for programs whose literals are those of the traced one wherever those of a program are for which it gave
-        the right result, which confirms that; None if the program has the same integers, too."""
+        """This for programs that have the literals of the traced one where a program has them that it gave the right
+        result for, which confirms that; None if this program has the same integers, too."""
         if given.values == self._values:
             return None
         same = [k for k in self._varying if self._known.same(literals, k)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, zip_longest
 from math import prod
 
-from ..core.shape import DynamicDimension
+from ..core.shape import UNBOUNDED, DynamicDimension
 from ..graph.program import Program
 
 __all__ = ["Lens", "is_optimal", "sample_lengths"]
@@ -107,14 +107,16 @@ def _assignments(
 
 def _short(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]]:
     """Lengths that passes treat as no others: 1 of each dimension, and beside 1 of the first, which mostly is a number
-    of sequences or images, such as a step of a single sequence; 0 of each but that, such as a cache at its beginning."""
+    of sequences or images, such as a step of a single sequence; 0 of each but that which is said to be so short and
+    has an end, such as a cache at its beginning."""
     yield {}
     first = next(iter(ranges), None)
     for key, d in ranges.items():
         yield {key: _in(d, 1)}
         if first is not None and key != first:
             yield {first: _in(ranges[first], 1), key: _in(d, 1)}
-            yield from ({key: 0} for _ in range(d.min == 0))
+            if d.min == 0 and d.max < UNBOUNDED:
+                yield {key: 0}
 
 
 def _within(d: DynamicDimension, length: int) -> int:
