@@ -83,7 +83,7 @@ def _assignments(
     optimals = max((len(d.optimals) for d in ranges.values()), default=0)
     for k in range(optimals):
         yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
-    for short in _short(ranges):
+    for short in _short(ranges, telling):
         before = len(refused)
         for number, primes in enumerate(UNALIKE):
             if number - (len(refused) - before) >= TELLING:
@@ -105,15 +105,16 @@ def _assignments(
         yield {key: getattr(d, edge) for key, d in ranges.items()}
 
 
-def _short(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]]:
-    """Lengths that passes treat as no others: 1 of each dimension, and beside 1 of the first, which mostly is a number
-    of sequences or images, such as a step of a single sequence; 0 of each but that which is said to be so short and
-    has an end, such as a cache at its beginning."""
+def _short(ranges: dict[str, DynamicDimension], paired: bool) -> Iterator[dict[str, int]]:
+    """Lengths that passes treat as no others: 1 of each dimension. Where they are ``paired``, since no other lengths
+    follow that have these, also beside 1 of the first, which mostly is a number of sequences or images, such as a step
+    of a single sequence; and 0 of each but that which is said to be so short and has an end, such as a cache at its
+    beginning."""
     yield {}
     first = next(iter(ranges), None)
     for key, d in ranges.items():
         yield {key: _in(d, 1)}
-        if first is not None and key != first:
+        if paired and first is not None and key != first:
             yield {first: _in(ranges[first], 1), key: _in(d, 1)}
             if d.min == 0 and d.max < UNBOUNDED:
                 yield {key: 0}

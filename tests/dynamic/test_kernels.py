@@ -153,7 +153,7 @@ def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, t
         program = public_program.wrap(parse_onnx(case.model)).compile("cpu", **options)
         names.append((len(lowered), {kernel.text for kernel in program.kernels()}))
     every, some, others = (tried for tried, _ in names)
-    assert 0 < some < min(every, others) / 2
+    assert 0 < some < min(every, others)  # of those that tell dimensions apart, passes are traced again
     assert names[0][1] == names[1][1] and names[0][1]
     for path in tmp_path.glob("ranges/*.json"):
         path.write_text("[[1]]")
