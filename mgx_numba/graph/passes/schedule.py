@@ -22,7 +22,7 @@ class Schedule(Pass):
     name = "schedule"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        graph = _graph(module)
+        graph = _dependencies_of(module)
         members, taken = graph.members, graph.taken
         need = _memory_needs(taken)
         order: list[Instruction] = []
@@ -52,7 +52,7 @@ class Schedule(Pass):
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _Dependencies:
     """What scheduling takes of a module, but for lengths.
 
     Attributes:
@@ -70,11 +70,11 @@ class _Graph:
     end: Instruction | None
 
 
-def _graph(module: Module) -> _Graph:
+def _dependencies_of(module: Module) -> _Dependencies:
     """That of a module; of one that is filled with other lengths again and again it is known."""
     order = list(module)
     changes, known = module.scheduled
-    if isinstance(known, _Graph) and changes == module.changes and known.order == order:
+    if isinstance(known, _Dependencies) and changes == module.changes and known.order == order:
         return known
     members = {ins: position for position, ins in enumerate(order)}
     taken = {
@@ -83,7 +83,7 @@ def _graph(module: Module) -> _Graph:
         if ins.literal is None
     }
     fixed = [ins for ins in order if ins.literal is not None or isinstance(ins.op, Parameter)]
-    graph = _Graph(order, members, fixed, taken, module.return_instruction)
+    graph = _Dependencies(order, members, fixed, taken, module.return_instruction)
     if all(ins.name in KERNEL_OPERATORS for ins in module.running()):  # what others take may change within their bodies
         module.scheduled = module.changes, graph
     return graph
