@@ -28,6 +28,11 @@ class Character:
     pattern: str = ""
     kind: str = ""
 
+    @property
+    def is_value(self) -> bool:
+        """Whether ``kind`` tells the number itself."""
+        return "0x" in self.kind or self.kind in ("inf", "-inf", "nan")
+
 
 class KnownLiterals:
     """Literals in the order of a program's instructions.
@@ -42,6 +47,7 @@ class KnownLiterals:
         self._lasting = lasting
         self._digests: dict[int, bytes] = {}
         self._characters: dict[int, Character] = {}
+        self._fillings: dict[int, bytes] = {}
 
     def same(self, other: KnownLiterals, place: int) -> bool:
         """Whether the literals of two programs at one place have the same bits."""
@@ -61,6 +67,16 @@ class KnownLiterals:
             found = self._characters[place] = _character(self.arguments[place])
         return found
 
+    def filling(self, place: int) -> bytes:
+        """The bits of the one value that all elements of a literal have; empty if it has several, or none."""
+        found = self._fillings.get(place)
+        if found is None:
+            array = self.arguments[place].array
+            equal = array is not None and array.dtype.kind != "O" and self.character(place).uniform
+            found = array.reshape(-1)[:1].tobytes() if array is not None and equal else b""
+            self._fillings[place] = found
+        return found
+
     def without_values(self) -> KnownLiterals:
         """The same, without the values of large literals that nobody else keeps."""
         known = KnownLiterals(self.arguments, self._lasting)
@@ -68,6 +84,7 @@ class KnownLiterals:
             if is_small(argument) or id(argument) in self._lasting:
                 continue
             known._digests[place], known._characters[place] = self._digest(place), self.character(place)
+            known._fillings[place] = self.filling(place)
             known.arguments[place] = hollow(argument)
         return known
 

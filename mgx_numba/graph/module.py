@@ -42,6 +42,8 @@ class Module:
         self.structure: tuple[int, Hashable | None] = -1, None
         """What `structure.structure` gives, if there were so many changes, as who has made the instructions knows it;
         forgotten when an operator or a shape becomes another one."""
+        self.scheduled: tuple[int, object] = -1, None
+        """What `passes.schedule` knows of it, if there were so many changes."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -300,6 +302,7 @@ class Module:
             ins._prev = ins._next = ins.module = None
             ins = following
         self._head = self._tail = None
+        self.scheduled = -1, None
         self._by_name.clear()
         self._runners.clear()
         self._running.clear()

@@ -8,9 +8,10 @@ given what the rewriting itself gave for another program.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.argument import Argument
@@ -52,8 +53,9 @@ class _Recorded:
 
     Attributes:
         confirmed: whether it gave the right result for another program than the one that was traced, see `tells`.
-        whole: whether each literal that varies is in the result as it is, or follows from its lengths, or is one
-            number that others are computed of: what else is computed of its values is not traced.
+        whole: whether each literal that varies is in the result as it is, or follows from its lengths, or is filled
+            with a value that does not vary, or is one number that others are computed of: what else is computed of its
+            values is not traced.
         log: that of the rewriting.
     """
 
@@ -63,6 +65,7 @@ class _Recorded:
         literals: KnownLiterals,
         groups: Sequence[int],
         constants: Sequence[bool],
+        fillings: Mapping[int, bytes],
         result: Program,
         trace: Trace,
         folds: Folds,
@@ -73,6 +76,7 @@ class _Recorded:
             literals: its literals.
             groups: for each of its integers the number of the symbol, -1 if it is none.
             constants: for each literal, whether it is the same in all examples.
+            fillings: of some that are not, the one value that all their elements have.
             result: what became of it, with traced integers.
             trace: theirs.
             folds: of the constants that were computed.
@@ -86,9 +90,10 @@ class _Recorded:
         self._first = [moving[own.index(group)] for group in range(max(own, default=-1) + 1)]
         self._constants = [k for k, same in enumerate(constants) if same]
         self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
+        self._fillings = fillings
         numbers = numbers_of(result)
         places = {id(a): k for k, a in enumerate(literals.arguments)}
-        self._folds = folds.of({id(literals.arguments[k]): k for k in self._varying})
+        self._folds = folds.of({id(literals.arguments[k]): k for k in self._varying if k not in fillings})
         self._literals = [places.get(id(a), self._folds.get(id(a), a)) for a in numbers.literals]
         self._kinds = [kind_of(made) for made in self._made(literals.arguments).values()]
         needed = {id(a): a for a in self._literals if isinstance(a, Fold)}
@@ -97,7 +102,8 @@ class _Recorded:
                 needed.update((id(i), i) for i in fold.inputs if isinstance(i, Fold))
         folded = {k for fold in needed.values() for k in fold.inputs if isinstance(k, int)}
         kept = folded.union(a for a in self._literals if isinstance(a, int))
-        known = all(k in kept or character.pattern for k, character in self._varying.items())
+        told = (k for k, character in self._varying.items() if not (character.pattern or k in fillings))
+        known = kept.issuperset(told)
         kinds = [kind for fold, kind in zip(self._folds.values(), self._kinds) if id(fold) in needed]
         self.whole = known and all(kinds) and all(self._varying[k].kind for k in folded)
         shapes = [hollow(a) for a in numbers.literals]
@@ -116,10 +122,23 @@ class _Recorded:
 
     def tells(self, given: Numbers, literals: KnownLiterals) -> bool:
         """Whether the right result for a program confirms this: a literal that varies, and is the one that was traced,
-        could as well be a constant of the result."""
-        if any(self._known.same(literals, k) for k in self._varying):
+        could as well be a constant of the result, unless it has no other value wherever this is used."""
+        varying = [k for k, character in self._varying.items() if not character.is_value]
+        if any(self._known.same(literals, k) for k in varying):
             return False
-        return bool(self._varying) or given.values != self._values
+        return bool(varying) or given.values != self._values
+
+    def narrowed(self, given: Numbers, literals: KnownLiterals) -> _Recorded | None:
+        """This for programs that have the literals of the traced one where a program has them that it gave the right
+        result for, which confirms that; None if this program has the same integers, too."""
+        if given.values == self._values:
+            return None
+        same = [k for k in self._varying if self._known.same(literals, k)]
+        one = copy.copy(self)
+        one._constants = [*self._constants, *same]
+        one._varying = {k: character for k, character in self._varying.items() if k not in same}
+        one.confirmed = True
+        return one
 
     def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
@@ -132,6 +151,8 @@ class _Recorded:
         if not all(self._known.same(literals, k) for k in self._constants):
             return None
         if any(literals.character(k) != character for k, character in self._varying.items()):
+            return None
+        if any(literals.filling(k) != filling for k, filling in self._fillings.items()):
             return None
         own = literals.arguments
         made = self._made(own)
@@ -228,11 +249,14 @@ class Replay:
             result, recorded = self._rewritten(program), None
         example = _example(given, literals, result)
         refuted = []
+        narrowed: list[_Recorded | None] = []
         for one, found in waiting:
             if not _equal(found, given.literals, example):
                 refuted.append(one)
             elif one.tells(given, literals):
                 one.confirmed = True
+            else:
+                narrowed.append(one.narrowed(given, literals))
         if recorded is not None:
             for other in examples:
                 again = recorded.result(other.given, other.literals)
@@ -243,7 +267,7 @@ class Replay:
         if not waiting and examples:
             form.failures = form.failures + 1 if recorded is None else 0
         with self._lock:
-            kept = [one for one in form.recorded if one not in refuted]
+            kept = [one for one in (*narrowed, *form.recorded) if one is not None and one not in refuted][:MOST_TRACES]
             form.recorded = [recorded, *kept][:MOST_TRACES] if recorded is not None else kept
             form.examples = [*form.examples, example][-MOST_EXAMPLES:]
         return result
@@ -254,6 +278,11 @@ class Replay:
         """A trace of the rewriting of this program, its symbols being what differs between it and the examples."""
         count = len(given.literals)
         constants = [all(example.literals.same(literals, k) for example in examples) for k in range(count)]
+        fillings = {k: literals.filling(k) for k, same in enumerate(constants) if not same and _filled(literals, k)}
+        for example in examples:
+            own = example.literals
+            other = [k for k, f in fillings.items() if own.character(k).uniform and own.filling(k) != f]
+            fillings = {k: f for k, f in fillings.items() if k not in other}
         trace = Trace()
         symbols: dict[tuple[int, ...], tuple[int, int]] = {}
         groups, numbers = [], []
@@ -271,7 +300,7 @@ class Replay:
             traced = copy_with(program, given, numbers, given.literals)
             folds = traced.allowance.folds = Folds()
             self._rewriting(traced)
-            recorded = _Recorded(given, literals, groups, constants, traced, trace, folds)
+            recorded = _Recorded(given, literals, groups, constants, fillings, traced, trace, folds)
         except (MgxError, TypeError, ValueError):
             return None
         return recorded if recorded.whole else None
@@ -282,6 +311,11 @@ def _example(given: Numbers, literals: KnownLiterals, result: Program) -> _Examp
     known = literals.without_values()
     content = contents(numbers.literals, given.literals)
     return _Example(replace(given, literals=known.arguments), known, replace(numbers, literals=[]), content)
+
+
+def _filled(literals: KnownLiterals, place: int) -> bool:
+    """Whether a literal has one value, which is none that others are computed of (`folds`)."""
+    return literals.filling(place) != b"" and not literals.character(place).kind
 
 
 def _equal(found: Program, given: Sequence[Argument], example: _Example) -> bool:

@@ -287,7 +287,7 @@ class Plan:
         for step in self.all_steps():
             if isinstance(step, Step):
                 found[step.kernel] = None
-                found.update((arg, None) for arg in step.args if isinstance(arg, KernelSource))
+                found.update([(arg, None) for arg in step.args if type(arg) is KernelSource])
             elif isinstance(step, HostStep):
                 found.update(dict.fromkeys(step.kernels))
         return list(found)

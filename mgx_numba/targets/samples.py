@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, zip_longest
 from math import prod
 
-from ..core.shape import DynamicDimension
+from ..core.shape import UNBOUNDED, DynamicDimension
 from ..graph.program import Program
 
 __all__ = ["Lens", "is_optimal", "sample_lengths"]
@@ -83,13 +83,13 @@ def _assignments(
     optimals = max((len(d.optimals) for d in ranges.values()), default=0)
     for k in range(optimals):
         yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
-    for short in (None, *ranges):
+    for short in _short(ranges, telling):
         before = len(refused)
         for number, primes in enumerate(UNALIKE):
             if number - (len(refused) - before) >= TELLING:
                 break
-            lengths = dict(zip(ranges, cycle(primes)))
-            yield {key: _in(d, 1) if key == short else _within(d, lengths[key]) for key, d in ranges.items()}
+            lengths = {key: _within(d, n) for (key, d), n in zip(ranges.items(), cycle(primes))}
+            yield {**lengths, **short}
     if telling:
         return
     together = [{key: _in(d, length) for key, d in ranges.items()} for length in LENGTHS]
@@ -103,6 +103,21 @@ def _assignments(
         yield from (lengths for lengths in (one, other) if lengths is not None)
     for edge in ("min", "max"):
         yield {key: getattr(d, edge) for key, d in ranges.items()}
+
+
+def _short(ranges: dict[str, DynamicDimension], paired: bool) -> Iterator[dict[str, int]]:
+    """Lengths that passes treat as no others: 1 of each dimension. Where they are ``paired``, since no other lengths
+    follow that have these, also beside 1 of the first, which mostly is a number of sequences or images, such as a step
+    of a single sequence; and 0 of each but that which is said to be so short and has an end, such as a cache at its
+    beginning."""
+    yield {}
+    first = next(iter(ranges), None)
+    for key, d in ranges.items():
+        yield {key: _in(d, 1)}
+        if paired and first is not None and key != first:
+            yield {first: _in(ranges[first], 1), key: _in(d, 1)}
+            if d.min == 0 and d.max < UNBOUNDED:
+                yield {key: 0}
 
 
 def _within(d: DynamicDimension, length: int) -> int:

@@ -26,7 +26,7 @@ from mgx_numba.targets.ref.interpreter import evaluate
 WEIGHTS = np.random.default_rng(0).standard_normal((6, 4), np.float32)
 
 
-def layer(rows: int, columns: int = 6, table: int | None = None) -> Program:
+def layer(rows: int, columns: int = 6, table: float | None = None) -> Program:
     """A product with a bias and a ReLU, and a constant that has as many rows."""
     program = Program()
     main = program.main
@@ -365,6 +365,65 @@ def test_a_program_that_came_twice_confirmed_its_own_trace() -> None:
         wanted = program.clone()
         copied(wanted)
         assert same(replay.run(Numbered.of(program)), wanted)
+
+
+def masked(rows: int, columns: int, keep: np.ndarray) -> Program:
+    """A value where a constant of one row is true, else zero."""
+    program = Program()
+    main = program.main
+    x = main.add_parameter("x", Shape(Type.float_type, (rows, columns)))
+    lens = {"out_lens": (rows, columns)}
+    wide = main.add_instruction("multibroadcast", [main.add_literal(keep.reshape(1, columns))], **lens)
+    zero = main.add_instruction("multibroadcast", [main.add_literal(np.zeros(1, np.float32))], **lens)
+    main.add_return([main.add_instruction("relu", [main.add_instruction("where", [wide, x, zero])])])
+    return program
+
+
+def test_masks_that_hide_nothing_were_rewritten_at_each_length() -> None:
+    """Such as those of one new token behind a cache; they are known by the value that all their elements have."""
+    replay = Replay(full)
+    for columns in (37, 67, 5, 9, 300):
+        program = masked(3, columns, np.ones(columns, bool))
+        assert same(replay.run(Numbered.of(program)), rewritten(program))
+    assert replay.replayed >= 2
+    for columns in (7, 300, 1, 0, 11):
+        for keep in (np.zeros(columns, bool), np.arange(columns) < 4, np.ones(columns, bool)):
+            program = masked(3, columns, keep)
+            assert same(replay.run(Numbered.of(program)), rewritten(program))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.0, 1.0])
+def test_constants_of_one_value_are_told_apart_by_it(value: float) -> None:
+    replay = Replay(full)
+    for rows in (37, 67, 5, 9):
+        replay.run(Numbered.of(layer(rows, table=3)))
+    assert replay.replayed
+    for number in (value, 3.0, value, -value):
+        for rows in (11, 13, 17):
+            program = layer(rows, table=number)
+            assert same(replay.run(Numbered.of(program)), rewritten(program))
+
+
+def test_constants_that_stay_at_one_length_of_some_kept_traces_waiting() -> None:
+    """As the first row of a table of positions, for any batch: no other one could confirm the trace."""
+
+    def embedded(batch: int, rows: int) -> Program:
+        program = Program()
+        main = program.main
+        x = main.add_parameter("x", Shape(Type.float_type, (batch, rows, 4)))
+        table = main.add_literal(WEIGHTS.repeat(12, 0)[:rows])
+        wide = main.add_instruction("multibroadcast", [table], out_lens=(batch, rows, 4))
+        main.add_return([main.add_instruction("relu", [main.add_instruction("add", [x, wide])])])
+        return program
+
+    replay = Replay(full)
+    for batch, rows in ((37, 41), (67, 43), (37, 1), (67, 1)):
+        replay.run(Numbered.of(embedded(batch, rows)))
+    before = replay.replayed
+    for count, (batch, rows) in enumerate(((5, 1), (9, 1), (11, 1), (5, 2), (2, 2), (9, 30), (1, 1))):
+        program = embedded(batch, rows)
+        assert same(replay.run(Numbered.of(program)), rewritten(program))
+        assert replay.replayed - before >= min(count + 1, 3)
 
 
 def test_constants_that_others_are_made_of_twice_were_computed_twice_each() -> None:

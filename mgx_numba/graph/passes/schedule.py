@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...dataclass import dataclass
 from ...environment import environment_flag
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
@@ -21,17 +22,12 @@ class Schedule(Pass):
     name = "schedule"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        members = {ins: position for position, ins in enumerate(module)}
-        fixed = [ins for ins in members if ins.literal is not None or isinstance(ins.op, Parameter)]
-        taken = {
-            ins: [i for i in _dependencies(ins) if i.literal is None and i in members]
-            for ins in members
-            if ins.literal is None
-        }
+        graph = _dependencies_of(module)
+        members, taken = graph.members, graph.taken
         need = _memory_needs(taken)
         order: list[Instruction] = []
-        done = set(fixed)
-        for root in [*module.results(), *members]:
+        done = set(graph.fixed)
+        for root in [*module.results(), *taken]:
             stack = [root] if root in members and root not in done else []
             while stack:
                 ins = stack[-1]
@@ -43,14 +39,54 @@ class Schedule(Pass):
                 if ins not in done:
                     done.add(ins)
                     order.append(ins)
-        order.sort(key=lambda ins: isinstance(ins.op, Return))
+        if graph.end is not None:
+            order.remove(graph.end)
+            order.append(graph.end)
         if environment_flag("MIGRAPHX_TRACE_SCHEDULE"):
             for ins in order:
                 if not isinstance(ins.op, Return):
                     print(f"schedule: {ins.op} -> {ins.shape}, from place {members[ins]}, needs {need[ins]} bytes")
-        wanted = [*fixed, *order]
-        if wanted != list(members):
+        wanted = [*graph.fixed, *order]
+        if wanted != graph.order:
             module.reorder(wanted)
+
+
+@dataclass(frozen=True)
+class _Dependencies:
+    """What scheduling takes of a module, but for lengths.
+
+    Attributes:
+        order: its instructions.
+        members: their places.
+        fixed: literals and parameters.
+        taken: the values of the module that each instruction takes, but for literals, which are there.
+        end: the instruction that returns.
+    """
+
+    order: list[Instruction]
+    members: dict[Instruction, int]
+    fixed: list[Instruction]
+    taken: dict[Instruction, list[Instruction]]
+    end: Instruction | None
+
+
+def _dependencies_of(module: Module) -> _Dependencies:
+    """That of a module; of one that is filled with other lengths again and again it is known."""
+    order = list(module)
+    changes, known = module.scheduled
+    if isinstance(known, _Dependencies) and changes == module.changes and known.order == order:
+        return known
+    members = {ins: position for position, ins in enumerate(order)}
+    taken = {
+        ins: [i for i in _dependencies(ins) if i.literal is None and i in members]
+        for ins in order
+        if ins.literal is None
+    }
+    fixed = [ins for ins in order if ins.literal is not None or isinstance(ins.op, Parameter)]
+    graph = _Dependencies(order, members, fixed, taken, module.return_instruction)
+    if all(ins.name in KERNEL_OPERATORS for ins in module.running()):  # what others take may change within their bodies
+        module.scheduled = module.changes, graph
+    return graph
 
 
 def _dependencies(ins: Instruction) -> list[Instruction]:

@@ -57,9 +57,10 @@ class SplitReduce(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         reasons: dict[Hashable, str] = {}
-        for ins in list(module):
+        parts: dict[Hashable, tuple[bool, Module]] = {}
+        for ins in [ins for ins in module if ins.module_args]:
             rest: Instruction | None = ins
-            while rest is not None and rest.name == "fused_reduce" and not _has_parts(rest):
+            while rest is not None and rest.name == "fused_reduce" and not _has_parts(rest, parts):
                 rest = self._split(program, module, rest, options.capabilities, reasons)
 
     def _split(
@@ -94,11 +95,16 @@ class SplitReduce(Pass):
         return _divide(program, module, ins, pieces, division, capabilities)
 
 
-def _has_parts(ins: Instruction) -> bool:
-    """Whether a cluster is of parts, or combines them."""
+def _has_parts(ins: Instruction, known: dict[Hashable, tuple[bool, Module]]) -> bool:
+    """Whether a cluster is of parts, or combines them; ``known`` is of bodies, which it keeps, by what they compute."""
     sources = [i.inputs[0] if i.name == "get_tuple_elem" else i for i in ins.inputs]
-    bodies = [i.module_args[0] for i in (ins, *sources) if i.name == "fused_reduce"]
-    return any(isinstance(i.op, ReduceParts) for body in bodies for i in body)
+    for body in [i.module_args[0] for i in (ins, *sources) if i.name == "fused_reduce"]:
+        computed = structure(body)
+        if computed not in known:
+            known[computed] = any(isinstance(i.op, ReduceParts) for i in body), body
+        if known[computed][0]:
+            return True
+    return False
 
 
 def _is_tuple(ins: Instruction) -> bool:

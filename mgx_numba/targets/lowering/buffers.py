@@ -85,7 +85,8 @@ class View:
 
     def pointer(self, extra: int = 0) -> Pointer:
         """Where the first element will be, ``extra`` bytes further."""
-        return Pointer(self.buffer.region, self.buffer.index, self.buffer.offset + self.byte_offset + extra)
+        buffer, start = self.buffer, self.buffer.offset + extra
+        return Pointer(buffer.region, buffer.index, start + self.byte_offset if self.offset else start)
 
     def plan_view(self) -> TensorView:
         """As the runtime sees it."""

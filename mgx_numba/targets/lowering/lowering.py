@@ -203,8 +203,12 @@ class Lowering:
         if rule is not None and rule.hosted:
             return ""
         shapes = [ins.shape, *[i.shape for i in ins.inputs]]
-        if not self.hosted and all(shape.plain for shape in shapes):
-            return ""
+        if not self.hosted:
+            for shape in shapes:
+                if not shape.plain:
+                    break
+            else:
+                return ""
         reason = no_kernels(shapes)
         if reason:
             return reason

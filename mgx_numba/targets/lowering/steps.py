@@ -86,11 +86,12 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
         )
     launch = step.launch
     args: list[Any] = list(launch.args)
+    operands = step.operands
     for slot, arg in launch.unplaced:
         if isinstance(arg, Operand):
-            args[slot] = step.operands[arg.name].pointer(arg.offset)
+            args[slot] = operands[arg.name].pointer(arg.offset)
         elif isinstance(arg, TensorMap):
-            args[slot] = MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout)
+            args[slot] = MappedTensor(operands[arg.operand.name].pointer(arg.operand.offset), arg.layout)
         elif isinstance(arg, Callee):
             args[slot] = arg.kernel
         elif isinstance(arg, Mark):
@@ -105,8 +106,8 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
         instruction=text,
         flops=launch.flops,
         bytes=launch.bytes,
-        outputs=tuple(v.plan_view() for name, v in step.operands.items() if name.startswith("out")),
-        checks=tuple((named(step.instruction), what) for what in launch.checks),
+        outputs=tuple([v.plan_view() for name, v in operands.items() if name.startswith("out")]),
+        checks=tuple([(named(step.instruction), what) for what in launch.checks]),
     )
 
 
