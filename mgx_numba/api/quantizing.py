@@ -45,8 +45,9 @@ KINDS = ("int8", "fp8", "int4_weights", "fp16", "bf16")
 SAMPLES = 4
 """Batches that errors are measured on: enough to rank layers by, few enough to run once for each layer."""
 
-AIM = 0.85
-"""Share of what 16 bits may lose at most that is aimed at on samples. PLACEHOLDER"""
+AIM = 0.6
+"""Share of what 16 bits may lose at most that is aimed at on samples: of eight other inputs BERT lost up to 1.43 times
+what was aimed at, two YOLO networks up to 1.2 times."""
 
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
