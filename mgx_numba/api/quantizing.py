@@ -46,8 +46,8 @@ SAMPLES = 4
 """Batches that errors are measured on: enough to rank layers by, few enough to run once for each layer."""
 
 AIM = 0.6
-"""Share of what 16 bits may lose at most that is aimed at on samples: of other inputs BERT lost up to 1.43 times what was
-aimed at, and so did YOLO by AMX's arithmetic, which rounds some sums, too."""
+"""Share of what 16 bits may lose at most that is aimed at on samples: of other inputs BERT lost up to 1.43 times what
+was aimed at, and so did YOLO by AMX's arithmetic, where some sums are rounded, too."""
 
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
