@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from mgx_numba.api.sensitivity import relative_error
+from mgx_numba.api.sensitivity import largest_difference, relative_error
 
 __all__ = ["Agreement", "Choice", "agreement", "choices_of", "exposed", "max_relative_error"]
 
@@ -127,19 +127,7 @@ def max_relative_error(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) 
     """
     if len(got) != len(wanted):
         return float("inf")
-    worst = 0.0
-    for one, other in zip(got, wanted, strict=True):
-        if one.shape != other.shape:
-            return float("inf")
-        x, y = np.asarray(one, np.float64), np.asarray(other, np.float64)
-        finite = np.isfinite(y)
-        if not np.array_equal(x[~finite], y[~finite], equal_nan=True) or not np.isfinite(x[finite]).all():
-            return float("inf")
-        if finite.any():
-            scale = float(np.abs(y[finite]).max())
-            difference = float(np.abs(x[finite] - y[finite]).max())
-            worst = max(worst, difference / scale if scale else (float("inf") if difference else 0.0))
-    return worst
+    return max((largest_difference(np.asarray(a), np.asarray(b)) for a, b in zip(got, wanted)), default=0.0)
 
 
 def _choosing(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, str]]:

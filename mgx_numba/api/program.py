@@ -557,7 +557,8 @@ class program:
         )
 
     def quantization_choices(self) -> list[LayerChoice]:
-        """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.
+        """What `quantize_int8` or `quantize_fp8` made of each contraction, or 16 bits with an ``accuracy``, by the last
+        call.
 
         Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``; printed, it shows range and
         errors.

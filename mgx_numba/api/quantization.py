@@ -11,9 +11,9 @@ from ..errors import OptionError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
 from .program import program
-from .quantizing import CONTRACTIONS, quantize_8bits, quantize_int4, truncate
+from .quantizing import CONTRACTIONS, quantize_8bits, quantize_int4, truncate, truncate_within, truncation_budget
 from .quantizing import calibrate as calibrated
-from .sensitivity import Budget, Loss, parse_accuracy, relative_error
+from .sensitivity import Budget, Loss, largest_error, parse_accuracy, relative_error
 from .target import get_target, target
 
 if TYPE_CHECKING:
@@ -34,23 +34,49 @@ __all__ = [
 ]
 
 
-def quantize_fp16(prog: program, ins_names: Iterable[str] = ("all",)) -> program:
+def quantize_fp16(
+    prog: program,
+    ins_names: Iterable[str] = ("all",),
+    *,
+    t: target | None = None,
+    calibration: Batches = (),
+    accuracy: str | float | None = None,
+    loss: Loss = largest_error,
+) -> program:
     """Let instructions compute in float16, in place, and return the program; inputs and results keep their types.
 
     Args:
         ins_names: operators, nodes (of a model read with ``use_debug_symbols``) or patterns of either; ``~name`` leaves
             one out. ``all`` leaves in float32 what float16 has no room for: sums, norms, softmax and what leads to
             them, and sums of two computed values (residual streams); what is named besides is converted too.
+        t: where errors are measured for ``accuracy``; default: that of ``compile``.
+        calibration: inputs by name, of any number of batches; errors are measured on the first four. Without any,
+            generated ones are run, with a warning.
+        accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: products that lose most stay in float32, as few as
+            keep it on each of these batches with something to spare for others. Each is tried by itself, which takes
+            as many compilations. What became of each is in ``program.quantization_choices()``. Where float32 products
+            do not suffice, the program stays as it is, with a warning.
+        loss: of the results of a batch, given those found and the exact ones: by default the largest difference over
+            the largest magnitude of a result.
 
     Raises:
-        OptionError: a name is none of an operator or a node.
+        OptionError: a name is none of an operator or a node, or batches are given without ``accuracy``.
+        ParameterError: a batch does not fit the program's inputs.
     """
-    return _in_place(prog, lambda portable: truncate(portable, "fp16", ins_names))
+    return _truncated(prog, "fp16", ins_names, t, calibration, accuracy, loss)
 
 
-def quantize_bf16(prog: program, ins_names: Iterable[str] = ("all",)) -> program:
+def quantize_bf16(
+    prog: program,
+    ins_names: Iterable[str] = ("all",),
+    *,
+    t: target | None = None,
+    calibration: Batches = (),
+    accuracy: str | float | None = None,
+    loss: Loss = largest_error,
+) -> program:
     """As `quantize_fp16`, in bfloat16."""
-    return _in_place(prog, lambda portable: truncate(portable, "bf16", ins_names))
+    return _truncated(prog, "bf16", ins_names, t, calibration, accuracy, loss)
 
 
 def calibrate(
@@ -162,6 +188,38 @@ def _where(
     if isinstance(calibration, Mapping):
         raise OptionError("calibration must be a list of mappings, one a batch, of inputs by name: got one mapping")
     return t, calibration
+
+
+def _truncated(
+    prog: program,
+    kind: str,
+    ins_names: Iterable[str],
+    t: target | None,
+    calibration: Batches,
+    accuracy: str | float | None,
+    loss: Loss,
+) -> program:
+    if accuracy is None:
+        if calibration:
+            raise OptionError("calibration has no effect without accuracy, which is measured on its batches")
+        return _in_place(prog, lambda portable: truncate(portable, kind, ins_names))
+    budget = truncation_budget(parse_accuracy(accuracy), loss)
+    chosen, given = _where(t, calibration)
+    if not isinstance(given, Iterable):
+        raise OptionError("accuracy is measured on batches, which a calibration does not hold: give them")
+    batches = given
+    found: list[list[LayerChoice]] = []
+
+    def change(portable: Program) -> None:
+        from ..targets.progress import compile_progress
+
+        with compile_progress() as progress:
+            checked = (prog._checked(batch) for batch in batches)
+            found.append(truncate_within(portable, kind, chosen.name(), checked, budget, ins_names, progress))
+
+    _in_place(prog, change)
+    prog._layer_choices = found[-1]
+    return prog
 
 
 def _calibrated(

@@ -187,9 +187,15 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     for name in ("fp16", "bf16", "int8", "fp8", "int4-weights"):
         group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name} first")
     group.add_argument(
-        "--calibration", action="append", default=[], metavar="FILE", help="a batch of inputs by name (.npz), for int8"
+        "--calibration",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a batch of inputs by name (.npz): int8, accuracy",
     )
     group.add_argument(
-        "--accuracy", metavar="X", help="what --int8 may lose, as 0.5%%: layers that lose most stay as they are"
+        "--accuracy",
+        metavar="X",
+        help="what --int8, --fp8, --fp16 or --bf16 may lose, as 0.5%%: layers that lose most stay as they are",
     )
-    group.add_argument("--quantization-report", action="store_true", help="print what became of each layer (int8, fp8)")
+    group.add_argument("--quantization-report", action="store_true", help="print what became of each layer")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..api.program import program
 from ..api.quantizing import KINDS, quantize
-from ..api.sensitivity import Budget, parse_accuracy
+from ..api.sensitivity import parse_accuracy
 from ..errors import FormatError, OptionError
 from ..targets.progress import compile_progress
 from ..targets.registry import DEFAULT
@@ -26,9 +26,15 @@ def asked_kinds(args: argparse.Namespace) -> list[str]:
         OptionError: calibration, accuracy or a report is asked for of none.
     """
     kinds = [kind for kind in KINDS if getattr(args, kind, False)]
-    for flag in ("calibration", "accuracy", "quantization_report"):
-        if getattr(args, flag, None) and not {"int8", "fp8"} & set(kinds):
-            raise OptionError(f"--{flag.replace('_', '-')} has no effect without --int8 or --fp8")
+    measured = {"fp16", "bf16"} & set(kinds)
+    for flag in ("accuracy", "calibration", "quantization_report"):
+        if not getattr(args, flag, None) or {"int8", "fp8"} & set(kinds):
+            continue
+        if flag == "accuracy" and not measured:
+            raise OptionError("--accuracy has no effect without --int8, --fp8, --fp16 or --bf16")
+        if flag != "accuracy" and not (measured and args.accuracy):
+            name = flag.replace("_", "-")
+            raise OptionError(f"--{name} has no effect without --int8, --fp8, or --accuracy with --fp16 or --bf16")
     return kinds
 
 
@@ -42,12 +48,14 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
     if not kinds:
         return
     target = args.target or (DEFAULT if model._target is None else model._target.name())
-    budget = None if args.accuracy is None else Budget(parse_accuracy(args.accuracy))
+    accuracy = None if args.accuracy is None else parse_accuracy(args.accuracy)
     batches = map(model._checked, _batches(args.calibration))
     with compile_progress() as progress:
-        found = quantize(model._portable, kinds, target, batches, progress, budget)
+        found = quantize(model._portable, kinds, target, batches, progress, accuracy)
     if found is not None:
-        model._layer_choices, model._calibration = found
+        model._layer_choices = found[0]
+        if found[1] is not None:
+            model._calibration = found[1]
     LOG.info("Quantised: %s", ", ".join(kinds))
     if args.quantization_report:
         print("\n".join(map(str, model.quantization_choices())))

@@ -11,7 +11,7 @@ all their bits, whatever is rounded around them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
+from .build import RewriteBuilder
 from .merge_rnn_outputs import last_states
+from .rounded_weights import narrow_weights
 from .selection import Selection
 
-__all__ = ["STORAGE", "TruncateFloat", "widens"]
+__all__ = ["STORAGE", "TruncateFloat", "round_operands", "widens"]
 
 STORAGE = (Type.half_type, Type.bf16_type)
 WIDE = frozenset({Type.float_type, Type.double_type})
@@ -59,11 +61,17 @@ class TruncateFloat(Pass):
 
     name = "truncate_float"
 
-    def __init__(self, ins_names: Iterable[str] = ("all",), float_type: Type = Type.half_type) -> None:
+    def __init__(
+        self,
+        ins_names: Iterable[str] = ("all",),
+        float_type: Type = Type.half_type,
+        kept: Collection[Instruction] = (),
+    ) -> None:
         """
         Args:
             ins_names: see `Selection`; what is named is converted even where ``all`` would leave it in float32.
             float_type: half_type or bf16_type.
+            kept: stay in float32 whatever is named; so do, with ``all``, pointwise operations that lead to them.
 
         Raises:
             OptionError: another type, or no names.
@@ -72,6 +80,17 @@ class TruncateFloat(Pass):
             raise OptionError(f"float_type is {float_type.name}, expected one of {', '.join(t.name for t in STORAGE)}")
         self.selection = Selection(ins_names, whole_layers=True)
         self.float_type = float_type
+        self.kept = set(kept)
+        self._weights: dict[Instruction, Instruction] = {}
+        """Constants of products in 16 bits."""
+
+    def layers(self, program: Program) -> list[Instruction]:
+        """The products of the main module that are chosen and not in 8 bits, in the order of the program."""
+        return [
+            ins
+            for ins in program.main
+            if ins.name in PRODUCTS and ins in self.selection and _has_wide_inputs(ins) and not _is_quantized(ins)
+        ]
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         if self.selection.everything and self.float_type is Type.half_type:
@@ -81,7 +100,7 @@ class TruncateFloat(Pass):
             wide |= _ends(module)
         order = list(module)
         for k, ins in enumerate(order):
-            if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins):
+            if ins not in self.selection or ins in self.kept or ins.op.custom or not _has_wide_inputs(ins):
                 continue
             if _is_quantized(ins):
                 self._round(module, ins, next(i for i in order[k + 1 :] if i.module is module))
@@ -102,7 +121,13 @@ class TruncateFloat(Pass):
             if dot.name != "dot" and ins.name == "mul":
                 dot, other = other, dot
             factor = uniform_value(other)
-            if dot.name != "dot" or not dot.single_use or factor is None or dot not in self.selection:
+            if (
+                dot.name != "dot"
+                or not dot.single_use
+                or factor is None
+                or dot not in self.selection
+                or dot in self.kept
+            ):
                 continue
             with np.errstate(all="ignore"):
                 scale = np.float32(factor) if ins.name == "mul" else np.float32(1) / np.float32(factor)
@@ -121,7 +146,7 @@ class TruncateFloat(Pass):
     def _islands(self, module: Module) -> set[Instruction]:
         """Instructions that stay in float32 with ``all``."""
         order = list(module)
-        found = {ins for ins in order if ins.name in SENSITIVE or _is_residual(ins) or self._loses_a_constant(ins)}
+        found = {ins for ins in order if ins in self.kept or self._stays(ins)}
         spread = [ins for ins in order if _spreads(ins)] if self.float_type is Type.bf16_type else []
         found.update(i for i in _through_views(spread) if i.op.pointwise and i.name not in UNTOUCHED)
         for ins in reversed(order):  # what leads to them
@@ -133,6 +158,9 @@ class TruncateFloat(Pass):
             if varying and (ins.op.pointwise or ins.name in VIEWS) and all(i in found for i in varying):
                 found.add(ins)
         return found
+
+    def _stays(self, ins: Instruction) -> bool:
+        return ins.name in SENSITIVE or _is_residual(ins) or self._loses_a_constant(ins)
 
     def _loses_a_constant(self, ins: Instruction) -> bool:
         """Whether a finite number that a pointwise operation takes would become infinite, or 0 though it is not."""
@@ -176,7 +204,7 @@ class TruncateFloat(Pass):
         narrow: dict[Instruction, Instruction] = {}
         for i in ins.inputs:
             if i.shape.type in WIDE and i.name != "undefined" and i not in narrow and i not in kept:
-                narrow[i] = module.insert_instruction(ins, "convert", [i], target_type=self.float_type)
+                narrow[i] = self._narrow(module, ins, i)
         inputs = [narrow.get(i, i) for i in ins.inputs]
         if kept:
             inputs = [self._as(module, ins, n, i.shape.type) for n, i in zip(inputs, ins.inputs)]
@@ -198,11 +226,35 @@ class TruncateFloat(Pass):
             module.replace_instruction(ins, self._as(module, ins, truncated, ins.shape.type))
         module.remove_instruction(ins)
 
+    def _narrow(self, module: Module, ins: Instruction, value: Instruction) -> Instruction:
+        """What an instruction takes, in 16 bits; weights that several take so are one constant."""
+        if value in self._weights:
+            return self._weights[value]
+        narrow = _narrow(module, ins, value, self.float_type)
+        if is_constant(narrow):
+            self._weights[value] = narrow
+        return narrow
+
     @staticmethod
     def _as(module: Module, before: Instruction, value: Instruction, type: Type) -> Instruction:
         if value.shape.type is type:
             return value
         return module.insert_instruction(before, make_op("convert", target_type=type), [value])
+
+
+def round_operands(module: Module, ins: Instruction, type: Type) -> None:
+    """Let a product take its floating operands rounded to 16 bits, and stay in float32 itself."""
+    for value in dict.fromkeys(i for i in ins.inputs if i.shape.type in WIDE and i.name != "undefined"):
+        narrow = _narrow(module, ins, value, type)
+        wide = module.insert_instruction(ins, "convert", [narrow], target_type=value.shape.type)
+        module.set_inputs(ins, {k: wide for k, i in enumerate(ins.inputs) if i is value})
+
+
+def _narrow(module: Module, ins: Instruction, value: Instruction, type: Type) -> Instruction:
+    weights = narrow_weights(ins, type) if value is ins.inputs[-1] else None
+    if weights is None:
+        return module.insert_instruction(ins, "convert", [value], target_type=type)
+    return RewriteBuilder(module, ins).constant(weights, value.shape.with_type(type))
 
 
 def _is_quantized(ins: Instruction) -> bool:
