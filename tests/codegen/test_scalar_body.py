@@ -182,7 +182,7 @@ def test_what_becomes_float8_and_float32_again_is_rounded_in_place(
 def test_limits_that_hold_already_are_not_computed(least: float, limits: int, maxima: int) -> None:
     """What is not negative is rounded to float8 by fewer instructions."""
     lines, _ = print_body(float8_body(448.0, least), ("x",), 8, True)
-    assert sum(f"nearest_float8_e4m3fn_fast(v{k}, {limits})" in line for k in range(9) for line in lines) == 1
+    assert sum(line.endswith(f", {limits})") and "= nearest_float8_e4m3fn_fast(" in line for line in lines) == 1
     assert sum(" = max(" in line for line in lines) == maxima
     assert sum(" = min(" in line for line in lines) == 1
 
@@ -201,7 +201,7 @@ def test_silu_that_only_becomes_float8_is_computed_in_few_bits(factor_first: boo
     (made,) = (line.split(" = ")[0] for line in lines if line.endswith("= scaled_silu_coarse(x, y)"))
     (raised,) = (line.split(" = ")[0] for line in lines if "max(" in line and f", {made})" in line)
     (limited,) = (line.split(" = ")[0] for line in lines if "min(" in line and f", {raised})" in line)
-    assert sum(f"nearest_float8_e4m3fn_fast({limited}, 1)" in line for line in lines) == 1
+    assert sum(f"nearest_float8_e4m3fn_fast({limited}, " in line for line in lines) == 1
     (exact,) = (line.split(" = ")[0] for line in lines if "mul_fast(" in line)
     assert "add_fast(" in lines[-1] and exact in lines[-1]
     exact_lines, _ = print_body(scalar_body(body, [FLOAT, FLOAT]), ("x", "y"), 8, False)

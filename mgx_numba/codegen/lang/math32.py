@@ -73,7 +73,7 @@ def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
     return has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
 
 
-def _by_registers(b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value) -> ir.Value:
+def by_registers(b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value) -> ir.Value:
     """What `emit` gives for vectors of one register, of vectors of several."""
     lanes = b.lanes(operands[0])
     pieces = []
@@ -94,7 +94,7 @@ def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
         callee = b.function("llvm.x86.avx512.mask.scalef.ps.512", x.type, [v.type for v in arguments])
         return b.ir.call(callee, arguments)
 
-    return _by_registers(b, emit, p, n)
+    return by_registers(b, emit, p, n)
 
 
 def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
@@ -107,7 +107,7 @@ def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Va
         callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
         return b.ir.call(callee, [low, places, high])
 
-    return _by_registers(b, emit, index)
+    return by_registers(b, emit, index)
 
 
 def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
@@ -119,7 +119,7 @@ def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir
         callee = b.function("llvm.x86.avx512.permvar.sf.512", type_, [type_, places.type])
         return b.ir.call(callee, [held, places])
 
-    return _by_registers(b, emit, index)
+    return by_registers(b, emit, index)
 
 
 def _tabulated_power(b: VectorBuilder, bits: ir.Value, r: ir.Value) -> ir.Value:
@@ -214,7 +214,7 @@ def _reciprocal_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """1 / x within 1.5 * 2**-12 (`vrcpps`; `vrcp14ps` within 2**-14) where the processor has an estimate so good."""
     lanes = b.lanes(x)
     if fills_registers(b, x):
-        return _by_registers(
+        return by_registers(
             b, lambda v: _estimate(b, "avx512.rcp14.ps.512", v, [v, ir.Constant(ir.IntType(16), -1)]), x
         )
     if has("avx") and lanes in (4, 8):
@@ -360,4 +360,4 @@ def over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
         # Of 0, infinity, what is negative and NaN, the estimate is the value.
         return b.mul(x, b.select(b.is_nan(e), root, power))
 
-    return _by_registers(b, emit, x, y)
+    return by_registers(b, emit, x, y)
