@@ -206,3 +206,22 @@ def test_silu_that_only_becomes_float8_is_computed_in_few_bits(factor_first: boo
     assert "add_fast(" in lines[-1] and exact in lines[-1]
     exact_lines, _ = print_body(scalar_body(body, [FLOAT, FLOAT]), ("x", "y"), 8, False)
     assert not any("coarse" in line for line in exact_lines)
+
+
+@pytest.mark.parametrize("word, limits", [("silu", ["min"]), ("sigmoid", []), ("neg", ["max", "min"])])
+def test_what_is_quantised_by_a_power_of_two_is_rounded_without_products(word: str, limits: list[str]) -> None:
+    """Limits that an activation keeps are not computed; GPUs have products and conversions."""
+
+    def body(s: NumpyScalar, x: Any) -> Any:
+        return s.nearest_float8_e4m3fn(getattr(s, word)(x), s.const(0.25, FLOAT))
+
+    recorded = scalar_body(body, [FLOAT])
+    words = [line.split(" = ")[1].split("(")[0] for line in print_body(recorded, ("x",), 8, False)[0]]
+    assert [w for w in words if not w.startswith("const")] == [word, *limits, "nearest_float8_e4m3fn"]
+    fast, _ = print_body(recorded, ("x",), 8, True)
+    assert any("scaled_silu_coarse" in line for line in fast) == (word == "silu")
+    for lanes in (4, 0):
+        printed = ThreadPrinter(CodeBuffer(), lanes, False)
+        printed.stored(recorded.evaluate(printed, [printed.loaded("x", FLOAT)]))
+        assert not any("nearest" in line for line in printed.buffer.lines)
+        assert sum("= mul(" in line for line in printed.buffer.lines) == 2
