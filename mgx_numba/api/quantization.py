@@ -151,7 +151,11 @@ def quantize_fp8(
     calibration: Batches | Calibration = (),
     observer: str = "minmax",
 ) -> program:
-    """As `quantize_int8`, to float8 (e4m3fn), with scales and without zero points."""
+    """As `quantize_int8`, to float8 (e4m3fn), with scales that are powers of two and without zero points.
+
+    Contractions with fewer than 16 inputs for each channel stay as they are: those of images, and of channels by
+    themselves.
+    """
     return _calibrated(prog, t, calibration, CONTRACTIONS, observer, Type.fp8e4m3fn_type)
 
 

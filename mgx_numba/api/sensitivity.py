@@ -38,6 +38,11 @@ RANKING = 2
 """Samples by which layers are ranked, each by itself: with 1, 2 and 4 of them 44, 44 and 43 of YOLO's 60 convolutions
 stay in float32, with 2 and 4 18 of BERT's 37 products."""
 
+FEWEST_INPUTS = 16
+"""Of a channel from which on float8 is worth a rounding. With fewer (images, channels by themselves) units that take
+16 or 32 of float8 at a time have little to do, and where it is only stored roundings take a share of the products'
+time: MobileNetV2 with AVX2 takes 4.7% longer than in float32 with such layers in float8, 2.7% without."""
+
 Inputs = Mapping[str, np.ndarray]
 Results = Sequence[np.ndarray]
 Loss = Callable[[Results, Results], float]
@@ -127,6 +132,11 @@ def parse_accuracy(given: str | float) -> float:
     return share
 
 
+def _inputs(ins: Instruction) -> int:
+    """Values that are multiplied for each element of a contraction's result, of a convolution at each tap."""
+    return ins.inputs[1].shape.dims[1 if ins.name == "convolution" else -2].max
+
+
 class Trial(ABC):
     """A program that is to be quantised, on samples; the program itself is left as it is.
 
@@ -141,11 +151,17 @@ class Trial(ABC):
         self.program, self.target, self.samples = program, target, list(samples)
         self._progress = progress
         place = {ins: number for number, ins in enumerate(program.main)}
-        self.names = [layer_name(ins, place[ins]) for ins in self.layers(program)]
+        layers = self.layers(program)
+        self.names = [layer_name(ins, place[ins]) for ins in layers]
+        self._refused = self.refused(layers)
 
     @abstractmethod
     def layers(self, program: Program) -> list[Instruction]:
         """The layers of a program that is the same as that of this object."""
+
+    def refused(self, layers: Sequence[Instruction]) -> dict[int, str]:
+        """Layers, of these, that stay as they are whatever may be lost, and why."""
+        return {}
 
     @abstractmethod
     def planned(self, program: Program) -> Quantise:
@@ -184,7 +200,7 @@ class Trial(ABC):
         """As `lost`, of a program that computes each layer exactly and quantised, and is told which to take; on the
         first ``samples`` alone, if that is given."""
         compiled, exact = self._switched
-        taken = {_switch(k): np.array([k not in kept]) for k in range(len(self.names))}
+        taken = {_switch(k): np.array([k not in kept and k not in self._refused]) for k in range(len(self.names))}
         found = [[np.array(r) for r in compiled.run({**inputs, **taken})] for inputs in self.samples[:samples]]
         return _loss(budget, found, exact[:samples])
 
@@ -192,26 +208,28 @@ class Trial(ABC):
         """Layers that stay as they are, and why: the fewest of those that lose most by themselves, so that all others
         together keep the budget; all of them if nothing else does. There must be samples.
         """
-        total, most = len(self.names), budget.most * budget.aim
-        if not total or self.lost(budget, ()) <= most:
+        most = budget.most * budget.aim
+        layers = [k for k in range(len(self.names)) if k not in self._refused]
+        if not layers or self.lost(budget, ()) <= most:
             return {}
-        alone = []
-        for number in range(total):
+        alone = {}
+        for number in layers:
             self._tell(number, "sensitivity of layers")
-            alone.append(self.lost_switched(budget, set(range(total)) - {number}, RANKING))
-        order = sorted(range(total), key=lambda k: -alone[k])
-        low, high = 1, total
+            alone[number] = self.lost_switched(budget, set(layers) - {number}, RANKING)
+        order = sorted(layers, key=lambda k: -alone[k])
+        low, high = 1, len(layers)
         while low < high:
-            self._tell(total, "layers to keep")
+            self._tell(len(self.names), "layers to keep")
             middle = (low + high) // 2
             low, high = (low, middle) if self.lost(budget, order[:middle]) <= most else (middle + 1, high)
         reason = "as it is: alone it loses {:.3%}, and all may lose {:.3%}"
         return {k: reason.format(alone[k], budget.most) for k in order[:low]}
 
     def layers_at(self, program: Program, kept: Mapping[int, str]) -> dict[Instruction, str]:
-        """Layers by number as instructions of a program that is the same as that of this object."""
+        """Layers by number as instructions of a program that is the same as that of this object, and those that are
+        refused."""
         layers = self.layers(program)
-        return {layers[k]: reason for k, reason in kept.items()}
+        return {layers[k]: reason for k, reason in {**kept, **self._refused}.items()}
 
     def _compiled(self, program: Program) -> Compiled:
         """Compiled for measuring: what is not quantised is computed as the program says."""
@@ -321,6 +339,10 @@ class In8Bits(Trial):
         from ..graph.passes.quantization_plan import layers_of
 
         return layers_of(program, self.selection)
+
+    def refused(self, layers: Sequence[Instruction]) -> dict[int, str]:
+        narrow = [k for k, ins in enumerate(layers) if self.type.is_floating and _inputs(ins) < FEWEST_INPUTS]
+        return dict.fromkeys(narrow, f"as it is: fewer than {FEWEST_INPUTS} inputs for each channel")
 
     def planned(self, program: Program) -> Quantise:
         from ..graph.passes import run_passes

@@ -19,7 +19,7 @@ import numpy as np
 from ..core.types import Type, from_numpy, numpy_dtype
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
+from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, NEAREST, UNARY
 from .body import ScalarBody
 from .statements import INDENT, dtype_name, literal
 
@@ -36,11 +36,17 @@ __all__ = [
 # The names of `lang` that have a version with the suffix `_fast`. Division has none: with `arcp` LLVM multiplies with a
 # reciprocal, which overflows for small divisors, and which it may compute in float16.
 FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
-_FLOAT8 = (Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type)
-LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in _FLOAT8}
+LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
 """The largest number of each type."""
 _ANY = (-math.inf, math.inf)
+_FLOAT8 = {name: t for t, name in NEAREST.items()}
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
+_SPANS = {
+    "abs": (0.0, math.inf), "exp": (0.0, math.inf), "sigmoid": (0.0, 1.0), "gelu_erf": (-0.171, math.inf),
+    "gelu_tanh": (-0.171, math.inf), "silu": (-0.279, math.inf),
+}  # fmt: skip
+"""By word the least and the greatest result besides NaN. Those of GELU and SiLU are -0.1700 and -0.2785 by definition;
+the rest is for roundings."""
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 _FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
 _INTEGERS_ONLY = BITWISE | {"bitwise_not"}
@@ -147,7 +153,7 @@ class VectorPrinter:
     """By the dtype that is made."""
     ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
     """Of `lang`, by the type that is made: what rounds float32 to the nearest integers and adds a literal."""
-    NEAREST: ClassVar[Mapping[Type, str]] = {t: f"nearest_{dtype_name(t)}" for t in _FLOAT8}
+    NEAREST: ClassVar[Mapping[Type, str]] = NEAREST
     """Of `lang`, by the type: what rounds float32 to a type that is storage only, and keeps it in float32.
     With fast math its name ends in ``_fast``."""
 
@@ -189,17 +195,23 @@ class VectorPrinter:
         target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
         if target == "float32" and x.name in self._narrowed:
-            wide = self._narrowed[x.name].name
-            least, greatest = self._spans.get(wide, _ANY)
-            limited = max(-least, greatest) <= LARGEST_FLOAT8[x.dtype]
-            word = f"{self.NEAREST[x.dtype]}{'_fast' * self.fast_math}"
-            return self.buffer.emit(f"{word}({self._coarse(wide) or wide}, {limited + (limited and least >= 0)})")
+            return self._nearest(x.dtype, self._narrowed[x.name].name, self.const(1.0, Type.float_type))
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
+
+    def _nearest(self, type: Type, name: str, scale: VectorValue) -> str:
+        """What a name holds as products of a constant scale and numbers of a type."""
+        least, greatest = self._spans.get(name, _ANY)
+        limited = max(-least, greatest) <= LARGEST_FLOAT8[type] * float(scale.constant or 0)
+        word = f"{self.NEAREST[type]}{'_fast' * self.fast_math}"
+        limits = limited + (limited and least >= 0)
+        return self.buffer.emit(f"{word}({self._coarse(name) or name}, {scale.name}, {limits})")
 
     def _coarse(self, name: str) -> str:
         """What holds the number of a name as precisely as float8 needs it, where that is quicker, else nothing."""
         if name in self._scaled_silu:
             return self.buffer.emit("scaled_silu_coarse({}, {})".format(*self._scaled_silu[name]))
+        if name in self._silu:
+            return self.buffer.emit(f"scaled_silu_coarse({self._silu[name]}, {self.const(1.0, Type.float_type).name})")
         word, limit, inner = self._limits.get(name, ("", "", ""))
         coarse = self._coarse(inner) if inner else ""
         return self.buffer.emit(f"{word}({limit}, {coarse})") if coarse else ""
@@ -298,11 +310,24 @@ class VectorPrinter:
         return self._extreme("min", x, y)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _FLOAT8:
+            return lambda *x: self._quantized(_FLOAT8[name], *x)
         if name in _PREDICATES:
             return lambda *x: self._call(name, Type.bool_type, *x)
         if name in _SAME_TYPE:
             return lambda *x: self._call(name, x[0].dtype, *x)
         raise AttributeError(f"{type(self).__name__} has no operation {name!r}")
+
+    def _quantized(self, type: Type, x: VectorValue, scale: VectorValue) -> VectorValue:
+        """``x`` by way of a type, with a constant scale, in float32."""
+        step = float(scale.constant or 0)
+        if type not in self.NEAREST or not self.lanes:
+            x = self.mul(x, self.const(1 / step, x.dtype))
+        limit = LARGEST_FLOAT8[type] * (step if type in self.NEAREST and self.lanes else 1)
+        near = self.min(self.max(x, self.const(-limit, x.dtype)), self.const(limit, x.dtype))
+        if type in self.NEAREST and self.lanes:
+            return VectorValue(self._nearest(type, self.register(near), scale), x.dtype)
+        return self.mul(self.cast(self.cast(near, type), x.dtype), scale)
 
     def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
         if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less
@@ -329,6 +354,8 @@ class VectorPrinter:
         fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
         names = [self.register(x) for x in operands]
         made = self.buffer.emit(f"{name}{'_fast' * fast}({', '.join(names)})")
+        if name in _SPANS and operands[0].dtype.compute is Type.float_type:
+            self._spans[made] = _SPANS[name]
         if fast and name == "silu":
             self._silu[made] = names[0]
         elif fast and name == "mul":

@@ -123,11 +123,15 @@ class Observer:
         return min(low, 0.0), max(high, 0.0)
 
     def parameters(self, type: Type = Type.uint8_type) -> QuantParameters:
-        """Scale and zero point for 8 bits: with a zero point if ``type`` is uint8; int8 and fp8e4m3fn are symmetric."""
+        """Scale and zero point for 8 bits: with a zero point if ``type`` is uint8; int8 and fp8e4m3fn are symmetric.
+        The scale of fp8e4m3fn is a power of two: floats have the same relative steps whatever the scale."""
         low, high = self.range()
         if type is not Type.uint8_type:
             limit = 448 if type is Type.fp8e4m3fn_type else 127
-            scale, zero = _scale(max(-low, high) / limit), 0
+            step = max(-low, high) / limit
+            if type.is_floating and step:
+                step = 2.0 ** math.ceil(math.log2(step))
+            scale, zero = _scale(step), 0
             low, high = -limit * scale, limit * scale
         else:
             if min(-low, high) >= NEARLY_SYMMETRIC * max(-low, high):

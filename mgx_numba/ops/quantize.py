@@ -12,7 +12,7 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, Pointwise, RunModule, pointwise_shape, register
-from .scalar import ScalarOps
+from .scalar import NEAREST, ScalarOps
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -89,6 +89,24 @@ class DequantizeLinear(_Linear):
         if len(x) == 3:
             value = s.sub(value, s.cast(x[2], exact))
         return s.cast(s.mul(s.cast(value, wide), s.cast(x[1], wide)), target)
+
+
+@register
+@dataclass(frozen=True)
+class NearestFloat8(Pointwise):
+    """``dequantizelinear(quantizelinear(x, scale), scale)`` of float32 by way of a float8, with ``2**exponent`` as the
+    scale, such that all products of the scale and numbers of the type are normal."""
+
+    name: ClassVar[str] = "nearest_float8"
+    target_type: Type = Type.fp8e4m3fn_type
+    exponent: int = 0
+
+    def input_types(self, types: Sequence[Type]) -> None:
+        if types[0] is not Type.float_type or self.target_type not in NEAREST:
+            raise self.fail(f"expected float32 and a float8, got {types[0].name} and {self.target_type.name}")
+
+    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+        return getattr(s, NEAREST[self.target_type])(x[0], s.const(2.0**self.exponent, s.dtype(x[0])))
 
 
 _SMALL = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type})

@@ -11,11 +11,15 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 
 from ..core.types import Type, from_numpy
 
-__all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar", "evaluator", "widened"]
+__all__ = [
+    "BINARY", "COMPARE", "LOGICAL", "NEAREST", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar", "evaluator",
+    "widened",
+]  # fmt: skip
 
 UNARY = frozenset(
     "neg abs sqrt rsqrt recip exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
@@ -24,7 +28,14 @@ UNARY = frozenset(
 BINARY = frozenset("add sub mul div max min fmod mod pow".split())
 COMPARE = frozenset("lt le gt ge eq ne".split())
 LOGICAL = frozenset("logical_and logical_or logical_xor".split())
+NEAREST = {
+    t: f"nearest_{t.dtype_name}"
+    for t in (Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type)
+}
+"""By float8 type the name of what quantises float32 to it and back: ``nearest_float8_e4m3fn(x, scale)`` is the nearest
+product of the scale, a constant power of two, and a number of the type, the largest one where x is beyond it."""
 BITWISE = frozenset("bitwise_and bitwise_or bitwise_xor shift_left shift_right".split())
+_AS_FIRST = frozenset({"bitwise_not", *NEAREST.values()})
 
 
 class ScalarOps(Protocol):
@@ -59,7 +70,7 @@ class TypeScalar:
     def __getattr__(self, name: str) -> Any:
         if name in COMPARE or name in LOGICAL or name in ("isnan", "isinf", "logical_not"):
             return lambda *x: Type.bool_type
-        if name in UNARY or name in BINARY or name in BITWISE or name == "bitwise_not":
+        if name in UNARY or name in BINARY or name in BITWISE or name in _AS_FIRST:
             return lambda *x: x[0]
         raise AttributeError(name)
 
@@ -204,7 +215,19 @@ def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 _SQRT_HALF = 0.7071067811865476
 _SQRT_2_PI = 0.7978845608028654
 
+
+def _nearest(target: Type) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    limit = float(ml_dtypes.finfo(target.numpy).max)
+
+    def nearest(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        limited = np.minimum(np.maximum(x / scale, x.dtype.type(-limit)), x.dtype.type(limit))
+        return limited.astype(target.numpy).astype(x.dtype) * scale
+
+    return nearest
+
+
 _NUMPY: dict[str, Any] = {
+    **{name: _nearest(target) for target, name in NEAREST.items()},
     "neg": np.negative,
     "abs": np.abs,
     "sqrt": np.sqrt,

@@ -15,6 +15,7 @@ PASSES: tuple[str, ...] = (
     "narrow_residuals",
     "simplify_qdq",
     "fuse_matmul_nbits",
+    "rewrite_float8",
     "rewrite_quantization",
     "rewrite_resize",
     "eliminate_pad",

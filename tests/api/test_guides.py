@@ -139,9 +139,9 @@ assert outputSize == [1, 5] and numberOfOutput == 5 and result.shape == (5,)
 def small_model(batch: int | str = 1) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = {
-        "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
-        "b": rng.standard_normal(8).astype(np.float32),
-        "d": rng.standard_normal((8, 5)).astype(np.float32),
+        "w": rng.standard_normal((16, 3, 3, 3)).astype(np.float32),
+        "b": rng.standard_normal(16).astype(np.float32),
+        "d": rng.standard_normal((16, 5)).astype(np.float32),
     }
     nodes = [
         helper.make_node("Conv", ["input", "w", "b"], ["c"], pads=[1, 1, 1, 1]),

@@ -182,7 +182,7 @@ def test_what_becomes_float8_and_float32_again_is_rounded_in_place(
 def test_limits_that_hold_already_are_not_computed(least: float, limits: int, maxima: int) -> None:
     """What is not negative is rounded to float8 by fewer instructions."""
     lines, _ = print_body(float8_body(448.0, least), ("x",), 8, True)
-    assert sum(f"nearest_float8_e4m3fn_fast(v{k}, {limits})" in line for k in range(9) for line in lines) == 1
+    assert sum(line.endswith(f", {limits})") and "= nearest_float8_e4m3fn_fast(" in line for line in lines) == 1
     assert sum(" = max(" in line for line in lines) == maxima
     assert sum(" = min(" in line for line in lines) == 1
 
@@ -201,8 +201,27 @@ def test_silu_that_only_becomes_float8_is_computed_in_few_bits(factor_first: boo
     (made,) = (line.split(" = ")[0] for line in lines if line.endswith("= scaled_silu_coarse(x, y)"))
     (raised,) = (line.split(" = ")[0] for line in lines if "max(" in line and f", {made})" in line)
     (limited,) = (line.split(" = ")[0] for line in lines if "min(" in line and f", {raised})" in line)
-    assert sum(f"nearest_float8_e4m3fn_fast({limited}, 1)" in line for line in lines) == 1
+    assert sum(f"nearest_float8_e4m3fn_fast({limited}, " in line for line in lines) == 1
     (exact,) = (line.split(" = ")[0] for line in lines if "mul_fast(" in line)
     assert "add_fast(" in lines[-1] and exact in lines[-1]
     exact_lines, _ = print_body(scalar_body(body, [FLOAT, FLOAT]), ("x", "y"), 8, False)
     assert not any("coarse" in line for line in exact_lines)
+
+
+@pytest.mark.parametrize("word, limits", [("silu", ["min"]), ("sigmoid", []), ("neg", ["max", "min"])])
+def test_what_is_quantised_by_a_power_of_two_is_rounded_without_products(word: str, limits: list[str]) -> None:
+    """Limits that an activation keeps are not computed; GPUs have products and conversions."""
+
+    def body(s: NumpyScalar, x: Any) -> Any:
+        return s.nearest_float8_e4m3fn(getattr(s, word)(x), s.const(0.25, FLOAT))
+
+    recorded = scalar_body(body, [FLOAT])
+    words = [line.split(" = ")[1].split("(")[0] for line in print_body(recorded, ("x",), 8, False)[0]]
+    assert [w for w in words if not w.startswith("const")] == [word, *limits, "nearest_float8_e4m3fn"]
+    fast, _ = print_body(recorded, ("x",), 8, True)
+    assert any("scaled_silu_coarse" in line for line in fast) == (word == "silu")
+    for lanes in (4, 0):
+        printed = ThreadPrinter(CodeBuffer(), lanes, False)
+        printed.stored(recorded.evaluate(printed, [printed.loaded("x", FLOAT)]))
+        assert not any("nearest" in line for line in printed.buffer.lines)
+        assert sum("= mul(" in line for line in printed.buffer.lines) == 2

@@ -87,7 +87,8 @@ def test_nearest_is_a_cast_there_and_back(dtype: str, limit: str, monkeypatch: p
     x = np.concatenate([codes, ties, *beside, bits.view(np.float32), np.array(SPECIAL, np.float32)])
     inside = x[~(np.abs(x) > codes.max())]
     for limited, values in ((0, x), (1, inside)):
-        calls = [(f"nearest_{dtype}{end}(a, {limited})", "float32") for end in ("", "_fast")]
+        one = "const_float32(1.0, 16)"
+        calls = [(f"nearest_{dtype}{end}(a, {one}, {limited})", "float32") for end in ("", "_fast")]
         want = expected_cast(expected_cast(values, dtype), "float32")
         for (text, _), got in zip(calls, evaluate(calls, values, lanes=16), strict=True):
             wrong = ~same(got, want)
@@ -129,10 +130,13 @@ def test_rounding_to_bytes_is_a_rounding_and_a_cast(limit: str, monkeypatch: pyt
             assert same(got, want).all(), (dtype, zero, x[got != want][:5], got[got != want][:5])
 
 
-@pytest.mark.parametrize("features", ["", "x86-64-v3", "sse"])
+@pytest.mark.parametrize("features, lanes", [("", 16), ("", 8), ("x86-64-v3", 8), ("sse", 8)])
 @pytest.mark.parametrize("dtype", [t for t in STORAGE if t.startswith("float8")])
-def test_float32_rounds_in_place_to_float8(dtype: str, features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every code, every middle of two and the numbers beside it, subnormals, NaN and what is beyond the ends."""
+def test_float32_rounds_in_place_to_float8(
+    dtype: str, features: str, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times powers of two: every code, every middle of two and the numbers beside it, subnormals, NaN and what is
+    beyond the ends."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     codes = np.arange(256, dtype=np.uint8).view(numpy_dtype(dtype)).astype(np.float32)
     codes = np.unique(codes[np.isfinite(codes)])
@@ -144,13 +148,21 @@ def test_float32_rounds_in_place_to_float8(dtype: str, features: str, monkeypatc
     x = near.reshape(-1).view(np.float32)
     inside = np.clip(x, codes[0], codes[-1])
     for limits, given in enumerate((x, inside, np.abs(inside))):
-        plain, fast = evaluate([(f"nearest_{dtype}{end}(a, {limits})", "float32") for end in ("", "_fast")], given)
-        want = expected_cast(given, dtype).astype(np.float32)
-        for got in (plain, fast):
-            wrong = ~same(got, want)
-            assert not wrong.any(), (limits, given[wrong][:5], got[wrong][:5], want[wrong][:5])
-        zero = want == 0
-        assert (np.signbit(plain[zero]) == np.signbit(want[zero])).all(), limits
+        for exponent in (0, -13, 12):
+            scale = np.float32(2.0**exponent)
+            with np.errstate(all="ignore"):
+                scaled = given * scale
+            scaled = scaled[scaled / scale == given] if limits else scaled
+            step = f"const_float32({float(scale)!r}, {lanes})"
+            calls = [(f"nearest_{dtype}{end}(a, {step}, {limits})", "float32") for end in ("", "_fast")]
+            plain, fast = evaluate(calls, scaled, lanes=lanes)
+            with np.errstate(all="ignore"):
+                want = expected_cast(scaled / scale, dtype).astype(np.float32) * scale
+            for got in (plain, fast):
+                wrong = ~same(got, want)
+                assert not wrong.any(), (limits, exponent, scaled[wrong][:5], got[wrong][:5], want[wrong][:5])
+            zero = want == 0
+            assert (np.signbit(plain[zero]) == np.signbit(want[zero])).all(), limits
 
 
 @pytest.mark.parametrize("features", ["", "x86-64-v3", "sse"])

@@ -14,6 +14,7 @@ from llvmlite import ir
 from ...dataclass import dataclass
 from .builder import VectorBuilder, element_type, is_signed
 from .float8_pairs import from_pairs, has_pairs, to_pairs
+from .ranges import has_ranges, larger_size
 from .target import has
 
 __all__ = ["convert", "nearest", "truth"]
@@ -122,24 +123,27 @@ def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
     return b.icmp("!=", x, 0)
 
 
-def nearest(b: VectorBuilder, x: ir.Value, dtype: str, limits: int) -> ir.Value:
-    """float32 as a float8 dtype and back. ``limits``: 0, or 1 where no number is beyond the largest one of the dtype,
-    or 2 where none is negative either. With fast math zeros have any sign."""
+def nearest(b: VectorBuilder, x: ir.Value, scale: ir.Value, dtype: str, limits: int) -> ir.Value:
+    """``x / scale`` of float32 as a float8 dtype and back, times ``scale``, a power of two. ``limits``: 0, or 1 where
+    none is beyond the largest number of the dtype, or 2 where none is negative either. With fast math zeros have any
+    sign."""
     f, signed_zeros = _SMALL[dtype], not b.fast
     b = b.strict()
-    # What is added to x and taken away again rounds it to the last place of the sum, ties to even. That is the one
-    # of the result if x times a power of two is taken from a positive x (the sum might have a higher exponent), or if
-    # 1.5 times one is added to x of any sign. Subnormals are rounded as the least normal number is. Products are
-    # exact unless they overflow, far beyond the largest number; NaN stays NaN.
-    factor, normal = 2.0 ** (_FRACTION - f.mantissa), 2.0 ** (1 - f.bias)
+    # What is added to x and taken away again rounds it to the last place of the sum, ties to even. That is the one of
+    # the result if x times a power of two is taken from x (were it added, the sum might have a higher exponent), or if
+    # 1.5 times the power of two below x is added to x of any sign. Subnormals are rounded as the least normal number
+    # is. Products are exact unless they overflow, far beyond the largest number; NaN stays NaN.
+    factor, normal = 2.0 ** (_FRACTION - f.mantissa), b.mul(scale, 2.0 ** (1 - f.bias))
     if limits == 2:
-        near_size, factor = b.first_greater(x, 1.5 * normal), -factor
+        near_size, factor = b.first_greater(x, b.mul(normal, 1.5)), -factor
+    elif has_ranges(b, x):
+        near_size, factor = larger_size(b, x, b.mul(normal, 1.5)), -factor
     else:
         exponent = b.from_bits(b.and_(b.bits(x), 0x7F800000))
         near_size, factor = b.first_greater(exponent, normal), 1.5 * factor
     near = b.muladd(near_size, -factor, b.muladd(near_size, factor, x))
     if not limits:
-        beyond = b.fcmp(">=" if f.largest % 2 else ">", b.fabs(x), f.end)
+        beyond = b.fcmp(">=" if f.largest % 2 else ">", b.fabs(x), b.mul(scale, f.end))
         near = b.select(beyond, math.nan if f.overflow == f.nan else b.copysign(math.inf, x), near)
     if f.one_zero or not signed_zeros:
         return near

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
 from . import polynomials as table
 from .builder import VectorBuilder, has_fma
+from .ranges import has_ranges, smaller_size
+from .registers import REGISTER_LANES, by_registers, fills_registers
 from .target import has
 
 __all__ = [
@@ -36,7 +38,7 @@ _LN_LARGEST = 88.72283905  # of the largest float32
 # From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
-_REGISTER_LANES, _EIGHT = 16, 8  # float32 lanes of a register of AVX-512 and of AVX2
+_EIGHT = 8  # float32 lanes of a register of AVX2
 # Adding these rounds to integers and to multiples of 1/32, 1/16 and 1/8.
 _WHOLE, _FRACTIONS, _SIXTEENTHS, _EIGHTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19, 1.5 * 2.0**20
 _EXPONENT_BIAS = 127  # of a float32, by IEEE 754
@@ -70,25 +72,6 @@ def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     return b.mul(b.mul(p, powers[0]), powers[1])
 
 
-def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
-    """Whether a vector is made of whole registers of AVX-512."""
-    return has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
-
-
-def _by_registers(
-    b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value, register: int = _REGISTER_LANES
-) -> ir.Value:
-    """What `emit` gives for vectors of one register, of vectors of several."""
-    lanes = b.lanes(operands[0])
-    pieces = []
-    for start in range(0, lanes, register):
-        part = range(start, start + register)
-        pieces.append(emit(*(v if lanes == register else b.shuffle(v, part) for v in operands)))
-    while len(pieces) > 1:
-        pieces = [b.joined(low, high) for low, high in zip(pieces[::2], pieces[1::2])]
-    return pieces[0]
-
-
 def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
     """p * 2**floor(n) for a float n, subnormal results and infinity too."""
     whole, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)  # every lane; the current mode
@@ -98,32 +81,32 @@ def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
         callee = b.function("llvm.x86.avx512.mask.scalef.ps.512", x.type, [v.type for v in arguments])
         return b.ir.call(callee, arguments)
 
-    return _by_registers(b, emit, p, n)
+    return by_registers(b, emit, p, n)
 
 
 def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
     """values[i mod 32] for every lane i of an integer vector; there are 32 of them, in two registers."""
-    type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
-    halves = [[ir.Constant(ir.FloatType(), v) for v in values[k : k + _REGISTER_LANES]] for k in (0, _REGISTER_LANES)]
+    type_ = ir.VectorType(ir.FloatType(), REGISTER_LANES)
+    halves = [[ir.Constant(ir.FloatType(), v) for v in values[k : k + REGISTER_LANES]] for k in (0, REGISTER_LANES)]
     low, high = (ir.Constant(type_, half) for half in halves)
 
     def emit(places: ir.Value) -> ir.Value:
         callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
         return b.ir.call(callee, [low, places, high])
 
-    return _by_registers(b, emit, index)
+    return by_registers(b, emit, index)
 
 
 def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
     """values[i mod 16] for every lane i of an integer vector; there are 16 of them."""
-    type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
+    type_ = ir.VectorType(ir.FloatType(), REGISTER_LANES)
     held = ir.Constant(type_, [ir.Constant(ir.FloatType(), v) for v in values])
 
     def emit(places: ir.Value) -> ir.Value:
         callee = b.function("llvm.x86.avx512.permvar.sf.512", type_, [type_, places.type])
         return b.ir.call(callee, [held, places])
 
-    return _by_registers(b, emit, index)
+    return by_registers(b, emit, index)
 
 
 def _lookup_8(b: VectorBuilder, index: ir.Value, values: Sequence[int]) -> ir.Value:
@@ -134,7 +117,7 @@ def _lookup_8(b: VectorBuilder, index: ir.Value, values: Sequence[int]) -> ir.Va
     def emit(places: ir.Value) -> ir.Value:
         return b.ir.call(b.function("llvm.x86.avx2.permd", type_, [type_, type_]), [held, places])
 
-    return _by_registers(b, emit, index, register=_EIGHT)
+    return by_registers(b, emit, index, register=_EIGHT)
 
 
 def _tabulated_power(b: VectorBuilder, bits: ir.Value, r: ir.Value) -> ir.Value:
@@ -218,7 +201,7 @@ def _one_and_exp_negated(b: VectorBuilder, x: ir.Value, nan: bool) -> ir.Value:
     The power of two, exact or from a table, and the polynomial meet in the multiply-add that adds 1.
     """
     if fills_registers(b, x):
-        x = _bounded(b, x) if nan or not has("avx512dq") else _nearer(b, x, _BEYOND)
+        x = _bounded(b, x) if nan or not has_ranges(b, x) else smaller_size(b, x, b.coerce(x, _BEYOND)[1])
         r, n, bits = _reduce_negated(b, x, _FRACTIONS)
         power = _scalef(b, _lookup(b, bits, table.POWERS_32), n)
         return b.muladd(power, _of_negated(b, r, (1.0, *table.EXPM1_32_SHORT)), 1.0)
@@ -245,19 +228,6 @@ def _of_negated(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) ->
     return b.polynomial(x, [-c if k % 2 else c for k, c in enumerate(coefficients)])
 
 
-def _nearer(b: VectorBuilder, x: ir.Value, limit: float) -> ir.Value:
-    """x, or the limit with the sign of x where that is nearer to 0 or x is NaN, by one instruction of AVX-512."""
-    lesser, whole = ir.Constant(ir.IntType(32), 2), ir.Constant(ir.IntType(16), -1)  # with the sign of x; every lane
-    rounding = ir.Constant(ir.IntType(32), 4)  # the current mode
-
-    def emit(v: ir.Value) -> ir.Value:
-        arguments = [v, b.coerce(v, limit)[1], lesser, v, whole, rounding]
-        callee = b.function("llvm.x86.avx512.mask.range.ps.512", v.type, [a.type for a in arguments])
-        return b.ir.call(callee, arguments)
-
-    return _by_registers(b, emit, x)
-
-
 def sigmoid_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(1.0, _one_and_exp_negated(b, x, nan=True))
 
@@ -275,7 +245,7 @@ def _reciprocal_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """1 / x within 1.5 * 2**-12 (`vrcpps`; `vrcp14ps` within 2**-14) where the processor has an estimate so good."""
     lanes = b.lanes(x)
     if fills_registers(b, x):
-        return _by_registers(
+        return by_registers(
             b, lambda v: _estimate(b, "avx512.rcp14.ps.512", v, [v, ir.Constant(ir.IntType(16), -1)]), x
         )
     if has("avx") and lanes in (4, 8):
@@ -401,7 +371,7 @@ def softplus_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """x / y**0.75 from estimates of roots that are within 2**-14; the vectors fill registers of AVX-512."""
-    undefined = ir.Constant(ir.VectorType(ir.FloatType(), _REGISTER_LANES), ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(ir.FloatType(), REGISTER_LANES), ir.Undefined)
     whole = ir.Constant(ir.IntType(16), -1)
 
     def estimate(v: ir.Value) -> ir.Value:
@@ -421,4 +391,4 @@ def over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
         # Of 0, infinity, what is negative and NaN, the estimate is the value.
         return b.mul(x, b.select(b.is_nan(e), root, power))
 
-    return _by_registers(b, emit, x, y)
+    return by_registers(b, emit, x, y)

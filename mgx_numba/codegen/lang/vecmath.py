@@ -19,6 +19,7 @@ from . import math32, math64
 from . import polynomials as table
 from .arith import emit_integer_power
 from .builder import VectorBuilder
+from .registers import fills_registers
 from .vector import FLOATS, INTEGERS, elementwise
 
 __all__ = [
@@ -64,7 +65,7 @@ def _rsqrt(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    if b.width(y) == 32 and math32.fills_registers(b, y):
+    if b.width(y) == 32 and fills_registers(b, y):
         return math32.over_power_075(b, x, y)
     root = b.sqrt(y)
     return b.div(x, b.mul(root, b.sqrt(root)))

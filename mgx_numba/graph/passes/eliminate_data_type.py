@@ -25,7 +25,7 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .truncate_float import STORAGE
 
-__all__ = ["EliminateDataType", "Widening", "is_stored_weight"]
+__all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight"]
 
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
@@ -51,7 +51,7 @@ def is_stored_weight(ins: Instruction) -> bool:
     return ins.name == "convert" and ins.inputs[0].shape.type in STORAGE and is_constant(ins.inputs[0])
 
 
-def _copies(ins: Instruction) -> bool:
+def copies(ins: Instruction) -> bool:
     """Whether results need no rounding where the inputs needed none. Maxima are elements, too, if no window lies in the
     padding alone, of which there is minus infinity; the value that pads may be none of the type."""
     given = ins.op.attributes()
@@ -159,7 +159,7 @@ class Widening:
         if computed.shape.type is kind:
             return computed
         narrow = self._insert(ins, make_op("convert", target_type=kind), [computed])
-        if (self.fast_math and kind in self.storage) or (_copies(ins) and kind not in self.storage):
+        if (self.fast_math and kind in self.storage) or (copies(ins) and kind not in self.storage):
             self.wide[narrow] = computed
         elif kind not in self.storage:
             self.rounded.add(narrow)

@@ -52,7 +52,7 @@ def prologue_of(convolution: Instruction, order: dict[Instruction, int], note: N
         return []
     found = absorb_producers([convolution], order, pointwise_over(source.lens), note)
     members = [i for i in found if i is not convolution]
-    if source.type not in FP8 and any(i.shape.type in FP8 for i in members):
+    if source.type not in FP8 and any(i.shape.type in FP8 or i.name == "nearest_float8" for i in members):
         note(convolution, "no prologue: its operations round to float8 and back")
         return []
     inside = set(members)

@@ -1,9 +1,10 @@
 """Rounding to what float8 holds, without the codes, and what leads to it.
 
-nearest_<float8>(v, LIMITS)
-    a vector of float32 cast to a float8 dtype and back. LIMITS, a literal: 1 says that no number is beyond the largest
-    one of the dtype, 2 that none is negative either, 0 that there may be such and infinities.
-nearest_<float8>_fast(v, LIMITS)
+nearest_<float8>(v, s, LIMITS)
+    v / s of vectors of float32 cast to a float8 dtype and back, times s, which has the same power of two in all lanes.
+    LIMITS, a literal: 1 says that no number is beyond the largest one of the dtype times s, 2 that none is negative
+    either, 0 that there may be such and infinities.
+nearest_<float8>_fast(v, s, LIMITS)
     the same with zeros of any sign.
 scaled_silu_coarse(x, y)
     y silu(x) of vectors of float32, within 2**-11: for fast math where the result is only rounded to float8, whose
@@ -34,17 +35,17 @@ __all__ = [  # the words of the language
 def _nearest(dtype: str, fast: bool = False) -> Any:
     name = f"nearest_{dtype}{'_fast' * fast}"
 
-    def define(v: types.Type, limits: types.Type) -> Definition:
-        if not isinstance(v, Vec) or v.dtype != "float32":
-            raise TypingError(f"{name}: expected a vector of float32, got {v}")
+    def define(v: types.Type, s: types.Type, limits: types.Type) -> Definition:
+        if not isinstance(v, Vec) or v.dtype != "float32" or s != v:
+            raise TypingError(f"{name}: expected two vectors of float32, got {v} and {s}")
         known = constant_int(name, "LIMITS", limits, low=0, high=2)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            return nearest(VectorBuilder(builder, fast), values[0], dtype, known)
+            return nearest(VectorBuilder(builder, fast), values[0], values[1], dtype, known)
 
-        return v(v, limits), lower
+        return v(v, s, limits), lower
 
-    return make_intrinsic(name, define, 2, literal=True)
+    return make_intrinsic(name, define, 3, literal=True)
 
 
 nearest_float8_e4m3fn, nearest_float8_e4m3fnuz = _nearest("float8_e4m3fn"), _nearest("float8_e4m3fnuz")

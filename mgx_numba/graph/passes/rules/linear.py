@@ -192,6 +192,53 @@ def factor_before_limits(m: Match, b: RewriteBuilder) -> object:
     return b.op("min", b.op("max", product, b.scalar(low, product)), b.scalar(high, product))
 
 
+CONTRACTIONS = frozenset({"dot", "convolution"})
+LARGEST_EXPONENT = 32
+"""Of a scale that weights take in: a quarter of float32's 126, so that with two of them weights above 2**-62 stay
+normal."""
+MOVES = frozenset("transpose reshape squeeze unsqueeze flatten contiguous slice".split())
+
+
+@rule("float8_scale_in_weights", op("nearest_float8"))
+def scale_in_weights(m: Match, b: RewriteBuilder) -> object:
+    """``nearest_float8(relu(x)) -> nearest_float8(relu(x * 2**-exponent)) * 2**exponent`` with an exponent of 0, where
+    contractions with constant weights are all that makes x and all that reads the result: these take the factors, which
+    are exact, and kernels are shared by layers. Of ``clip`` the limits take them, too."""
+    exponent = m.ins.op.attributes()["exponent"]
+    if not 0 < abs(exponent) <= LARGEST_EXPONENT:
+        return None
+    (limited,) = m.ins.inputs
+    within = limited.name in ("relu", "leaky_relu", "clip") and all(map(is_constant, limited.inputs[1:]))
+    made = x = limited.inputs[0] if within else limited
+    while made.name in ("add", "mul") and len(made.users) == 1 and sum(map(is_constant, made.inputs)) == 1:
+        made = next(i for i in made.inputs if not is_constant(i))
+    if len(limited.users) > 1 or not _has_weights(made) or len(made.users) > 1 or len(x.users) > 1:
+        return "what makes the values has no constant weights, or something else reads them"
+    seen = _seen(m.ins)
+    read = [v for v in seen if any(user not in seen for user in v.users)]
+    if any(not _has_weights(user) or user.inputs[1] is v for v in read for user in v.users if user not in seen):
+        return "something without constant weights reads the result"
+    scale = 2.0**exponent
+    value, *ends = (b.op("mul", i, b.scalar(1 / scale, i)) for i in (x, *(limited.inputs[1:] if within else ())))
+    near = {m.ins: b.op(m.ins.op.with_attributes(exponent=0), b.op(limited.op, value, *ends) if within else value)}
+    for v in seen[1:]:
+        near[v] = b.op(v.op, near[v.inputs[0]])
+    return {v: b.op("mul", near[v], b.scalar(scale, near[v])) for v in read}
+
+
+def _seen(value: Instruction) -> list[Instruction]:
+    """A value and the views of it, each after what it sees."""
+    found = [value]
+    for v in found:
+        found += [user for user in v.users if len(user.inputs) == 1 and user.name in MOVES]
+    return found
+
+
+def _has_weights(ins: Instruction) -> bool:
+    return ins.name in CONTRACTIONS and is_constant(ins.inputs[1])
+
+
 LINEAR_RULES = (
     *MERGES, add_sums, distribute, multiply_negative, negate_product, inner_broadcast, factor_before_limits,
+    scale_in_weights,
 )  # fmt: skip

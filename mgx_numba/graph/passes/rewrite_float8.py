@@ -1,0 +1,56 @@
+"""Values that are quantised to float8 and dequantised again, for targets to which float8 is how values are stored."""
+
+from __future__ import annotations
+
+import math
+
+from ...ops.dot import FP8
+from ...ops.quantize import NearestFloat8
+from ..instruction import Instruction
+from .build import RewriteBuilder
+from .eliminate_data_type import copies
+from .match import Match, op, rule
+from .rewriter import RulePass
+from .rules.quantized import Parameters, parameters
+
+__all__ = ["RewriteFloat8"]
+
+
+@rule("nearest_float8", op("dequantizelinear"))
+def nearest_float8(m: Match, b: RewriteBuilder) -> object:
+    """``dequantize(quantize(x))`` as one operation where the scale is a power of two: products by it are exact, so that
+    none needs to be made. What only moves values between both moves float32."""
+    can, p = m.options.capabilities, parameters(m.ins)
+    if p is None or p[2] not in FP8 or can is None or can.float8_products:
+        return "the values are no float8, their scale varies, or the target multiplies float8"
+    fraction, exponent = math.frexp(p[0])
+    if fraction != 0.5:
+        return "the scale is no power of two"
+    near = NearestFloat8(target_type=p[2], exponent=exponent - 1)
+    return _widened(m.ins.inputs[0], p, near, b, {}) or "the values are not only quantised and moved before"
+
+
+def _widened(
+    value: Instruction, p: Parameters, near: NearestFloat8, b: RewriteBuilder, made: dict[Instruction, Instruction]
+) -> Instruction | None:
+    """A float8 value as float32, dequantised; None if it is not made by moving what is quantised with ``p``."""
+    if value in made:
+        return made[value]
+    if value.name == "quantizelinear" and parameters(value) == p:
+        made[value] = b.op(near, value.inputs[0])
+    elif (value.op.view or copies(value)) and value.inputs and not value.module_args:
+        inputs = []
+        for given in value.inputs:
+            wide = _widened(given, p, near, b, made) if given.shape.type is p[2] else given
+            if wide is None:
+                return None
+            inputs.append(wide)
+        made[value] = b.op(value.op, *inputs)
+    return made.get(value)
+
+
+class RewriteFloat8(RulePass):
+    """``dequantizelinear(move(quantizelinear(x)))`` of float8 -> ``move(nearest_float8(x))``."""
+
+    name = "rewrite_float8"
+    rules = (nearest_float8,)
