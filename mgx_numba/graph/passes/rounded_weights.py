@@ -9,8 +9,6 @@ weights, by 0.1% in those of 576.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ...core.types import Type
