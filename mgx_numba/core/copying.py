@@ -21,9 +21,7 @@ def copy_elements(target: np.ndarray, source: np.ndarray) -> None:
     element of a cache line is read before the line is gone. On two CPUs (Zen 5) parts of the target's rows take one and
     a half times as long for the transpose of 4,100 by 4,100 float32, three times for 4,096 by 4,096.
     """
-    if (
-        target.dtype.isbuiltin == 2
-    ):  # registered by ml_dtypes: NumPy would copy each with a call, as Python may be asked
+    if target.dtype.isbuiltin == 2:  # of ml_dtypes, each of whose elements NumPy would copy by a call
         target, source = (array.view(f"u{target.itemsize}") for array in (target, source))
     parts = 0 if target.dtype.hasobject else target.nbytes // PART_BYTES
     if parts < 2:

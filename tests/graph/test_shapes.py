@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
+from mgx_numba.errors import ShapeError
 
 from ..running import said
 
@@ -22,3 +25,16 @@ def test_equal_shapes_have_one_hash_in_all_processes() -> None:
     code = "from tests.graph.test_shapes import shapes; print([hash(shape) for shape in shapes()])"
     for seed in ("1", "2"):
         assert said(code, PYTHONHASHSEED=seed) == str(here)
+
+
+def test_tuples_have_no_size_that_limits_their_lengths() -> None:
+    """Such shapes, whose elements take no bytes, failed by a division."""
+    shape = Shape(Type.tuple_type, (2, 3))
+    assert (shape.lens, shape.elements, shape.bytes) == ((2, 3), 6, 0)
+
+
+@pytest.mark.parametrize(("lens", "strides"), [((1 << 61, 3), None), ((0, 1 << 61), None), ((2, 3), (1 << 61, 1))])
+def test_shapes_beyond_all_memory_are_refused(lens: tuple[int, int], strides: tuple[int, int] | None) -> None:
+    """By their elements, what is empty by its other lengths, and by where the last element would lie."""
+    with pytest.raises(ShapeError, match=r"of float_type exceeds 2\*\*62 bytes"):
+        Shape(Type.float_type, lens, strides)

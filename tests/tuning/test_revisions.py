@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -119,3 +120,17 @@ def test_pruning_kept_no_records_of_solvers_with_revisions(tmp_path: Path) -> No
     assert database.prune(keep=HERE) == 2
     assert sorted(database.records(), key=repr) == sorted(kept, key=repr)
     assert database.prune(keep=THERE) == 3
+
+
+def test_pruning_failed_where_a_record_is_damaged(tmp_path: Path) -> None:
+    """Its machine is not the one that is kept; a damaged one of that machine is of no concern."""
+    database = Database(tmp_path / "a")
+    kept = [record(4), record(5, fingerprint=HERE.with_revisions({"tiled": 2}))]
+    database.put([*kept, record(6), record(7, fingerprint=THERE)])
+    with sqlite3.connect(database.path) as connection:
+        connection.execute("UPDATE records SET fingerprint = '{' WHERE fingerprint = ?", (THERE.key,))
+        connection.execute("UPDATE records SET configuration = '{' WHERE problem = ?", (record(6).problem.key,))
+    assert database.prune(keep=HERE) == 1
+    with sqlite3.connect(database.path) as connection:
+        connection.execute("DELETE FROM records WHERE configuration = '{'")
+    assert sorted(database.records(), key=repr) == sorted(kept, key=repr)

@@ -106,10 +106,9 @@ class Database:
             raise OptionError(f"records older than {older_than_days:g} days are no part of them: expected 0 or more")
         clauses: list[str] = []
         values: list[str] = []
-        if keep is not None:
-            own = {r.fingerprint.key for r in self.records() if r.fingerprint.machine == keep.machine}
-            clauses.append(f"fingerprint NOT IN ({', '.join('?' * len(own))})")
-            values += own
+        machine = None if keep is None else keep.machine
+        if machine is not None:
+            clauses.append("NOT of_machine(fingerprint)")
         if older_than_days is not None:
             limit = time.gmtime(max(0.0, time.time() - older_than_days * _DAY_SECONDS))
             clauses.append("date < ?")
@@ -118,6 +117,7 @@ class Database:
             return 0
         with self._opened(create=True) as connection:
             assert connection is not None
+            connection.create_function("of_machine", 1, lambda key: _machine_of(key) == machine)
             return connection.execute(f"DELETE FROM records WHERE {' OR '.join(clauses)}", values).rowcount
 
     def _select(self, condition: str, values: tuple[str, ...], order: str = "") -> list[TuningRecord]:
@@ -198,3 +198,11 @@ class Database:
         if version == 0 and count:
             raise FormatError(f"{self.path}: an SQLite file, but not a tuning database")
         return version == SCHEMA
+
+
+def _machine_of(key: str) -> DeviceFingerprint | None:
+    """The machine that a record's fingerprint in a database is of; None of one that is damaged."""
+    try:
+        return DeviceFingerprint.from_json(json.loads(key)).machine
+    except (MgxError, TypeError, ValueError, RecursionError):
+        return None
