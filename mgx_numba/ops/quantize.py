@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,7 +96,7 @@ class DequantizeLinear(_Linear):
 @dataclass(frozen=True)
 class NearestFloat8(Pointwise):
     """``dequantizelinear(quantizelinear(x, scale), scale)`` of float32 by way of a float8, with ``2**exponent`` as the
-    scale, such that all products of the scale and numbers of the type are normal."""
+    scale, for one of `exponents`."""
 
     name: ClassVar[str] = "nearest_float8"
     target_type: Type = Type.fp8e4m3fn_type
@@ -104,6 +105,17 @@ class NearestFloat8(Pointwise):
     def input_types(self, types: Sequence[Type]) -> None:
         if types[0] is not Type.float_type or self.target_type not in NEAREST:
             raise self.fail(f"expected float32 and a float8, got {types[0].name} and {self.target_type.name}")
+        able = self.exponents(self.target_type)
+        if self.exponent not in able:
+            raise self.fail(f"the exponent must be from {able[0]} to {able[-1]}, got {self.exponent}")
+
+    @staticmethod
+    def exponents(type: Type) -> range:
+        """Of scales whose products with numbers of a float8 type are normal in float32, and finite times 2**24, which
+        is more than kernels multiply them by to round them."""
+        numbers = ml_dtypes.finfo(type.numpy)
+        (_, least), (_, most) = (math.frexp(float(x)) for x in (numbers.smallest_subnormal, numbers.max))
+        return range(np.finfo(np.float32).minexp - least + 1, np.finfo(np.float32).maxexp - 24 - most + 1)
 
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
         return getattr(s, NEAREST[self.target_type])(x[0], s.const(2.0**self.exponent, s.dtype(x[0])))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.bfloat16 import ConvBfloat16, GemmBfloat16
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.microkernels.bfloat16_table import BFLOAT16_TILES
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, declared_tile
@@ -23,6 +24,7 @@ from .contracting import (
     apply_full_epilogue,
     convolve,
     element_strides,
+    epilogue_of,
     full_epilogue,
     full_epilogue_arrays,
     needs_page_protection,
@@ -31,7 +33,7 @@ from .contracting import (
 
 TYPES = element_types("float32 bfloat16 float32 float32")
 NARROW = element_types("bfloat16 bfloat16 float32 float32")
-needs_tile = pytest.mark.skipif(declared_tile(TYPES) is None, reason="the CPU has no fast AVX512-BF16")
+needs_tile = pytest.mark.skipif(declared_tile(NARROW) is None, reason="the CPU has no fast AVX512-BF16")
 GEMM, CONV = GemmBfloat16(), ConvBfloat16()
 TOLERANCE = 2e-6
 """Of the largest result: sums in float32."""
@@ -228,3 +230,23 @@ def test_sums_of_tiles_of_all_rows_are_finished_in_registers() -> None:
     assert any("tile_finish_dot2_bfloat16" in kernel.text for kernel in kernels)
     near(whole, a, b)
     near(np.concatenate([multiply(narrow(a)[i : i + 3], b) for i in range(0, 31, 3)]), a, b)
+
+
+@needs_tile
+@pytest.mark.parametrize("types", [TYPES, NARROW], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("n", [3, 20, 66, 100])
+def test_long_epilogues_of_sums_over_steps(n: int, types: ElementTypes) -> None:
+    """Sums wait for them in memory that holds those of earlier steps."""
+    a, b = pair(31, n, 46)
+    a = a if types is TYPES else narrow(a)
+    e = np.random.default_rng(n).standard_normal((31, n)).astype(np.float32)
+    epilogue = epilogue_of(lambda s, acc, e: s.silu(s.add(acc, e)), "full", fast_math=True)
+    expected = rounded(a) @ b.astype(np.float64) + e
+    expected /= 1 + np.exp(-expected)
+    problem = GemmProblem(31, n, 46, types=types)
+    packed = GEMM.pack_weights(problem, b)
+    for depth in (8, 23):
+        out = np.full((31, n), np.nan, np.float32)
+        plan = GEMM.plan(problem, epilogue, blocking=Blocking(24, 2, 1, depth))
+        run_plan(plan, {"x": a, "w": packed, "out": out, "e0": e})
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)

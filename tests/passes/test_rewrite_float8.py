@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from mgx_numba.api.quantizing import quantize_8bits
-from mgx_numba.core.types import Type
+from mgx_numba.core.types import Type, parse_type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.observers import make_observer
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.rewrite_float8 import RewriteFloat8
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
+from mgx_numba.ops.quantize import NearestFloat8
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
@@ -50,6 +51,28 @@ def test_a_pair_with_a_power_of_two_is_one_operation(step: float, kind: str, mov
     after = check(program, RewriteFloat8(), options=OPTIONS, atol=0, rtol=0, special=True)
     assert names(after).count("nearest_float8") == 1
     assert not {"quantizelinear", "dequantizelinear"} & set(names(after))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scales_at_the_ends_of_float32(kind: str) -> None:
+    """With one of 2**100 all values became infinities."""
+    dtype = parse_type(kind)
+    able = NearestFloat8.exponents(dtype)
+    codes = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float32)
+    for exponent in (able[0] - 1, able[0], able[-1], able[-1] + 1, 108):
+        g = Graph()
+        program = g.ret(pair(g, g.param("x", [2, 256]), 2.0**exponent, kind))
+        with np.errstate(all="ignore"):
+            inputs = {"x": np.float32([codes, 1.03 * codes]) * np.float32(2.0**exponent)}
+            expected = evaluate(program, inputs)[0]
+        rewritten = check(program, RewriteFloat8(), options=OPTIONS, atol=0, rtol=0)
+        assert ("nearest_float8" in names(rewritten)) == (exponent in able)
+        for fast_math in (False, True):
+            compiled = compile_for("cpu", program, TargetOptions(fast_math=fast_math))
+            if exponent >= able[0]:
+                np.testing.assert_array_equal(compiled.run(inputs)[0], expected)
+    with pytest.raises(ShapeError, match=rf"the exponent must be from {able[0]} to {able[-1]}, got 108"):
+        shape("nearest_float8", codes, target_type=int(dtype), exponent=108)
 
 
 def test_other_pairs_stay() -> None:

@@ -196,7 +196,7 @@ def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _one_and_exp_negated(b: VectorBuilder, x: ir.Value, nan: bool) -> ir.Value:
-    """1 + exp(-x), infinity from where exp(-x) is; NaN for NaN where ``nan``, else any number.
+    """1 + exp(-x), infinity from 2**127.5 or 2**128 on; NaN for NaN where ``nan``, else any number.
 
     The power of two, exact or from a table, and the polynomial meet in the multiply-add that adds 1.
     """

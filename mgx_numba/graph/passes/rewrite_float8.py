@@ -26,6 +26,8 @@ def nearest_float8(m: Match, b: RewriteBuilder) -> object:
     fraction, exponent = math.frexp(p[0])
     if fraction != 0.5:
         return "the scale is no power of two"
+    if exponent - 1 not in NearestFloat8.exponents(p[2]):
+        return "the scale is so large that what values are multiplied by to round them makes infinity of them"
     near = NearestFloat8(target_type=p[2], exponent=exponent - 1)
     return _widened(m.ins.inputs[0], p, near, b, {}) or "the values are not only quantised and moved before"
 
