@@ -82,7 +82,7 @@ class TruncateFloat(Pass):
         self.float_type = float_type
         self.kept = set(kept)
         self._weights: dict[Instruction, Instruction] = {}
-        """Constants of products in 16 bits."""
+        """Constants in 16 bits, of one module: another one does not see them."""
 
     def layers(self, program: Program) -> list[Instruction]:
         """The products of the main module that are chosen and not in 8 bits, in the order of the program."""
@@ -93,6 +93,7 @@ class TruncateFloat(Pass):
         ]
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        self._weights.clear()
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
