@@ -321,11 +321,13 @@ class VectorPrinter:
     def _quantized(self, type: Type, x: VectorValue, scale: VectorValue) -> VectorValue:
         """``x`` by way of a type, with a constant scale, in float32."""
         step = float(scale.constant or 0)
-        if type not in self.NEAREST or not self.lanes:
+        # rounding adds up to 2**22 times the largest number, which must not overflow
+        at_once = type in self.NEAREST and self.lanes and LARGEST_FLOAT8[type] * step < 2.0**104
+        if not at_once:
             x = self.mul(x, self.const(1 / step, x.dtype))
-        limit = LARGEST_FLOAT8[type] * (step if type in self.NEAREST and self.lanes else 1)
+        limit = LARGEST_FLOAT8[type] * (step if at_once else 1)
         near = self.min(self.max(x, self.const(-limit, x.dtype)), self.const(limit, x.dtype))
-        if type in self.NEAREST and self.lanes:
+        if at_once:
             return VectorValue(self._nearest(type, self.register(near), scale), x.dtype)
         return self.mul(self.cast(self.cast(near, type), x.dtype), scale)
 
