@@ -54,8 +54,8 @@ def quantize_fp16(
             generated ones are run, with a warning.
         accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: products that lose most stay in float32, as few as
             keep it on each of these batches with something to spare for others. Each is tried by itself, which takes
-            as many compilations. What became of each is in ``program.quantization_choices()``. Where float32 products
-            do not suffice, the program stays as it is, with a warning.
+            a run each of one program. What became of each is in ``program.quantization_choices()``. Where float32
+            products do not suffice, the program stays as it is, with a warning.
         loss: of the results of a batch, given those found and the exact ones: by default the largest difference over
             the largest magnitude of a result.
 
@@ -133,7 +133,7 @@ def quantize_int8(
         ins_names: which contractions, as for `quantize_fp16`; ``dot`` stands for recurrent layers, too.
         observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
         accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: layers that lose most on the first batches stay as
-            they are, as few as keep it. Each layer is tried by itself, which takes as many compilations.
+            they are, as few as keep it. Each layer is tried by itself, which takes a run each of one program.
         loss: of the results of a batch, given those found and the exact ones: by default the root mean square of the
             differences over that of the exact values.
 

@@ -24,7 +24,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .merge_rnn_outputs import last_states
+from .merge_rnn_outputs import LAST, last_states
 from .rounded_weights import narrow_weights
 from .selection import Selection
 
@@ -42,8 +42,8 @@ it."""
 UNTOUCHED = frozenset(
     "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop select_module"
     " random_uniform random_seed multinomial unknown deferred".split()
-)
-"""Operators that have types of their own, or whose submodules are converted instead."""
+).union(LAST)
+"""Operators that have types of their own, whose submodules are converted instead, or that go with their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
 """Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
 VIEWS = frozenset(
