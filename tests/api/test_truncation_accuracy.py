@@ -146,6 +146,20 @@ def test_a_loss_of_ones_own_and_batches_that_are_run() -> None:
     assert set(asked) == {1} and len(asked) % 4 == 0
 
 
+@pytest.mark.parametrize("strange", range(4))
+def test_a_loss_that_is_no_number_is_too_much(strange: int) -> None:
+    """It was passed over but for the first batch."""
+    given = batches()
+
+    def loss(found: Any, right: Any) -> float:
+        wrong = not np.array_equal(found[0], right[0])
+        return float("nan") if wrong and right[0].sum() == sums[strange] else 0.0
+
+    sums = [np.asarray(network().compile("ref").run(inputs)[0]).sum() for inputs in given]
+    p = mgx_numba.quantize_bf16(network(), t=REF, calibration=given, accuracy="1%", loss=loss)
+    assert not any(c.choice == "bf16" for c in p.quantization_choices())
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(OptionError, match="no effect without accuracy"):
         mgx_numba.quantize_bf16(network(), calibration=batches())
