@@ -133,8 +133,8 @@ def quantize_int8(
         ins_names: which contractions, as for `quantize_fp16`; ``dot`` stands for recurrent layers, too.
         observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
         accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: layers that lose most on the first batches stay as
-            they are, as few as keep it. Each layer is tried by itself, in one
-            program that computes all of them both ways; how many stay takes a few more compilations, by bisection.
+            they are, as few as keep it. Each layer is tried by itself, in one program that computes all of them
+            both ways; how many stay takes a few more compilations, by bisection.
         loss: of the results of a batch, given those found and the exact ones: by default the root mean square of the
             differences over that of the exact values.
 

@@ -279,8 +279,8 @@ class Trial(ABC):
 
 
 def _loss(budget: Budget, found: Sequence[Results], exact: Sequence[Results]) -> float:
-    loss = float(budget.over([budget.loss(a, b) for a, b in zip(found, exact, strict=True)]))
-    return float("inf") if np.isnan(loss) else loss
+    losses = [float(budget.loss(a, b)) for a, b in zip(found, exact, strict=True)]
+    return float("inf") if np.isnan(losses).any() else float(budget.over(losses))
 
 
 def _switch(number: int) -> str:

@@ -36,9 +36,11 @@ class ChannelStatistics:
 
     def observe(self, values: np.ndarray, axis: int) -> None:
         """Take note of one batch; ``axis`` has the channels."""
+        if not values.size:
+            return
         wide = np.moveaxis(np.asarray(values, np.float32), axis, 0).reshape(values.shape[axis], -1).astype(np.float64)
         finite = np.isfinite(wide)
-        if not wide.size or not finite.any():
+        if not finite.any():
             return
         kept = np.where(finite, wide, 0)
         self.merge(

@@ -118,7 +118,7 @@ def _product(e: Emitter, left: Labelled, right: Labelled, later: set[str]) -> La
     def matrix(x: Instruction, labels: list[str], *sides: list[str]) -> Instruction:
         order = [*batch, *sides[0], *sides[1]]
         x = e.transpose(x, [labels.index(label) for label in order])
-        x = e.broadcast(x, [sizes[label] for label in order])
+        x = e.broadcast(x, [sizes[label] for label in order]) if order else x
         return e.reshape(x, [*(sizes[t] for t in batch), *(prod(sizes[t] for t in side) for side in sides)])
 
     product = e.op("dot", matrix(a, a_labels, rows, inner), matrix(b, b_labels, inner, columns))

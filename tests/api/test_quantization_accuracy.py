@@ -186,6 +186,21 @@ def test_channels_leave_out_what_is_not_finite() -> None:
     assert seen.seen.tolist() == [1, 0, 2]
 
 
+@pytest.mark.parametrize("rows, inner", [(3, 0), (0, 20)])
+@pytest.mark.parametrize("accuracy", [None, "1%"])
+def test_products_of_empty_values(rows: int, inner: int, accuracy: Any) -> None:
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[rows, inner]))
+    weights = main.add_literal(np.ones((inner, 5), np.float32))
+    main.add_return([main.add_instruction(mgx_numba.op("dot"), [x, weights])])
+    given = {"x": np.zeros((rows, inner), np.float32)}
+    mgx_numba.quantize_int8(p, mgx_numba.get_target("ref"), [given], accuracy=accuracy)
+    for target in ("ref", "cpu"):
+        found = np.asarray(p.clone().compile(target).run(given)[0])
+        assert found.shape == (rows, 5) and not found.any()
+
+
 def hard() -> mgx_numba.program:
     """Three products of which the second cannot do with 8 bits: a value a thousand times as large as all others."""
     p = mgx_numba.program()

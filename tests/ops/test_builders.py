@@ -123,6 +123,8 @@ def test_values(name: str, inputs: list[np.ndarray], options: dict[str, Any], ex
         ("ijk,ik->jk", [(2, 3, 4), (2, 4)]),
         ("iij,jk->ik", [(3, 3, 4), (4, 2)]),
         ("i,j,i->ij", [(1,), (2,), (3,)]),
+        ("i,j->", [(2,), (3,)]),
+        ("ij,k->k", [(2, 3), (4,)]),
     ],
 )
 def test_einsum(equation: str, lens: list[tuple[int, ...]]) -> None:

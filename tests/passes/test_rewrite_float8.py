@@ -121,6 +121,20 @@ def test_the_operator_is_a_pair_of_conversions() -> None:
         shape("nearest_float8", x.astype(np.float64))
 
 
+@pytest.mark.parametrize("exponent", [-110, 0, 94, 96, 110])
+@pytest.mark.parametrize("kind, code", list(zip(KINDS, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))))
+def test_kernels_round_at_scales_of_any_size(kind: str, code: type, exponent: int) -> None:
+    """Numbers near the largest float32 became infinite."""
+    codes = np.arange(256, dtype=np.uint8).view(code).astype(np.float32)
+    x = np.linspace(0.9, 1.1, 7, dtype=np.float32)[:, None] * codes * np.float32(2.0**exponent)
+    g = Graph()
+    program = g.ret(pair(g, g.param("x", list(x.shape)), 2.0**exponent, kind))
+    expected = evaluate(program, {"x": x})[0]
+    for fast_math in (False, True):
+        compiled = compile_for("cpu", program.clone(), TargetOptions(fast_math=fast_math))
+        np.testing.assert_array_equal(np.asarray(compiled.run({"x": x})[0]), expected)
+
+
 def test_scales_of_float8_are_powers_of_two_and_cover_the_range() -> None:
     for largest in (448.0, 449.0, 1e-3, 7.0):
         observer = make_observer("minmax")

@@ -139,6 +139,32 @@ def test_two_products_share_their_weights() -> None:
     assert str(p).count("@literal") == 1
 
 
+def test_branches_have_weights_of_their_own_where_both_read_one_constant() -> None:
+    rng = np.random.default_rng(8)
+    matrix = rng.standard_normal((20, 20)).astype(np.float32)
+
+    def program() -> mgx_numba.program:
+        p = mgx_numba.program()
+        main = p.get_main_module()
+        x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[3, 20]))
+        which = main.add_parameter("which", mgx_numba.shape(type="bool", lens=[1]))
+        literal = main.add_literal(matrix)
+        branches = [p.create_module(name) for name in ("then", "else")]
+        for branch, name in zip(branches, ("relu", "tanh")):
+            product = branch.add_instruction(mgx_numba.op("dot"), [x, literal])
+            branch.add_return([branch.add_instruction(mgx_numba.op(name), [product])])
+        taken = main.add_instruction(mgx_numba.op("if"), [which], branches)
+        taken = main.add_instruction(mgx_numba.op("get_tuple_elem", index=0), [taken])
+        main.add_return([main.add_instruction(mgx_numba.op("dot"), [taken, literal])])
+        return p
+
+    quantized, exact = mgx_numba.quantize_bf16(program()).compile("ref"), program().compile("ref")
+    for which in (True, False):
+        given = {"x": rng.standard_normal((3, 20)).astype(np.float32), "which": np.array([which])}
+        found, right = (np.asarray(p.run(given)[0]) for p in (quantized, exact))
+        assert 0 < np.abs(found - right).max() < 0.02 * np.abs(right).max()
+
+
 @pytest.mark.parametrize("quantize", [mgx_numba.quantize_bf16, mgx_numba.quantize_fp16])
 def test_products_of_positive_values_lose_less(quantize: Any) -> None:
     """What the mean of the inputs makes of errors of weights is most of what is lost here."""

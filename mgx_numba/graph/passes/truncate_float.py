@@ -24,7 +24,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .merge_rnn_outputs import last_states
+from .merge_rnn_outputs import LAST, last_states
 from .rounded_weights import narrow_weights
 from .selection import Selection
 
@@ -42,8 +42,8 @@ it."""
 UNTOUCHED = frozenset(
     "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop select_module"
     " random_uniform random_seed multinomial unknown deferred".split()
-)
-"""Operators that have types of their own, or whose submodules are converted instead."""
+).union(LAST)
+"""Operators that have types of their own, whose submodules are converted instead, or that go with their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
 """Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
 VIEWS = frozenset(
@@ -82,7 +82,7 @@ class TruncateFloat(Pass):
         self.float_type = float_type
         self.kept = set(kept)
         self._weights: dict[Instruction, Instruction] = {}
-        """Constants of products in 16 bits."""
+        """Constants in 16 bits, of one module: another one does not see them."""
 
     def layers(self, program: Program) -> list[Instruction]:
         """The products of the main module that are chosen and not in 8 bits, in the order of the program."""
@@ -93,6 +93,7 @@ class TruncateFloat(Pass):
         ]
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        self._weights.clear()
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
