@@ -59,12 +59,13 @@ class FuseContraction(Pass):
             refuses = pointwise_over(ins.shape.lens)
             if narrow:
                 refuses = _keeping_narrow(refuses)
-            region = before + grow([ins], order, refuses, note=self._note)
-            region = take_narrow_operands(module, region, order, refuses)
+            following = take_narrow_operands(module, grow([ins], order, refuses, note=self._note), order, refuses)
+            region = sorted([*before, *following], key=order.__getitem__)
             if Type.half_type in options.epilogue_types:
                 region = _without_widened_result(region, ins)
             if narrow or Type.half_type in options.epilogue_types:
-                region = sorted(region + _widened(module, region[len(before) :], order), key=order.__getitem__)
+                after = [i for i in region if i is not ins and i not in before]
+                region = sorted(region + _widened(module, ins, after, order), key=order.__getitem__)
             if len(region) > 1:
                 self.log.apply(self.name, ins)
                 position = order[region[-1]]
@@ -127,13 +128,15 @@ def _without_widened_result(region: list[Instruction], contraction: Instruction)
     return region[:-1] if last is not contraction and widens(last) and beside else region
 
 
-def _widened(module: Module, region: list[Instruction], order: dict[Instruction, int]) -> list[Instruction]:
-    """What makes float32 of computed values in 16 bits for members of a region, each for this region alone."""
-    members = set(region)
-    lens = region[0].shape.lens
+def _widened(
+    module: Module, contraction: Instruction, after: Sequence[Instruction], order: dict[Instruction, int]
+) -> list[Instruction]:
+    """What makes float32 of computed values in 16 bits for operations after a contraction, each for these alone."""
+    members = {contraction, *after}
+    lens = contraction.shape.lens
     found = dict.fromkeys(
         i
-        for member in region[1:]
+        for member in after
         for i in member.inputs
         if i not in members and i in order and widens(i) and i.shape.lens == lens and not is_constant(i)
     )

@@ -151,14 +151,13 @@ def _launch(
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
-        taps=problem.taps,
+        taps=problem.taps, beside=slice_ if slice_ * ITEMSIZE[problem.types.a] >= BESIDE_BYTES else tile.lanes,
     )  # fmt: skip
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
     own = line_locals(accumulator, tile.lanes, run * tile.lanes)
-    beside = slice_ * ITEMSIZE[problem.types.a] >= BESIDE_BYTES
-    task = _task(rows, epilogue, tile.lanes, _sums(problem), run, whole, beside)
+    task = _task(rows, epilogue, tile.lanes, _sums(problem), run, whole)
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
     moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels
@@ -216,10 +215,8 @@ def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _task(
-    rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, whole: bool, beside: bool
-) -> list[str]:
-    """``whole``: the channels fill their vectors; ``beside``: a run's vectors of channels follow each other."""
+def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
+    """``whole``: the channels fill their vectors."""
     return [
         "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
         "line1 = imin(lines, line0 + line_block)",
@@ -243,7 +240,7 @@ def _task(
                 f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
                 "pixel = (o_d * out_h + o_h) * out_w",
                 *row_offsets(epilogue),
-                *_line(rows, lanes, sums, run, whole, beside),
+                *_line(rows, lanes, sums, run, whole),
                 "o_h += 1",
                 "if o_h == out_h:",
                 "    o_h = 0",
@@ -269,26 +266,26 @@ def taps_inside(axis: str) -> list[str]:
     ]
 
 
-def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, whole: bool, beside: bool) -> list[str]:
-    """Statements: one line of a slice of channels."""
-    runs, first = [f"for o in range(0, out_w, {run}):"], [f"o_w = imin(o, out_w - {run})"]
-    vectors, last = [f"for c in range(0, columns - rest, {lanes}):"], ["if rest > 0:", "    c = columns - rest"]
-    (begin, inner), (begin_part, part) = (_run(rows, lanes, sums, run, part) for part in (False, True))
-    if beside:
-        lines = [*first, *vectors, *indent([*begin, *inner])]
-        return [*runs, *indent(lines if whole else [*lines, *last, *indent([*begin_part, *part])])]
-    lines = [*vectors, *indent([*begin, *runs, *indent([*first, *inner])])]
-    return lines if whole else [*lines, *last, *indent([*begin_part, *runs, *indent([*first, *part])])]
+def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
+    """Statements: one line of a slice of channels, of which a run is computed for ``beside`` before the next one."""
+    first = [f"for o in range(0, out_w, {run}):", f"    o_w = imin(o, out_w - {run})"]
+    vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {lanes}):"]
+    vectors += indent(_run(rows, lanes, sums, run, part=False))
+    lines = ["for c0 in range(0, columns - rest, beside):", *indent([*first, *indent(vectors)])]
+    if whole:
+        return lines
+    last = [*first, *indent(_run(rows, lanes, sums, run, part=True))]
+    return [*lines, "if rest > 0:", "    c = columns - rest", *indent(last)]
 
 
-def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, part: bool) -> tuple[list[str], list[str]]:
-    """Statements that begin a vector of channels, that from ``c`` on, and those of the run of pixels from ``o_w`` on.
-
-    Of the channels of a ``part`` only ``rest`` exist.
-    """
+def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, part: bool) -> list[str]:
+    """Statements: the run of pixels from ``o_w`` on of the vector of channels from ``c`` on, of which only ``rest``
+    exist if it is a ``part``."""
     before, finish = rows.vector_text(part)
     name, literals = sums
-    return [*before, "w_here = offset(w, w_line + c * taps)"], [
+    return [
+        *before,
+        "w_here = offset(w, w_line + c * taps)",
         "x_here = offset(x, x_line + c + o_w * stride_w * x_w)",
         f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes})",
         *(f"{place}_place = {place}_row + o_w * {place}_pixel{column}" for place, column in rows.moving()),
