@@ -163,6 +163,7 @@ def main() -> None:
             print(_line(record), flush=True)
             if given.json:
                 record["environment"] = describe()
+                given.json.mkdir(parents=True, exist_ok=True)
                 (given.json / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

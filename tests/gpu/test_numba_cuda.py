@@ -21,8 +21,21 @@ from ..running import said
 from .programs import compiled, interpreter, random_program
 from .test_compiling import KERNEL
 
-INSTALLED = importlib.util.find_spec("numba_cuda") is not None
-installed = pytest.mark.skipif(not INSTALLED, reason="numba-cuda is not installed")
+
+def missing() -> str:
+    """Why there is no numba-cuda; nothing if there is."""
+    if importlib.util.find_spec("numba_cuda") is None:
+        return "numba-cuda is not installed"
+    try:
+        importlib.import_module("mgx_numba.codegen.gpu.toolchain.numba_cuda")
+    except (ImportError, AttributeError) as error:
+        return f"numba-cuda does not work: {error}"
+    return ""
+
+
+MISSING = missing()
+INSTALLED = not MISSING
+installed = pytest.mark.skipif(not INSTALLED, reason=MISSING)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +62,7 @@ def test_it_is_not_for_amd() -> None:
         compile_object(gpu_kernel("k", KERNEL, 256, 2), ARCHITECTURES["gfx942"])
 
 
-@pytest.mark.skipif(INSTALLED, reason="numba-cuda is installed")
+@pytest.mark.skipif("installed" not in MISSING, reason="numba-cuda is installed")
 def test_what_is_not_installed_is_told() -> None:
     with pytest.raises(OptionError, match=r"needs packages that are not installed \(pip install 'mgx_numba\[cuda\]'\)"):
         compile_object(gpu_kernel("k", KERNEL, 256, 2), ARCHITECTURES["sm_90a"])

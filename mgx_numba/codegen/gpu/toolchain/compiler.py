@@ -55,7 +55,7 @@ def _official(source: KernelSource, arch: Architecture) -> str:
 
     Raises:
         CompileError: as `compile_object`, and for AMD's architectures.
-        OptionError: it is not installed.
+        OptionError: it is not installed, or does not work with other packages that are.
     """
     if not arch.nvidia:
         raise failure(source, f"the toolchain {NUMBA_CUDA} compiles for NVIDIA's GPUs, not for {arch.name}")
@@ -65,6 +65,8 @@ def _official(source: KernelSource, arch: Architecture) -> str:
         except ImportError as error:
             needed = "needs packages that are not installed (pip install 'mgx_numba[cuda]')"
             raise OptionError(f"the toolchain {NUMBA_CUDA} {needed}: {error}") from error
+        except AttributeError as error:  # numba-cuda 0.30 reads names that NumPy 2.5 no longer has
+            raise OptionError(f"the toolchain {NUMBA_CUDA} does not work with a package it imports: {error}") from error
         return ptx(source, vocabulary_names(), arch)
 
 

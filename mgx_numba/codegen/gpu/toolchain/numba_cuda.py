@@ -10,6 +10,7 @@ import ast
 import re
 from typing import Any
 
+import numba.cuda.np.arrayobj  # noqa: F401 (compiling imports it late; what does not work with it is to be told at once)
 from cuda.bindings.nvvm import nvvmError
 from numba.core import types
 from numba.core.errors import NumbaError
