@@ -67,23 +67,20 @@ class program:
         self._results: list[Shape] = []
         self._untold: dict[int, Shape] = {}  # see `untold_shapes`
         self._trace_level = 0
-        # Quick forms of a run, which give None where they decline: `_direct` is asked first, then `_quick`, which knows
-        # more lengths (see `Compiled.direct`), and `_in_stream` where the caller names a stream.
+        # Quick forms of a run, which give None where they decline: see `Compiled.direct`; `_quick` knows more lengths.
         self._direct: Direct = _declined
         self._quick: Direct = _declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
-        # The compiled form as one of a device's target, and again if results stay there; the memory for these that
-        # callers may give, by name.
+        # The same on a device; again if results stay there, and the memory for these that callers may give.
         self._on: OnDevice | None = None
         self._home: OnDevice | None = None
         self._kept: Mapping[str, Shape] = {}
-        # What compiling takes besides its options, and what it and quantising told.
         self._disabled_passes: tuple[str, ...] = ()
         self._store: Store | None = None  # of machine code that came with a file
         self._reread: Reread | None = None  # reads the model again for other lengths
         self._told: list[str] = []  # by tuning
-        self._layer_choices: list[LayerChoice] = []
         self._told_uncompiled = False  # whether a run has warned of it
+        self._layer_choices: list[LayerChoice] = []
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -557,11 +554,9 @@ class program:
         )
 
     def quantization_choices(self) -> list[LayerChoice]:
-        """What `quantize_int8` or `quantize_fp8` made of each contraction, or 16 bits with an ``accuracy``, by the last
-        call.
+        """What the last quantisation to 8 bits, or to 16 with an ``accuracy``, made of each contraction.
 
-        Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``; printed, it shows range and
-        errors.
+        Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``, and prints range and errors.
         """
         return list(self._layer_choices)
 

@@ -54,7 +54,6 @@ Progress = Callable[[int, int, str], None]
 
 _TYPES = {"fp16": Type.half_type, "bf16": Type.bf16_type}
 _SIMPLIFY = ("normalize_ops", "rewrite_gelu", "optimize_module")
-_SIMPLIFY_16BITS = ("normalize_ops", "rewrite_gelu", "optimize_module")
 """Activations are found before their constants are folded into weights."""
 _SIMPLIFY_8BITS = ("normalize_ops", "rewrite_gelu", "rewrite_rnn", "optimize_module")
 """Recurrent layers become a product of all inputs, which is quantised as any other, and their steps."""
@@ -71,7 +70,7 @@ def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) 
 
     step = TruncateFloat(ins_names, _TYPES[kind])
     step.selection.check(portable)
-    _run(portable, [*_SIMPLIFY_16BITS, step, "optimize_module", "dead_code_elimination"])
+    _run(portable, [*_SIMPLIFY, step, "optimize_module", "dead_code_elimination"])
 
 
 def truncation_budget(most: float, loss: Loss | None = None) -> Budget:
@@ -109,7 +108,7 @@ def truncate_within(
 
     names, type = list(ins_names), _TYPES[kind]
     Selection(names).check(portable)
-    _run(portable, _SIMPLIFY_16BITS)
+    _run(portable, _SIMPLIFY)
     samples = list(islice(_some(portable, batches, "errors"), SAMPLES))
     trial = In16Bits(portable, names, type, target, samples, progress)
     kept = trial.kept_within(budget)
@@ -120,8 +119,8 @@ def truncate_within(
     errors = trial.own_errors()
     if lost > budget.most:
         warnings.warn(
-            f"accuracy: with all {len(kept)} products in float32 {kind} still loses {lost:.3%}, more than"
-            f" {budget.most:.3%}; the program stays as it is",
+            f"accuracy: with all {len(kept)} products in float32 {kind} still loses {100 * lost:.3g}%, more"
+            f" than {100 * budget.most:.3g}%; the program stays as it is",
             stacklevel=4,
         )
     else:

@@ -222,8 +222,8 @@ class Trial(ABC):
             self._tell(len(self.names), "layers to keep")
             middle = (low + high) // 2
             low, high = (low, middle) if self.lost(budget, order[:middle]) <= most else (middle + 1, high)
-        reason = "as it is: alone it loses {:.3%}, and all may lose {:.3%}"
-        return {k: reason.format(alone[k], budget.most) for k in order[:low]}
+        reason = "as it is: alone it loses {:.3g}%, and all may lose {:.3g}%"
+        return {k: reason.format(100 * alone[k], 100 * budget.most) for k in order[:low]}
 
     def layers_at(self, program: Program, kept: Mapping[int, str]) -> dict[Instruction, str]:
         """Layers by number as instructions of a program that is the same as that of this object, and those that are

@@ -176,7 +176,8 @@ class Shape:
             for n, stride in zip(own, self.strides):
                 space += (n - 1) * stride
         most = MAX_BYTES // max(1, type.size)  # tuples have none of their own
-        if (elements or prod(n for n in own if n)) > most or space > most:  # the larger of both would be a question
+        # of traced lengths max() would note which of both is larger
+        if (elements or prod(n for n in own if n)) > most or space > most:
             raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
         self.elements, self.element_space = elements, space
 

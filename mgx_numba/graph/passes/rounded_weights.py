@@ -15,6 +15,7 @@ from ...core.types import Type
 from ...parallel import in_parts
 from ..constants import CONSTANT_VIEWS, compact, constant_array
 from ..instruction import Instruction
+from .quantization_plan import CONTRACTIONS
 
 __all__ = ["narrow_weights", "round_keeping_sums"]
 
@@ -23,13 +24,12 @@ AT_ONCE = 1 << 16
 REACHES = (2.0, 16.0, float("inf"))
 """How far to look for weights to round to the other side, of the cost up to which as many as are needed would lie if
 all had the same gap: in normal weights the first is enough for most rows."""
-WEIGHTED = frozenset({"dot", "convolution"})
 
 
 def narrow_weights(ins: Instruction, type: Type) -> np.ndarray | None:
     """The constant weights of a product in ``type``, with lengths of 1 where they repeat; None if it has none of
     float32, or others than products read them, which would need a second copy."""
-    if ins.name not in WEIGHTED:
+    if ins.name not in CONTRACTIONS:
         return None
     weights = ins.inputs[1]
     array = None if weights.shape.is_dynamic or weights.shape.type is not Type.float_type else constant_array(weights)
@@ -102,7 +102,7 @@ def _rounded(weights: np.ndarray, type: Type) -> np.ndarray:
 
 def _only_weights(weights: Instruction) -> bool:
     """Whether products alone read a constant, as their weights, and nothing else a view of it."""
-    if any(user.name not in WEIGHTED or user.inputs[0] is weights for user in weights.users):
+    if any(user.name not in CONTRACTIONS or user.inputs[0] is weights for user in weights.users):
         return False
     while weights.literal is None and weights.name in CONSTANT_VIEWS:
         weights = weights.inputs[0]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from ...core.types import Type
 from ...ops.pooling import PoolingMode
-from ..constants import is_constant
+from ..constants import CONSTANT_VIEWS, is_constant
 from ..instruction import Instruction, Parameter
 from ..module import Module
 from ..program import Program
@@ -27,11 +27,6 @@ __all__ = ["StoreBfloat16"]
 NARROW, WIDE = Type.bf16_type, Type.float_type
 ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
 """What makes a value whose kernel can store it rounded, besides pointwise operations and reductions."""
-
-VIEWS = frozenset(
-    "broadcast contiguous flatten layout multibroadcast reshape slice squeeze transpose unsqueeze".split()
-)
-"""What gives elements of its one input, in whatever order and number."""
 
 
 class StoreBfloat16(Pass):
@@ -126,7 +121,7 @@ def _moves(ins: Instruction) -> bool:
     reads and stores them rounded."""
     if ins.name == "pooling":
         return ins.op.attributes()["mode"] is not PoolingMode.lpnorm
-    return ins.name == "concat" or (ins.name in VIEWS and len(ins.inputs) == 1)
+    return ins.name == "concat" or (ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1)
 
 
 def _round(module: Module, value: Instruction, order: Mapping[Instruction, int]) -> None:

@@ -13,6 +13,7 @@ from ...constants import compact, constant_array, is_constant, uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, RewriteRule, constant, op, rule, scalar, some
+from ..quantization_plan import CONTRACTIONS
 
 __all__ = ["LINEAR_RULES", "all_finite", "has_finite", "rounds_next"]
 
@@ -192,7 +193,6 @@ def factor_before_limits(m: Match, b: RewriteBuilder) -> object:
     return b.op("min", b.op("max", product, b.scalar(low, product)), b.scalar(high, product))
 
 
-CONTRACTIONS = frozenset({"dot", "convolution"})
 LARGEST_EXPONENT = 32
 """Of a scale that weights take in: a quarter of float32's 126, so that with two of them weights above 2**-62 stay
 normal."""
