@@ -54,11 +54,11 @@ _CALL = 100.0
 """Of a call of the register tile."""
 _PANEL = 250.0
 """Of a panel for a block of rows: four registers of sums are stored, and the next wait for their first operands."""
-_NEAR_RATE, _FAR_RATE = 24.0, 6.0
+_NEAR_RATE, _FAR_RATE = 24.0, 9.0
 """Bytes of filters a cycle from the L2 cache and from beyond it (12 to 29 GB/s a thread, Emerald Rapids)."""
-_FEW_TILES, _COLD_RATE = 64, 3.0
-"""Fewer tiles meet filters that no task has read before: of 256 channels 49 took 0.54 ms (directly 0.48), 256 tiles 1.0
-to 1.2 ms (directly 1.6; two threads of an Emerald Rapids)."""
+_FEW_TILES, _COLD_RATE = 64, 5.0
+"""Fewer tiles meet filters that no task has read before: of 256 channels 49 took 0.52 to 0.54 ms (directly 0.48 and
+0.72), 256 tiles 0.8 to 1.2 ms (directly 1.6; two threads of an Emerald Rapids)."""
 
 
 @dataclass(frozen=True)
