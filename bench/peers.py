@@ -30,14 +30,15 @@ OURS = "mgx_numba"
 class Session:
     """A model that an engine has loaded.
 
-    ``run`` computes the outputs once; they may be lent, and then hold until the next call. ``phases`` are the seconds
-    that loading took, in order: importing the engine, then what it tells apart. ``handle`` is the engine's own object.
+    ``run`` computes the outputs once, of the inputs that the session was opened with or of those that it is given; they
+    may be lent, and then hold until the next call. ``phases`` are the seconds that loading took, in order: importing
+    the engine, then what it tells apart. ``handle`` is the engine's own object.
     """
 
     engine: str
     setting: str
     phases: Mapping[str, float]
-    run: Callable[[], Outputs]
+    run: Callable[..., Outputs]
     handle: Any = field(repr=False, default=None)
 
     @property
@@ -72,8 +73,8 @@ def _open_ours(path: Path, feeds: Feeds, threads: int, fast_math: str = "1") -> 
 
     inputs = dict(feeds)
 
-    def run() -> Outputs:
-        return program.run(inputs)
+    def run(given: Feeds = inputs) -> Outputs:
+        return program.run(given)
 
     return Session(OURS, "" if fast_math == "1" else "exact", phases, run, program)
 
@@ -93,8 +94,8 @@ def _open_onnxruntime(path: Path, feeds: Feeds, threads: int, spinning: str = "1
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     inputs = dict(feeds)
 
-    def run() -> Outputs:
-        return session.run(None, inputs)
+    def run(given: Feeds = inputs) -> Outputs:
+        return session.run(None, given)
 
     setting = "spinning" if spinning == "1" else "not spinning"
     return Session("onnxruntime", setting, phases, run, session)
@@ -119,8 +120,8 @@ def _open_openvino(path: Path, feeds: Feeds, threads: int, pinning: bool = True,
         request = compiled.create_infer_request()
     inputs = dict(feeds)
 
-    def run() -> Outputs:
-        results = request.infer(inputs, share_inputs=True, share_outputs=True)
+    def run(given: Feeds = inputs) -> Outputs:
+        results = request.infer(given, share_inputs=True, share_outputs=True)
         return [results[k] for k in range(len(results))]
 
     return Session("openvino", "pinned" if pinning else "not pinned", phases, run, (compiled, request))

@@ -5,14 +5,16 @@
 
 Kinds of runs: ``float32`` of every engine; ``bf16``, which is `quantize_bf16` and OpenVINO as it comes (it chooses its
 precision); ``int8``, our `quantize_int8`; ``file``, every engine on the QDQ file that ONNX Runtime's quantiser makes.
-An error is that of `bench.agreement` from ONNX Runtime's float32. What an engine cannot load or run
-is noted, and the others are measured.
+An error is that of `bench.agreement` from ONNX Runtime's float32, the mean of some inputs: that of one input, the largest
+of all results' differences, varies by a half from one to the next. What an engine cannot load or run is noted, and the
+others are measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ import onnx
 from bench.agreement import agreement, choices_of
 from bench.cases import Case, case_names, kept
 from bench.environment import describe
+from bench.models import inputs
 from bench.peers import OURS, Session, installed, open_session
 from bench.steps import step_times
 from bench.timing import interleave
@@ -73,7 +76,7 @@ def _quantized(case: Case, threads: int, kind: str) -> Session:
     else:
         mgx_numba.quantize_bf16(program)
     program.compile("cpu", num_threads=threads)
-    return Session(OURS, kind, {}, lambda: program.run(case.feeds), program)
+    return Session(OURS, kind, {}, lambda given=case.feeds: program.run(given), program)
 
 
 def _open(case: Case, folder: Path, threads: int, engine: str, kind: str) -> Session:
@@ -93,8 +96,12 @@ def _wanted(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield engine, kind
 
 
-def measure(case: Case, folder: Path, threads: int, budget: float, kinds: Sequence[str] = KINDS) -> dict[str, Any]:
+def measure(
+    case: Case, folder: Path, threads: int, budget: float, kinds: Sequence[str] = KINDS, draws: int = 1
+) -> dict[str, Any]:
     """Times and errors of all runs of a model, ``"ENGINE KIND"`` each, and the steps of ours.
+
+    Errors are means of ``draws`` inputs, the case's own among them.
 
     The result has ``engines`` (milliseconds as `Timing.summary`, and ``error``), ``failures`` (messages) and ``steps``
     (by kind, as `StepTime.record`), ready for JSON.
@@ -102,19 +109,23 @@ def measure(case: Case, folder: Path, threads: int, budget: float, kinds: Sequen
     sessions: dict[str, Session] = {}
     failures: dict[str, str] = {}
     errors: dict[str, float] = {}
-    exact: list[np.ndarray] | None = None
-    choices = choices_of(onnx.load(case.checked))
+    exact: list[list[np.ndarray]] = []
+    model = onnx.load(case.checked)
+    choices = choices_of(model)
+    base = case.name.partition("@")[0]
+    given = [case.feeds, *(inputs(base, model, seed) for seed in range(1, draws))]
     for engine, kind in _wanted(kinds):
         name = f"{engine} {kind}"
         try:
             session = _open(case, folder, threads, engine, kind)
-            results = [np.array(r) for r in session.run()]
+            results = [[np.array(r) for r in session.run(feeds)] for feeds in given]
         except Exception as problem:  # engines raise what they like
             failures[name] = f"{type(problem).__name__}: {problem}"[:500]
             continue
-        exact = results if exact is None else exact
-        found = agreement(results, exact, choices)
-        sessions[name], errors[name] = session, float("inf") if found.problem else found.error
+        exact = exact or results
+        found = [agreement(*pair, choices) for pair in zip(results, exact)]
+        sessions[name] = session
+        errors[name] = statistics.fmean(float("inf") if one.problem else one.error for one in found)
     timings = interleave({name: session.run for name, session in sessions.items()}, budget)
     steps = {}
     for name, session in sessions.items():
@@ -142,11 +153,14 @@ def main() -> None:
     parser.add_argument("--models", type=_names, default=list(MODELS), help="names of bench.cases")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", type=float, default=6.0, help="seconds of timing for each model")
+    parser.add_argument("--inputs", type=int, default=6, help="inputs whose mean error is told")
     parser.add_argument("--kinds", type=_names, default=list(KINDS), help=f"some of {','.join(KINDS)}")
     parser.add_argument("--folder", type=Path, help="where model files are kept, and taken from")
     parser.add_argument("--files", action="store_true", help="only write the files")
     parser.add_argument("--json", type=Path, help="folder for a file of each model")
     given = parser.parse_args()
+    if given.inputs < 1:
+        parser.error(f"--inputs: {given.inputs}, expected at least 1")
     for what, names, known in (("models", given.models, case_names()), ("kinds", given.kinds, KINDS)):
         if not set(names) <= set(known):
             parser.error(f"--{what}: unknown {', '.join(sorted(set(names) - set(known)))}")
@@ -159,7 +173,7 @@ def main() -> None:
                 if "file" in given.kinds:
                     qdq_file(case, place)
                 continue
-            record = measure(case, place, given.threads, given.budget, given.kinds)
+            record = measure(case, place, given.threads, given.budget, given.kinds, given.inputs)
             print(_line(record), flush=True)
             if given.json:
                 record["environment"] = describe()
