@@ -5,9 +5,9 @@
 
 Kinds of runs: ``float32`` of every engine; ``bf16``, which is `quantize_bf16` and OpenVINO as it comes (it chooses its
 precision); ``int8``, our `quantize_int8`; ``file``, every engine on the QDQ file that ONNX Runtime's quantiser makes.
-An error is that of `bench.agreement` from ONNX Runtime's float32, the mean of some inputs: that of one input, the largest
-of all results' differences, varies by a half from one to the next. What an engine cannot load or run is noted, and the
-others are measured.
+An error is that of `bench.agreement` from ONNX Runtime's float32, the mean of some inputs: that of one input, the
+largest of all results' differences, varies by a half from one to the next. What an engine cannot load or run is noted,
+and the others are measured.
 """
 
 from __future__ import annotations
