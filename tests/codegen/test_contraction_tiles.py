@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import Any
 
 import ml_dtypes
@@ -324,6 +325,28 @@ def test_an_input_that_is_a_grid_is_read_where_it_lies(types: ElementTypes) -> N
         w = values(rng, types, problem.weight_lens, True)
         assert len(CONV.plan(problem).launches) == 1
         convolution(types, problem, x, w, pages=GuardedPages())
+
+
+@needs_page_protection
+@pytest.mark.parametrize("types", [UNSIGNED, SIGNED], ids=str)
+def test_what_lies_behind_a_pixel_of_8_bits_counts_for_nothing(types: ElementTypes) -> None:
+    """Taps of channels that do not fill a step are read where they lie if a cache line behind the last may be, too."""
+    rng = np.random.default_rng(14)
+    for lens, options in (
+        ((2, 20, 40, (7, 9), (3, 3)), {}),
+        ((1, 12, 33, (6, 8), (2, 3)), {"stride": (1, 2), "dilation": (2, 1)}),
+        ((2, 8, 24, (5, 6), (3, 1)), {"groups": 2}),
+        ((1, 40, 24, (4, 5), (2, 2)), {}),
+    ):
+        problem = ConvProblem(*lens, types=types, fast_math=True, line_behind=True, **options)
+        size = math.prod((problem.batch, *problem.in_lens, problem.in_channels))
+        room = GuardedPages().place(values(rng, types, (size + 64,)))
+        x = room[:size].reshape(problem.batch, *problem.in_lens, problem.in_channels)
+        w = values(rng, types, problem.weight_lens, True)
+        assert len(CONV.plan(problem).launches) == 1
+        assert len(CONV.plan(dataclasses.replace(problem, line_behind=False)).launches) == 2
+        assert len(CONV.plan(dataclasses.replace(problem, types=NARROW)).launches) == 2
+        convolution(types, problem, x, w)
 
 
 TRANSPOSED: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

@@ -112,12 +112,15 @@ def test_cut_and_reflected_values_are_copied() -> None:
 
 
 @needs_tiles
+@pytest.mark.parametrize("channels", [64, 48])
 @pytest.mark.parametrize("point", [0.0, 113.0])
-def test_convolutions_of_8_bits_read_padded_memory(point: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_of_8_bits_read_padded_memory(
+    point: float, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A zero point that is not 0 is what images are padded by; what makes the image writes it inside."""
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     rng = np.random.default_rng(3)
-    weights = rng.integers(-127, 128, (64, 3, 2, 64)).astype(np.int8).transpose(0, 3, 1, 2)
+    weights = rng.integers(-127, 128, (channels, 3, 2, channels)).astype(np.int8).transpose(0, 3, 1, 2)
     pads = (1, 0, 2, 1)
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
@@ -135,7 +138,9 @@ def test_convolutions_of_8_bits_read_padded_memory(point: float, monkeypatch: py
         return x
 
     passes = ("pad_convolutions", *FUSION)
-    names = kernels([rng.integers(0, 256, (2, 64, 9, 13)).astype(np.float32)], build, passes=passes, fast_math=True)
+    names = kernels(
+        [rng.integers(0, 256, (2, channels, 39, 43)).astype(np.float32)], build, passes=passes, fast_math=True
+    )
     assert [name.split("_kernel")[0].split("_nearbyint")[0] for name in names].count("border") == 2
     assert not any("lines" in name or name.startswith("pad") for name in names)
 

@@ -29,7 +29,8 @@ class ConvProblem:
     into a channel slice), or, where something lies between the lines of one plane, those of the image, of one line and
     of one output pixel. ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
     transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
-    applied to the input, but not to its padding.
+    applied to the input, but not to its padding. With ``line_behind`` a cache line behind the input's last element is
+    memory that may be read.
     """
 
     batch: int
@@ -49,6 +50,7 @@ class ConvProblem:
     output_padding: tuple[int, ...] = ()
     fast_math: bool = False
     prologue: Prologue | None = None
+    line_behind: bool = False
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -10,6 +10,9 @@ from ..problems.epilogue import PrologueOperand
 from ..problems.gemm import GemmProblem
 from .request import Request
 
+LINE_ELEMENTS = 64
+"""Elements that a cache line has at the most, of bytes."""
+
 __all__ = ["extents", "prologue_extent", "result_axes"]
 
 
@@ -25,6 +28,7 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         w = _reach((*problem.batch, problem.k, problem.n), problem.b_strides)
     else:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
+        x += LINE_ELEMENTS if problem.line_behind else 0
         w = math.prod(problem.weight_lens)
     (*rows, columns), out_strides = result_axes(problem)
     out = _reach((*rows, columns), out_strides)

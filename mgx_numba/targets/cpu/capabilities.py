@@ -134,7 +134,7 @@ def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | No
         if problem is None or tile is None:
             return False
         lens = tuple(map(sum, zip(problem.in_lens, problem.pads_begin, problem.pads_end)))
-        padded = replace(problem, in_lens=lens, pads_begin=(), pads_end=(), x_strides=())
+        padded = replace(problem, in_lens=lens, pads_begin=(), pads_end=(), x_strides=(), line_behind=True)
         if grid_refusal(padded) or not PixelGrid(padded, tile).in_place:
             return False
         return all(_taken(p, threads) == ConvTiles.name for p in (problem, padded))

@@ -288,6 +288,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=output_padding(op, x.lens, w_ins.shape.lens, target.lens) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,
+        line_behind=has.parts_lines and x.type.size == 1 and not any(padding) and x.line_behind,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}

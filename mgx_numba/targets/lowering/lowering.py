@@ -39,7 +39,7 @@ from ...runtime.plan import (
 )
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
-from .buffers import Buffer, View, color
+from .buffers import ALIGNMENT, Buffer, View, color
 from .destinations import RESHAPES, inside_of, keeps_inner_axis, read_with_gaps, seen_before
 from .host_values import flatten, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
 from .in_place import replaced, replaced_operand
@@ -316,11 +316,11 @@ class Lowering:
         """The views of all inputs."""
         return [self.values[i] for i in ins.inputs]
 
-    def allocate(self, shape: Shape) -> View:
-        """A new arena buffer with the shape's strides (packed ones where they repeat elements)."""
+    def allocate(self, shape: Shape, behind: int = 0) -> View:
+        """A new arena buffer with the strides of the shape (packed ones where they repeat elements), and bytes behind."""
         if shape.broadcasted and shape.elements > 1:
             shape = Shape(shape.type, shape.lens)
-        return View(Buffer(Region.ARENA, 0, shape.bytes), shape)
+        return View(Buffer(Region.ARENA, 0, shape.bytes + behind), shape)
 
     def output(self, ins: Instruction) -> View:
         """Where an instruction's result goes: the memory lent to it, else a new buffer; registers the value."""
@@ -508,16 +508,20 @@ class Lowering:
                 start += source.shape.lens[axis]
 
     def _lend_inside(self, ins: Instruction) -> None:
-        """Lend the memory inside of a padded value to what is padded, if that writes there and all else reads it so."""
+        """Lend the memory inside of a padded value to what is padded, if that writes there and all else reads it so.
+
+        Behind the whole is a cache line that kernels may read.
+        """
         rule, source = self.rules.get("pad"), ins.inputs[0]
-        if rule is None or not rule.surrounds or is_hosts(ins.shape) or source in self.destinations:
+        if rule is None or not rule.surrounds or is_hosts(ins.shape):
             return
-        whole = self.destinations.get(ins) or self.allocate(ins.shape)
+        whole = self.destinations.setdefault(ins, self.allocate(ins.shape, ALIGNMENT))
         inside = inside_of(ins, whole)
-        if inside is None or not read_with_gaps(source, ins) or not self._may_lend(source, inside.shape):
+        if inside is None or source in self.destinations or not read_with_gaps(source, ins):
             return
-        self.destinations[ins], self.destinations[source] = whole, inside
-        self._inside.add(source)
+        if self._may_lend(source, inside.shape):
+            self.destinations[source] = inside
+            self._inside.add(source)
 
     def _lend(self, ins: Instruction, view: View) -> None:
         """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.
