@@ -317,7 +317,7 @@ class Lowering:
         return [self.values[i] for i in ins.inputs]
 
     def allocate(self, shape: Shape, behind: int = 0) -> View:
-        """A new arena buffer with the strides of the shape (packed ones where they repeat elements), and bytes behind."""
+        """A new arena buffer with the shape's strides (packed ones where they repeat elements), bytes ``behind`` it."""
         if shape.broadcasted and shape.elements > 1:
             shape = Shape(shape.type, shape.lens)
         return View(Buffer(Region.ARENA, 0, shape.bytes + behind), shape)

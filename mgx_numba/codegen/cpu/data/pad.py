@@ -15,7 +15,7 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...problems.indexing import remapping
 from ...statements import indent, load_text, store_text, vector_loop
-from ..loops import is_streamed
+from ..loops import claim, is_streamed
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes
@@ -142,7 +142,7 @@ def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Ten
     arguments = Arguments()
     arguments.pointer("p_out", "out", dtype)
     arguments.integers(bits=_bits(value, x.type), before=inner.before, length=inner.length)
-    loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes)
+    loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes, whole=True)
     step = arguments.integer("step", inner.out_stride) if inner.out_stride not in (0, 1) else ""
     tests = []
     for d, axis in enumerate(outer):
@@ -164,11 +164,12 @@ def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Ten
         *vector_loop(lanes, fill, first="high"),
     ]
     prologue = [f"value = splat(cast_{dtype}(bits), {lanes})"]
+    filled = (prod(out.lens) - prod(x.lens)) * x.type.size
     return Launch(
         kernel=loop.kernel("border_kernel", inside, origin, prologue),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if prod(out.lens) > prod(x.lens) else 0),
-        bytes=(prod(out.lens) - prod(x.lens)) * x.type.size,
+        geometry=TaskRange(loop.tasks if filled else 0, claim(loop.tasks, filled)),
+        bytes=filled,
     )
 
 
