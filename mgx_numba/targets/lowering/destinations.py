@@ -25,10 +25,10 @@ def inside_of(ins: Instruction, whole: View) -> View | None:
 
 
 def read_with_gaps(ins: Instruction, reader: Instruction) -> bool:
-    """Whether what reads a result besides one ``reader`` has kernels that take any strides: not one pixel after the
-    other, or a copy."""
+    """Whether all that reads a result besides one ``reader`` takes any strides, not one pixel after the other alone;
+    submodules do not."""
     others = [user for user in ins.users if user is not reader]
-    return all(user.op.pointwise or user.name in WALKS for user in others)
+    return all(user.module is ins.module and (user.op.pointwise or user.name in WALKS) for user in others)
 
 
 def keeps_inner_axis(ins: Instruction, shape: Shape) -> bool:
