@@ -36,6 +36,7 @@ PASSES: tuple[str, ...] = (
     "eliminate_common_subexpression",
     "dead_code_elimination",
     "store_bfloat16",
+    "pad_convolutions",
     "fuse_contraction",
     "fuse_reduce",
     "fuse_pointwise",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host, tile_permission
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut
+from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
 from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
 from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -199,13 +201,21 @@ def convolution(
     pages: GuardedPages | None = None,
     threads: int = 2,
     blocking: Blocking | None = None,
+    around: tuple[int, int, int] | None = None,
 ) -> None:
-    assert solver.refusal(problem) is None
+    """Compare with NumPy; the result is written into a larger one that has so many lines, pixels and channels more."""
     rows = (problem.batch, *problem.out_lens)
+    room = np.full((*rows, problem.out_channels), 77, problem.types.out)
+    out = room
+    if around:
+        lines, pixels, channels = around
+        room = np.full(np.add(room.shape, (0, 2 * lines, 2 * pixels, channels)), 77, problem.types.out)
+        out = room[:, lines : lines + rows[1], pixels : pixels + rows[2], channels:]
+        problem = dataclasses.replace(problem, out_strides=element_strides(out)[:-1])
+    assert solver.refusal(problem) is None
     e = full_epilogue_arrays(np.random.default_rng(2), rows, problem.out_channels, types.out)
     packed = solver.pack_weights(problem, w)
     assert packed.shape == solver.packed_lens(problem)
-    out = np.full((*rows, problem.out_channels), 77, types.out)
     if pages:
         x, packed, out = (pages.place(array) for array in (x, packed, out))
     floating = types.out == "float32"
@@ -215,6 +225,8 @@ def convolution(
     with np.errstate(invalid="ignore"):
         sums = convolve(problem, seen(types, x), w)
     agree(out, apply_full_epilogue(sums, e) if floating else sums, types)
+    out[...] = 77
+    assert (room == 77).all()
 
 
 @pytest.mark.parametrize("types", ALL, ids=str)
@@ -261,6 +273,39 @@ def test_pixels_in_a_slice_of_channels() -> None:
         convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseTiles())
 
 
+@pytest.mark.parametrize("types", [PARTS, NARROW, UNSIGNED], ids=str)
+def test_results_inside_of_a_padded_grid(types: ElementTypes) -> None:
+    rng = np.random.default_rng(17)
+    cases: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (CONV, (2, 12, 20, (7, 9), (3, 3)), {"stride": (1, 2), "pads_begin": (1, 0)}),
+        (CONV, (1, 32, 33, (20, 3), (2, 2)), {}),
+        (ConvPointwiseTiles(), (3, 40, 20, (5, 7), (1, 1)), {}),
+        (ConvPointwiseTiles(), (1, 33, 17, (40, 1), (1, 1)), {}),
+        (ConvPointwiseTiles(), (2, 20, 24, (6, 5), (1, 1)), {"x_strides": (3000, 400, 80)}),  # images are apart
+        (ConvTransposedTiles(), (2, 7, 20, (3, 5), (2, 3)), {"stride": (2, 3), "transposed": True}),
+    ]
+    for solver, lens, options in cases:
+        problem = ConvProblem(*lens, types=types, fast_math=True, **options)
+        room = values(rng, types, (problem.batch, 10, *problem.in_lens[1:], 80))
+        x = room[:, : problem.in_lens[0], ..., : problem.in_channels]
+        if "x_strides" not in options:
+            x = np.ascontiguousarray(values(rng, types, (problem.batch, *problem.in_lens, problem.in_channels)))
+        else:
+            problem = dataclasses.replace(problem, x_strides=element_strides(x)[:-1])
+        w = values(rng, types, problem.weight_lens, True)
+        for around in ((1, 1, 0), (0, 2, 3), (1, 0, 0)):
+            convolution(types, problem, x, w, solver, around=around)
+
+
+def test_lines_apart_are_left_to_solvers_that_write_them() -> None:
+    problem = ConvProblem(1, 64, 64, (8, 8), (3, 3), types=PARTS, fast_math=True, out_strides=(9 * 640, 640, 64))
+    assert ConvDirect().refusal(problem) == "lines of the result do not follow each other"
+    assert select(problem).name == "conv_tiles"
+    even = dataclasses.replace(problem, out_strides=(9 * 384, 384, 64))
+    assert even.out_strides == (9 * 384, 64)
+    assert even.line_gap == 0
+
+
 IN_PLACE: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((2, 64, 40, (7, 9), (3, 3)), {}),
     ((1, 64, 33, (6, 8), (2, 3)), {"stride": (1, 2), "dilation": (2, 1)}),
@@ -280,6 +325,28 @@ def test_an_input_that_is_a_grid_is_read_where_it_lies(types: ElementTypes) -> N
         w = values(rng, types, problem.weight_lens, True)
         assert len(CONV.plan(problem).launches) == 1
         convolution(types, problem, x, w, pages=GuardedPages())
+
+
+@needs_page_protection
+@pytest.mark.parametrize("types", [UNSIGNED, SIGNED], ids=str)
+def test_what_lies_behind_a_pixel_of_8_bits_counts_for_nothing(types: ElementTypes) -> None:
+    """Taps of channels that do not fill a step are read where they lie if a cache line behind the last may be, too."""
+    rng = np.random.default_rng(14)
+    for lens, options in (
+        ((2, 20, 40, (7, 9), (3, 3)), {}),
+        ((1, 12, 33, (6, 8), (2, 3)), {"stride": (1, 2), "dilation": (2, 1)}),
+        ((2, 8, 24, (5, 6), (3, 1)), {"groups": 2}),
+        ((1, 40, 24, (4, 5), (2, 2)), {}),
+    ):
+        problem = ConvProblem(*lens, types=types, fast_math=True, line_behind=True, **options)
+        size = math.prod((problem.batch, *problem.in_lens, problem.in_channels))
+        room = GuardedPages().place(values(rng, types, (size + 64,)))
+        x = room[:size].reshape(problem.batch, *problem.in_lens, problem.in_channels)
+        w = values(rng, types, problem.weight_lens, True)
+        assert len(CONV.plan(problem).launches) == 1
+        assert len(CONV.plan(dataclasses.replace(problem, line_behind=False)).launches) == 2
+        assert len(CONV.plan(dataclasses.replace(problem, types=NARROW)).launches) == 2
+        convolution(types, problem, x, w)
 
 
 TRANSPOSED: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

@@ -16,6 +16,7 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.codegen.tuning.extents import extents
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import Problem, TuningRecord, explain_miss
 from mgx_numba.codegen.tuning.request import Request, least_bytes, problem_of
@@ -121,10 +122,12 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
         replace(request, threads=3),
         replace(request, fast_math=False),
         replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3))),
+        replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3), out_strides=(60, 20, 4))),
+        replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3), line_behind=True)),
     ):
         keys.add(changed.key())
-    assert len(keys) == 12
-    assert len({key.work for key in keys}) == 11  # the number of threads is no part of the work
+    assert len(keys) == 14
+    assert len({key.work for key in keys}) == 13  # the number of threads is no part of the work
     assert request.key().from_json(json.loads(request.key().key)) == request.key()
 
 
@@ -138,6 +141,10 @@ def test_the_types_of_a_contraction_are_one_text_of_its_key_and_read_back():
     for request in (one, four):
         found = replace(record(), problem=request.key())
         assert problem_of(found) == request.problem
+    apart = ConvProblem(1, 4, 4, (5, 5), (3, 3), out_strides=(60, 20, 4), line_behind=True)
+    asked = Request(apart, Epilogue(), (), 2, False)
+    assert problem_of(replace(record(), problem=Problem.from_json(json.loads(asked.key().key)))) == apart
+    assert extents(asked) == (100 + 64, 144, 2 * 20 + 2 * 4 + 4, [])
     assert least_bytes(one.problem) == 8 * (15 + 20 + 12)
     assert least_bytes(four.problem) == 15 + 20 + 4 * 12
     for dtype in (None, 3, [], "float", "float32 float32"):

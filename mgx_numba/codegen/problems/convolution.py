@@ -26,9 +26,11 @@ class ConvProblem:
     out_channels / groups, *kernel]``, as ONNX has them. One, two or three spatial dimensions. ``x_strides`` are the
     element strides of the image and of each spatial dimension; ``out_strides`` those of the image and of one output
     pixel (rows and planes of the output follow each other without gaps; a stride larger than ``out_channels`` writes
-    into a channel slice). ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
+    into a channel slice), or, where something lies between the lines of one plane, those of the image, of one line and
+    of one output pixel. ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
     transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
-    applied to the input, but not to its padding.
+    applied to the input, but not to its padding. With ``line_behind`` a cache line behind the input's last element is
+    memory that may be read.
     """
 
     batch: int
@@ -48,6 +50,7 @@ class ConvProblem:
     output_padding: tuple[int, ...] = ()
     fast_math: bool = False
     prologue: Prologue | None = None
+    line_behind: bool = False
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,9 +78,12 @@ class ConvProblem:
         out_default = (self.out_pixels * self.out_channels, self.out_channels)
         for name, strides in (("x_strides", x_default), ("out_strides", out_default)):
             value = tuple(map(plain_int, getattr(self, name))) or strides
-            if len(value) != len(strides):
+            lines = name == "out_strides" and len(value) == 3 and rank > 1 and math.prod(self.out_lens[:-2]) == 1
+            if len(value) != len(strides) and not lines:
                 raise ShapeError(f"convolution {name} has {len(value)} entries; expected {len(strides)}")
             object.__setattr__(self, name, value)
+        if len(self.out_strides) == 3 and not self.line_gap:
+            object.__setattr__(self, "out_strides", self.out_strides[::2])
 
     def _output_lens(self) -> tuple[int, ...]:
         lens = []
@@ -103,6 +109,11 @@ class ConvProblem:
     def out_pixels(self) -> int:
         """Output positions of one image."""
         return math.prod(self.out_lens)
+
+    @property
+    def line_gap(self) -> int:
+        """Elements of the output from the end of a line to the next one."""
+        return self.out_strides[1] - self.out_lens[-1] * self.out_strides[2] if len(self.out_strides) == 3 else 0
 
     @property
     def phases(self) -> tuple[int, ...]:

@@ -10,6 +10,9 @@ from ..problems.epilogue import PrologueOperand
 from ..problems.gemm import GemmProblem
 from .request import Request
 
+LINE_ELEMENTS = 64
+"""Elements that a cache line has at the most, of bytes."""
+
 __all__ = ["extents", "prologue_extent", "result_axes"]
 
 
@@ -25,9 +28,12 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         w = _reach((*problem.batch, problem.k, problem.n), problem.b_strides)
     else:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
+        x += LINE_ELEMENTS if problem.line_behind else 0
         w = math.prod(problem.weight_lens)
     (*rows, columns), out_strides = result_axes(problem)
     out = _reach((*rows, columns), out_strides)
+    if isinstance(problem, ConvProblem) and problem.line_gap:
+        out += (problem.out_lens[0] - 1) * problem.line_gap
     extras = []
     for k, operand in enumerate(request.epilogue.operands):
         width = columns if operand.access in ("full", "per_n") else 1
@@ -42,10 +48,14 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
 
 
 def result_axes(problem: GemmProblem | ConvProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths and strides of a result's rows and columns, behind those of a batch's matrices or images."""
+    """Lengths and strides of a result's rows and columns, behind those of a batch's matrices or images.
+
+    Of a convolution whose lines are apart, they are without what lies between them.
+    """
     if isinstance(problem, GemmProblem):
         return (*problem.batch, problem.m, problem.n), (*problem.out_strides, 1)
-    return (problem.batch, problem.out_pixels, problem.out_channels), (*problem.out_strides, 1)
+    image, *_, pixel = problem.out_strides
+    return (problem.batch, problem.out_pixels, problem.out_channels), (image, pixel, 1)
 
 
 def prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:

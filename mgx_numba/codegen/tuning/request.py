@@ -98,6 +98,8 @@ class Request:
         fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
         fields["dtype"] = str(self.problem.types)
         fields["fast_math"] = self.fast_math
+        if isinstance(self.problem, ConvProblem) and self.problem.line_behind:
+            fields["line_behind"] = True
         epilogue = self.epilogue
         fields["epilogue"] = {
             "operands": [[o.dtype, o.access] for o in epilogue.operands],
@@ -128,6 +130,8 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
         if "blocks" in record.problem.fields:
             bits, size, *flags = record.problem.fields["blocks"]
             fields["blocks"] = BlockFormat(bits, size, *map(bool, flags))
+        if record.problem.fields.get("line_behind"):
+            fields["line_behind"] = True
         return kind(**fields, types=element_types(record.problem.fields["dtype"]))
     except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
@@ -145,8 +149,9 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its types, its prologue and the form of its weights."""
-    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in ("types", "prologue", "blocks")]
+    """Names of a problem's fields that are always there, or lengths and strides."""
+    others = ("types", "prologue", "blocks", "line_behind")
+    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in others]
 
 
 def _plain(value: Any) -> Any:

@@ -63,6 +63,8 @@ class Capabilities:
         narrow_results: whether a reduction's kernel stores what is rounded of its result besides the result itself.
         multiplies_bfloat16: whether a product of float32 with constant weights in bfloat16 is best computed of left
             operands that are stored in bfloat16; None if none is.
+        reads_padding: whether a padded convolution, whose left operand may be widened from how it is stored, is best
+            computed of one around which the padding lies in memory; None if none is.
         joins_halves: whether a product with constants is best computed by a kernel that may make one value of a column
             in the first half of its result and of that in the second half; None if there is none.
         joins_products: whether that is so of products of an element type with so many columns, whatever their rows;
@@ -89,6 +91,7 @@ class Capabilities:
     float16_residuals: bool = False
     narrow_results: bool = False
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
+    reads_padding: Callable[[Instruction], bool] | None = None
     joins_halves: Callable[[Instruction], bool] | None = None
     joins_products: Callable[[Type, int], bool] | None = None
     depthwise_integers: bool = False

@@ -9,6 +9,9 @@ from typing import Any
 
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
+from ...codegen.cpu.contraction import CONV_SOLVERS
+from ...codegen.cpu.contraction.conv_tiles import ConvTiles
+from ...codegen.cpu.contraction.pixel_grid import PixelGrid, grid_refusal
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
@@ -23,15 +26,18 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
+from ...graph.passes.truncate_float import widens
 from ...runtime.cpu.threads import resolve_num_threads
-from ..lowering.contraction import both_paddings, output_padding
+from ..lowering.contraction import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
 from ..stages import has_late_lengths
 
-__all__ = ["pass_options"]
+__all__ = ["parts_lines", "pass_options"]
 
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
+LINES_APART = frozenset(solver.name for solver in CONV_SOLVERS if solver.parts_lines)
+"""Solvers that write a result whose lines are apart."""
 ENOUGH_TASKS = 16
 """Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
 MOST_PARTS = 32
@@ -67,6 +73,7 @@ def pass_options(options: TargetOptions) -> Options:
             depthwise_integers=True,
             scattered_integers=matrix_tile(UNSIGNED_LEFT) is not None,
             multiplies_bfloat16=_multiplies_bfloat16(options),
+            reads_padding=_reads_padding(options),
         ),
     )
 
@@ -113,6 +120,52 @@ def _bare_problem(ins: Instruction) -> GemmProblem | ConvProblem:
         transposed=transposed, output_padding=output_padding(op, x, weights, ins.shape.lens) if transposed else (),
         fast_math=True,
     )  # fmt: skip
+
+
+def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | None:
+    """Whether tiles that read whole matrices compute a convolution, and find a padded input as they read it."""
+    if matrix_tile(UNSIGNED_LEFT) is None:
+        return None
+    threads = resolve_num_threads(options.num_threads or None)
+
+    def reads(ins: Instruction) -> bool:
+        problem = _stored_problem(ins)
+        tile = None if problem is None else matrix_tile(problem.types)
+        if problem is None or tile is None:
+            return False
+        lens = tuple(map(sum, zip(problem.in_lens, problem.pads_begin, problem.pads_end)))
+        padded = replace(problem, in_lens=lens, pads_begin=(), pads_end=(), x_strides=(), line_behind=True)
+        if grid_refusal(padded) or not PixelGrid(padded, tile).in_place:
+            return False
+        return all(_taken(p, threads) == ConvTiles.name for p in (problem, padded))
+
+    return reads
+
+
+def parts_lines(core: Instruction) -> bool:
+    """Whether the quickest kernel of a convolution, maybe of a fused one, writes lines that are apart."""
+    problem = None if matrix_tile(UNSIGNED_LEFT) is None else _stored_problem(core)
+    return problem is not None and _taken(problem, resolve_num_threads(None)) in LINES_APART
+
+
+def _taken(problem: ConvProblem, threads: int) -> str:
+    """The name of the solver that is chosen for a problem, if there is one."""
+    try:
+        return str(select(problem, threads).name)
+    except UnsupportedError:
+        return ""
+
+
+def _stored_problem(ins: Instruction) -> ConvProblem | None:
+    """A convolution by its lengths and by how its operands are stored, which may be widened for it."""
+    if ins.name not in CONVOLUTIONS or 0 in (*ins.shape.lens, *ins.inputs[0].shape.lens):
+        return None
+    problem = _bare_problem(ins)
+    assert isinstance(problem, ConvProblem)
+    stored = (i.inputs[0] if widens(i) else i for i in ins.inputs[:2])
+    left, right = (i.shape.type.dtype_name for i in stored)
+    out = ins.shape.type.dtype_name
+    return replace(problem, types=ElementTypes(left, right, out, out))
 
 
 def reduction_walk(

@@ -15,7 +15,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...runtime.plan import Pointer, Region, TensorView
 
-__all__ = ["Buffer", "View", "color"]
+__all__ = ["ALIGNMENT", "Buffer", "View", "color"]
 
 ALIGNMENT = 64  # bytes of a cache line
 SHARED_BYTES = 1 << 14
@@ -77,6 +77,12 @@ class View:
     def byte_offset(self) -> int:
         """Bytes from the buffer's start to the first element."""
         return self.offset * self.shape.type.size
+
+    @property
+    def line_behind(self) -> bool:
+        """Whether a cache line behind the last element is memory of the same buffer in the arena."""
+        end = self.byte_offset + self.shape.bytes
+        return self.buffer.region is Region.ARENA and end + ALIGNMENT <= self.buffer.bytes
 
     @property
     def tensor(self) -> Tensor:

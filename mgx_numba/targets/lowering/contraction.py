@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,15 @@ from ...codegen.tuning.request import Asked, Candidate
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .buffers import View
 from .lowering import Lowering
 
 __all__ = [
     "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
-    "both_paddings", "channels_last", "chosen_solver", "lower_contraction", "note_solver", "output_padding",
+    "both_paddings", "channels_last", "chosen_solver", "core_of", "line_strides", "lower_contraction", "note_solver",
+    "output_padding",
 ]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
@@ -74,17 +78,20 @@ class Contractions:
         launch: appends the steps.
         any_order: whether ``launch`` brings the inputs of convolutions that have no prologue into order, by
             `channels_last`, or does without.
+        parts_lines: whether ``launch`` takes convolutions whose output has something between its lines; it may raise
+            `UnsupportedError` for some.
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]
     check: Callable[[ScalarBody], None]
     launch: Callable[[Lowering, Instruction, Contraction], None]
     any_order: bool = False
+    parts_lines: bool = False
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
     """Products write rows of contiguous columns, convolutions channels-last pixels."""
-    core = _core(ins)
+    core = core_of(ins)
     if core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
@@ -109,7 +116,7 @@ def note_solver(low: Lowering, ins: Instruction, request: Asked, taken: Candidat
         low.options.tuning.place(request, low.text(ins), taken)
 
 
-def _core(ins: Instruction) -> Instruction:
+def core_of(ins: Instruction) -> Instruction:
     """The contraction itself, which a ``fused_contraction`` has inside."""
     if ins.name != "fused_contraction":
         return ins
@@ -118,7 +125,7 @@ def _core(ins: Instruction) -> Instruction:
 
 def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> None:
     """The steps of a product, a convolution, or one of them with what is fused around it."""
-    core = _core(ins)
+    core = core_of(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
     reason = "there are no elements" if 0 in lens else _refused(low, ins, core, has)
     if reason is not None:
@@ -263,7 +270,9 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     weights = low.constant_value(w_ins)
     declared = low.output(ins)
     pixels = _pixel_strides(declared.lens, declared.strides)
-    direct = pixels is not None and (declared.lens[1] == 1 or declared.strides[1] == 1)
+    close = declared.lens[1] == 1 or declared.strides[1] == 1
+    lines = line_strides(declared.lens, declared.strides) if has.parts_lines and pixels is None and close else None
+    direct = pixels is not None and close
     target = declared if direct else low.allocate(Shape(declared.type, declared.lens, _nhwc_strides(declared.lens)))
     image, pixel = _pixel_strides(target.lens, target.strides) or (0, 0)
     prepared, access, strides = [], [], []
@@ -279,10 +288,17 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=output_padding(op, x.lens, w_ins.shape.lens, target.lens) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,
+        line_behind=has.parts_lines and x.type.size == 1 and not any(padding) and x.line_behind,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
-    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, w_ins, weights))
+    what = Contraction(problem, epilogue, strides, operands, prepared, w_ins, weights)
+    if lines is not None:
+        apart = replace(what, problem=replace(problem, out_strides=lines), operands={**operands, "out": declared})
+        with contextlib.suppress(UnsupportedError):  # no solver for it writes such lines
+            has.launch(low, ins, apart)
+            return
+    has.launch(low, ins, what)
     if target is not declared:
         low.copy(target, declared, ins)
 
@@ -339,6 +355,13 @@ def _pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, in
             return None
         expected = s * n
     return (strides[0] if lens[0] > 1 else 0), pixel
+
+
+def line_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int] | None:
+    """Strides of the image, of one line and of one pixel, if there are two spatial dimensions."""
+    if len(lens) != 4:
+        return None
+    return (strides[0] if lens[0] > 1 else 0), strides[2], strides[3]
 
 
 def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:

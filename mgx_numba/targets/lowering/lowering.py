@@ -39,8 +39,8 @@ from ...runtime.plan import (
 )
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
-from .buffers import Buffer, View, color
-from .destinations import RESHAPES, keeps_inner_axis, seen_before
+from .buffers import ALIGNMENT, Buffer, View, color
+from .destinations import RESHAPES, inside_of, keeps_inner_axis, read_with_gaps, seen_before
 from .host_values import flatten, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
@@ -86,6 +86,7 @@ class Lowering:
         self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
+        self._inside: set[Instruction] = set()
         self.steps: list[PendingStep] = []
         self.requested: list[tuple[Request, Mapping[str, View], int, int]] = []
         self.constants: list[np.ndarray] = []
@@ -315,11 +316,11 @@ class Lowering:
         """The views of all inputs."""
         return [self.values[i] for i in ins.inputs]
 
-    def allocate(self, shape: Shape) -> View:
-        """A new arena buffer with the shape's strides (packed ones where they repeat elements)."""
+    def allocate(self, shape: Shape, behind: int = 0) -> View:
+        """A new arena buffer with the shape's strides (packed ones where they repeat elements), bytes ``behind`` it."""
         if shape.broadcasted and shape.elements > 1:
             shape = Shape(shape.type, shape.lens)
-        return View(Buffer(Region.ARENA, 0, shape.bytes), shape)
+        return View(Buffer(Region.ARENA, 0, shape.bytes + behind), shape)
 
     def output(self, ins: Instruction) -> View:
         """Where an instruction's result goes: the memory lent to it, else a new buffer; registers the value."""
@@ -491,6 +492,8 @@ class Lowering:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
         for ins in reversed(self.module):
+            if ins.name == "pad":
+                self._lend_inside(ins)
             if ins.name == "concat" and not is_hosts(ins.shape) and ins not in self.destinations:
                 self.destinations[ins] = self.allocate(ins.shape)
             if ins.name != "concat" or ins not in self.destinations:
@@ -500,8 +503,25 @@ class Lowering:
             axis %= len(ins.shape.lens)
             for source in ins.inputs:
                 shape = Shape(source.shape.type, source.shape.lens, whole.strides)
-                self._lend(source, whole.with_shape(shape, start * whole.strides[axis]))
+                if ins not in self._inside or read_with_gaps(source, ins):
+                    self._lend(source, whole.with_shape(shape, start * whole.strides[axis]))
                 start += source.shape.lens[axis]
+
+    def _lend_inside(self, ins: Instruction) -> None:
+        """Lend the memory inside of a padded value to what is padded, if that writes there and all else reads it so.
+
+        Behind the whole is a cache line that kernels may read.
+        """
+        rule, source = self.rules.get("pad"), ins.inputs[0]
+        if rule is None or not rule.surrounds or is_hosts(ins.shape):
+            return
+        whole = self.destinations.setdefault(ins, self.allocate(ins.shape, ALIGNMENT))
+        inside = inside_of(ins, whole)
+        if inside is None or source in self.destinations or not read_with_gaps(source, ins):
+            return
+        if self._may_lend(source, inside.shape):
+            self.destinations[source] = inside
+            self._inside.add(source)
 
     def _lend(self, ins: Instruction, view: View) -> None:
         """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.

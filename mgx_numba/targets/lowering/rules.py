@@ -68,6 +68,7 @@ class LoweringRule:
         hosted: whether inputs may have such lengths, too, and be values of host steps.
         repeats: whether what it does depends on the instruction and the views of it, where operands and lent memory
             lie, and on the values of constants only by `Lowering.derived`: see `likeness`.
+        surrounds: whether it takes as its own what its input has written inside of the memory of its result.
     """
 
     lower: Lower
@@ -75,6 +76,7 @@ class LoweringRule:
     dynamic: bool
     hosted: bool
     repeats: bool
+    surrounds: bool
 
 
 class RuleTable:
@@ -116,13 +118,14 @@ class RuleTable:
         dynamic: bool = False,
         hosted: bool = False,
         repeats: bool = False,
+        surrounds: bool = False,
     ) -> Callable[[Lower], Lower]:
         """Decorator: the function lowers these operators; arguments as in `LoweringRule`; by default all fits."""
 
         def decorate(function: Lower) -> Lower:
             for name in names:
                 fits = accepts or (lambda ins, shape: True)
-                self._rules[name] = LoweringRule(function, fits, dynamic, hosted, repeats)
+                self._rules[name] = LoweringRule(function, fits, dynamic, hosted, repeats, surrounds)
             return function
 
         return decorate

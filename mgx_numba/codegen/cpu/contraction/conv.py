@@ -84,8 +84,11 @@ def uneven_pixels(problem: ConvProblem) -> str | None:
 
 
 def pixel_product(problem: ConvProblem) -> GemmProblem:
-    """The product of evenly spaced pixels by the weights of one tap."""
-    pixel = problem.x_strides[-1]
+    """The product of evenly spaced pixels by the weights of one tap; where lines of the output are apart, its rows are
+    as if nothing lay between them."""
+    pixel, out = problem.x_strides[-1], problem.out_strides
+    if problem.line_gap:
+        out = (problem.out_pixels * out[-1], out[-1])
     if problem.in_lens[-1] == 1:
         pixel = next((s for n, s in zip(problem.in_lens[::-1], problem.x_strides[:0:-1]) if n > 1), pixel)
     return GemmProblem(
@@ -95,7 +98,7 @@ def pixel_product(problem: ConvProblem) -> GemmProblem:
         (problem.batch,),
         (problem.x_strides[0], pixel, 1),
         (0, problem.out_channels, 1),
-        problem.out_strides,
+        out,
         problem.types,
         fast_math=problem.fast_math,
         prologue=problem.prologue,

@@ -33,6 +33,7 @@ class ConvTiles(Solver[ConvProblem]):
 
     name = "conv_tiles"
     looks_at_values = True
+    parts_lines = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -131,6 +132,8 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     )  # fmt: skip
     macro.read_matrix(grid.low)
     stride_arguments(arguments, image_strides(problem, epilogue, strides))
+    if problem.line_gap:
+        arguments.integers(out_gap=problem.line_gap)
     macro.setup += ["filled = -1"]
     macro.decode = [
         "part = idiv(group, images)",
@@ -144,7 +147,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     macro.row = [
         "exists = o_w < out_w",
         "pixel = o_h * out_w + o_w",
-        *row_offsets(epilogue),
+        *row_offsets(epilogue, "o_h" if problem.line_gap else ""),
         "o_w += 1",
         "if o_w == width:",
         "    o_w = 0",

@@ -25,6 +25,7 @@ from .pack_kernel import pack_launch
 from .parts import SplitRows, one_by_one
 from .prologue import PrologueRows
 from .roofline import seconds
+from .rows import LineGaps
 from .solver import Setting, Solver, stored_types_refused
 from .split_near import SplitNear
 from .stored_near import StoredNear, stored_near
@@ -192,18 +193,18 @@ def product_launches(
     near: NearWeights | None = None,
     tile: RegisterTile | None = None,
     split: SplitRows | SplitNear | None = None,
+    gaps: LineGaps | None = None,
 ) -> tuple[Launch, ...]:
     """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel.
 
     These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
     the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
-    given. ``split`` says how a left-hand side comes in parts: it lies so in scratch, or the kernel splits it.
+    given. ``split`` says how a left-hand side comes in parts: it lies so in scratch, or the kernel splits it. ``gaps``
+    lie between the rows of the result, which its strides do not count.
     """
     tile = tile or tile_for(problem.types)
-    return tuple(
-        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked, x, name, near, tile, split)
-        for piece, offsets in batched.pieces()
-    )
+    how = (w, w_steps, threads, blocking, masked, x, name, near, tile, split, gaps)
+    return tuple(_launch(problem, epilogue, piece, offsets, *how) for piece, offsets in batched.pieces())
 
 
 def _launch(
@@ -221,6 +222,7 @@ def _launch(
     near: NearWeights | StoredNear | None,
     tile: RegisterTile,
     split: SplitRows | SplitNear | None,
+    gaps: LineGaps | None,
 ) -> Launch:
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
     left, right, out = _sizes(problem, tile)
@@ -272,7 +274,9 @@ def _launch(
     elif tile.step > 1 and not before:
         macro.read_matrix(0)
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
-    macro.row = _row_lines(epilogue)
+    macro.row = _row_lines(epilogue, gaps is not None)
+    if gaps:
+        gaps.declare(macro, "(b0 * m + row)" if rank else "row")
     macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
     rows = batched.count * batched.m
     moved = rows * (left * tile.depth(problem.k) + out * problem.n) + right * depth * panels * tile.columns
@@ -311,8 +315,8 @@ def _batch_lines(batched: Batched) -> list[str]:
     return lines
 
 
-def _row_lines(epilogue: Epilogue) -> list[str]:
-    lines = ["out_row = out0 + (row + i) * out_ld + n0"]
+def _row_lines(epilogue: Epilogue, apart: bool = False) -> list[str]:
+    lines = [f"out_row = out0 + (row + i) * out_ld{' + apart' if apart else ''} + n0"]
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
             column = " + n0" if operand.access == "full" else ""

@@ -26,6 +26,7 @@ from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows, split_weights
 from .roofline import seconds
+from .rows import LineGaps
 from .solver import Setting
 from .split_near import SplitNear, most_terms
 
@@ -133,6 +134,10 @@ class GemmTiles(GemmPacked):
         return out
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        return self.product(problem, setting)
+
+    def product(self, problem: GemmProblem, setting: Setting, gaps: LineGaps | None = None) -> Solution:
+        """The launches, between rows of whose result there are ``gaps`` that its strides do not count."""
         epilogue, strides, threads, blocking = setting
         tile = tile_of(problem.types)
         pack: tuple[Launch, ...] = ()
@@ -154,7 +159,7 @@ class GemmTiles(GemmPacked):
         steps = (tile.packing.parts * tile.columns, tile.columns * rows)
         launches = product_launches(
             product, epilogue, batched, Operand("w"), steps, threads, blocking, x=x, name=self.name, tile=tile,
-            split=split,
+            split=split, gaps=gaps,
         )  # fmt: skip
         return Solution((*pack, *launches), scratch)
 
@@ -186,7 +191,11 @@ class ConvPointwiseTiles(ConvPointwise):
 
     name = "conv_1x1_tiles"
     looks_at_values = True
+    parts_lines = True
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:
         return super().declines(problem) or self._gemm.declines(pixel_product(problem))
+
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        return self._gemm.product(pixel_product(problem), setting, LineGaps.of(problem))

@@ -101,7 +101,8 @@ class PixelGrid:
     def in_place(self) -> bool:
         """Whether the input is such a grid as it lies, of which nothing is read that is no part of a tap."""
         p, together = self.volume, self.tile.packing.k_interleave
-        whole = self.pixel_elements == p.in_channels and self.terms == together * self.tile.depth(self.terms)
+        past = self.terms != together * self.tile.depth(self.terms)  # what no weight counts is read behind a tap
+        whole = self.pixel_elements == p.in_channels and (not past or (p.line_behind and ITEMSIZE[p.types.a] == 1))
         if self.form != p.types.a or not whole or any((*p.pads_begin, *p.pads_end)) or p.stride[1] > 1:
             return False
         even = p.in_lens[2] % p.stride[2] == 0 and p.x_strides[0] % together == 0

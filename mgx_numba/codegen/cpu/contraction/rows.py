@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import Epilogue
+from .macro_kernel import MacroKernel
 from .solver import Strides
 
 __all__ = [
     "Lattice",
+    "LineGaps",
     "image_strides",
     "lattice_arguments",
     "lattice_rows",
@@ -26,9 +29,58 @@ Lattice = Sequence[tuple[int, int, int]]
 """For each of three axes: the first output coordinate, the step to the next, and the length of the whole output."""
 
 
+@dataclass(frozen=True)
+class LineGaps:
+    """What lies between the rows of a product that are the pixels of a convolution's output, in elements of that.
+
+    Each ``width`` rows are a line, which ``line`` elements follow, each ``height`` lines an image, which ``image``
+    more follow.
+    """
+
+    width: int
+    height: int
+    line: int
+    image: int
+
+    @staticmethod
+    def of(problem: ConvProblem) -> LineGaps | None:
+        """Those of a convolution's output, if there are any."""
+        if not problem.line_gap:
+            return None
+        (height, width), (image, line, _) = problem.out_lens[-2:], problem.out_strides
+        return LineGaps(width, height, problem.line_gap, image - height * line if problem.batch > 1 else 0)
+
+    def declare(self, macro: MacroKernel, row: str) -> None:
+        """Let the macro-kernel know how far ``apart`` from the first is what rows lie in, of which the next is number
+        ``row`` of all images."""
+        macro.arguments.integers(
+            width=self.width, height_of_image=self.height, out_gap=self.line, image_gap=self.image
+        )  # fmt: skip
+        macro.before_rows = [
+            f"o_h = idiv({row}, width)",
+            f"o_w = {row} - o_h * width",
+            "image = idiv(o_h, height_of_image)",
+            "apart = o_h * out_gap + image * image_gap",
+            "o_h -= image * height_of_image",
+        ]
+        macro.row += [
+            "o_w += 1",
+            "if o_w == width:",
+            "    o_w = 0",
+            "    o_h += 1",
+            "    apart += out_gap",
+            "    if o_h == height_of_image:",
+            "        o_h = 0",
+            "        apart += image_gap",
+        ]
+
+
 def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[int, int]]:
-    """Strides of the image and the pixel, of the output and of the epilogue operands that vary over rows, by name."""
-    table = {"out": (problem.out_strides[0], problem.out_strides[1])}
+    """Strides of the image and the pixel, of the output and of the epilogue operands that vary over rows, by name.
+
+    Where something lies between the output's lines, it comes to that besides (`ConvProblem.line_gap`).
+    """
+    table = {"out": (problem.out_strides[0], problem.out_strides[-1])}
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
             pixel = problem.out_channels if operand.access == "full" else 1
@@ -56,12 +108,13 @@ def lattice_arguments(arguments: Arguments, axes: tuple[str, ...], lattice: Latt
         arguments.integers(**{f"from_{axis}": first, f"by_{axis}": step, f"full_{axis}": length})
 
 
-def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """As `pixel_rows`, for rows that are points of a lattice in the output."""
+def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...], apart: bool = False) -> tuple[list[str], list[str]]:
+    """As `pixel_rows`, for rows that are points of a lattice in the output, whose lines may be ``apart``."""
     place = "0"
     for axis in axes:
         place = f"({place}) * full_{axis} + from_{axis} + o_{axis} * by_{axis}"
-    return output_place(axes), [f"pixel = {place}", *row_offsets(epilogue), *next_place(axes)]
+    line = "(from_h + o_h * by_h)" if apart else ""
+    return output_place(axes), [f"pixel = {place}", *row_offsets(epilogue, line), *next_place(axes)]
 
 
 def phase_of_group(axes: tuple[str, ...]) -> list[str]:
@@ -74,13 +127,17 @@ def phase_of_group(axes: tuple[str, ...]) -> list[str]:
     return [*lines, f"from_{axes[-1]} = {rest}"]
 
 
-def row_offsets(epilogue: Epilogue) -> list[str]:
-    """Statements that place ``pixel`` of ``image`` in the output and in each operand that varies over rows."""
+def row_offsets(epilogue: Epilogue, line: str = "") -> list[str]:
+    """Statements that place ``pixel`` of ``image`` in the output and in each operand that varies over rows.
+
+    Before each ``line`` of the output, a number, others end in ``out_gap`` elements that are not its own.
+    """
     lines = []
     for name, access in [("out", "full"), *((f"e{k}", o.access) for k, o in enumerate(epilogue.operands))]:
         if access in ("full", "per_m"):
             column = " + n0" if access == "full" else ""
-            lines.append(f"{name}_row = image * {name}_image + pixel * {name}_pixel{column}")
+            gaps = f" + {line} * out_gap" if line and name == "out" else ""
+            lines.append(f"{name}_row = image * {name}_image + pixel * {name}_pixel{gaps}{column}")
     return lines
 
 

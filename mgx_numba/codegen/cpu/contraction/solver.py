@@ -86,6 +86,8 @@ class Solver(Protocol, Generic[P]):
         rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
             is more of the largest result where these saturate.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
+        parts_lines: whether it writes a convolution's result where something lies between the lines
+            (`ConvProblem.line_gap`).
         large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
             are made only if one of its optimal lengths takes them.
         revision: raised with each change of its kernels that times depend on, so that what was measured before is a
@@ -96,6 +98,7 @@ class Solver(Protocol, Generic[P]):
     rounds_weights: ClassVar[bool] = False
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
+    parts_lines: ClassVar[bool] = False
     revision: ClassVar[int] = 0
 
     @property
@@ -107,6 +110,8 @@ class Solver(Protocol, Generic[P]):
         return self.refused_types(problem) or self._refused_form(problem) or self.declines(problem)
 
     def _refused_form(self, problem: P) -> str | None:
+        if isinstance(problem, ConvProblem) and problem.line_gap and not self.parts_lines:
+            return "lines of the result do not follow each other"
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
         if (blocks is not None) == self.reads_blocks:
             return None

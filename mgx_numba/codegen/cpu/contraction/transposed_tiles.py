@@ -34,6 +34,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
 
     name = "conv_transposed_tiles"
     looks_at_values = True
+    parts_lines = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -109,9 +110,11 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         macro.read_even_rows()
         macro.read_matrix(split.low if split else 0)
         stride_arguments(arguments, image_strides(problem, epilogue, strides))
+        if problem.line_gap:
+            arguments.integers(out_gap=problem.line_gap)
         lattice_arguments(arguments, axes, [(0, *point) for point in zip(volume.stride, volume.out_lens)])
         macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
-        macro.before_rows, macro.row = lattice_rows(epilogue, axes)
+        macro.before_rows, macro.row = lattice_rows(epilogue, axes, apart=problem.line_gap != 0)
         if split:
             read_parts(macro, split, problem.in_channels, 0)
         moved = 4 * (tile.packing.parts * rows * row + math.prod(lens))

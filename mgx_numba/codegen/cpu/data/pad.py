@@ -15,12 +15,12 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...problems.indexing import remapping
 from ...statements import indent, load_text, store_text, vector_loop
-from ..loops import is_streamed
+from ..loops import claim, is_streamed
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes
 
-__all__ = ["has_short_rows", "pad_launch", "remap_launch"]
+__all__ = ["border_launch", "has_short_rows", "pad_launch", "remap_launch"]
 
 SHORT_ROW = 128
 """Bytes of a row, which is three short loops, up to which filling everything first is faster; half of it where the
@@ -131,6 +131,45 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=x.footprint + out.footprint,
+    )
+
+
+def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that puts ``value`` around ``x``, which lies in the memory of ``out`` (the only operand), ``before``
+    elements in on each axis."""
+    *outer, inner = _axes(before, x, out)
+    dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
+    arguments = Arguments()
+    arguments.pointer("p_out", "out", dtype)
+    arguments.integers(bits=_bits(value, x.type), before=inner.before, length=inner.length)
+    loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes, whole=True)
+    step = arguments.integer("step", inner.out_stride) if inner.out_stride not in (0, 1) else ""
+    tests = []
+    for d, axis in enumerate(outer):
+        if axis.padded:
+            start = arguments.integer(f"before{d}", axis.before)
+            tests += [f"i{d} >= {start}", f"i{d} < {start} + {arguments.integer(f'length{d}', axis.length)}"]
+
+    def fill(left: str) -> list[str]:
+        return [store_text("r_out", "c", inner.out_stride, step, "value", left)]
+
+    inside = [
+        f"r_out = offset(p_out, {loop.offset(0)})",
+        *(["low = last", "high = last", f"if {' and '.join(tests)}:"] if tests else []),
+        *indent(
+            ["low = imin(last, imax(first, before))", "high = imax(low, imin(last, before + length))"],
+            int(bool(tests)),
+        ),
+        *vector_loop(lanes, fill, last="low"),
+        *vector_loop(lanes, fill, first="high"),
+    ]
+    prologue = [f"value = splat(cast_{dtype}(bits), {lanes})"]
+    filled = (prod(out.lens) - prod(x.lens)) * x.type.size
+    return Launch(
+        kernel=loop.kernel("border_kernel", inside, origin, prologue),
+        args=arguments.values,
+        geometry=TaskRange(loop.tasks if filled else 0, claim(loop.tasks, filled)),
+        bytes=filled,
     )
 
 

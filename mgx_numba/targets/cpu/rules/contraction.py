@@ -33,9 +33,12 @@ from ...lowering.contraction import (
     Contraction,
     Contractions,
     accepts_contraction,
+    core_of,
+    line_strides,
 )
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
+from ..capabilities import parts_lines
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -55,7 +58,15 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     return None if constant else "the right-hand side is not constant"
 
 
-@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+def _accepts(ins: Instruction, shape: Shape) -> bool:
+    """What all contractions write, and pixels whose lines are apart where that is written as quickly."""
+    if accepts_contraction(ins, shape):
+        return True
+    lines = line_strides(shape.lens, shape.strides)
+    return lines is not None and (shape.lens[1] == 1 or shape.strides[1] == 1) and parts_lines(core_of(ins))
+
+
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -174,4 +185,4 @@ def _packed_at_run_time(
     return target
 
 
-_HERE = Contractions(_refused, check_body, _launch)
+_HERE = Contractions(_refused, check_body, _launch, parts_lines=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ....codegen.cpu.data.pad import has_short_rows, pad_launch, remap_launch
+from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
 from ....codegen.cpu.data.resize import resize_launch
 from ....codegen.launch import Launch
 from ....core.shape import Shape
@@ -14,21 +14,25 @@ from ....graph.instruction import Instruction
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
-from ...lowering.destinations import keeps_inner_axis
+from ...lowering.destinations import inside_of, keeps_inner_axis
 from ...lowering.indexing import lower_reverse
 from ...lowering.launched import resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
 
 
-@lowering("pad", accepts=keeps_inner_axis)
+@lowering("pad", accepts=keeps_inner_axis, surrounds=True)
 def lower_pad(low: Lowering, ins: Instruction) -> None:
-    """Copies and fills in one kernel, or a copy through tables."""
+    """Copies and fills in one kernel, or a copy through tables; fills around what lies inside of the result already."""
     op = ins.op
     assert isinstance(op, Pad)
     x, out = low.input(ins, 0), low.output(ins)
     rank = len(x.lens)
     if op.mode is PadMode.constant:
+        inside = inside_of(ins, out)
+        if inside is not None and (x.buffer, x.offset) == (inside.buffer, inside.offset):
+            low.launch(border_launch(op.pads[:rank], op.value, inside.tensor, out.tensor), {"out": out}, ins)
+            return
         if min(op.pads, default=0) >= 0 and has_short_rows(op.pads[:rank], x.tensor, out.tensor):
             _fill_and_copy(low, ins, op.pads[:rank], op.value, x, out)
             return
