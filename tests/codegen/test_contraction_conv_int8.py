@@ -15,6 +15,7 @@ from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8
 from mgx_numba.codegen.cpu.contraction.joined_taps import join_taps
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -30,7 +31,7 @@ SOLVER = ConvInt8()
 
 
 @st.composite
-def problems(draw: Callable[[Any], Any]) -> ConvProblem:
+def problems(draw: Callable[[Any], Any], transposed: bool = False) -> ConvProblem:
     """Small convolutions of any rank, stride, dilation, padding and number of groups."""
     rank = draw(st.integers(1, 3))
 
@@ -41,10 +42,12 @@ def problems(draw: Callable[[Any], Any]) -> ConvProblem:
     inner = draw(st.sampled_from([4, 16]) if groups > 1 else st.sampled_from([1, 2, 3, 4, 5, 16, 33]))
     outer = draw(st.sampled_from([1, 3, 17, 40, 50]))
     types = element_types(draw(st.sampled_from(["uint8", "int8"])) + " int8 int32 int32")
+    stride = axes(1, 3)
+    more = tuple(draw(st.integers(0, s - 1)) for s in stride) if transposed else ()
     try:
         return ConvProblem(
-            draw(st.integers(1, 2)), groups * inner, groups * outer, axes(1, 8), axes(1, 4), axes(1, 3), axes(1, 2),
-            axes(-1, 2), axes(-1, 2), groups, types,
+            draw(st.integers(1, 2)), groups * inner, groups * outer, axes(1, 8), axes(1, 4), stride, axes(1, 2),
+            axes(-1, 2), axes(-1, 2), groups, types, transposed=transposed, output_padding=more,
         )  # fmt: skip
     except ShapeError:
         reject()
@@ -89,7 +92,29 @@ def test_any(form: str, problem: ConvProblem, threads: int, monkeypatch: pytest.
         check(problem, threads)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(transposed=True), threads=st.integers(1, 3))
+def test_transposed(form: str, problem: ConvProblem, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as context:
+        context.setenv("MGX_CPU_FEATURES", form)
+        check(problem, threads, solver=ConvTransposed())
+
+
 form = features(FORMS)
+
+
+@needs_page_protection
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_phases(form: str, dtype: str) -> None:
+    """Kernels as large as their strides are one launch beside that which brings channels into words."""
+    types = element_types(f"{dtype} int8 int32 int32")
+    for channels, lens, stride in (((16, 33), (5, 6), (2, 2)), ((5, 17), (7,), (3,)), ((4, 70), (2, 3, 5), (2, 1, 3))):
+        problem = ConvProblem(2, *channels, lens, stride, stride, types=types, transposed=True)
+        check(problem, 2, solver=ConvTransposed())
+        check(problem, pages=GuardedPages(), solver=ConvTransposed())
+        assert len(ConvTransposed().plan(problem).launches) <= 2
+    check(ConvProblem(1, 640, 416, (3, 2), (2, 2), (2, 2), types=types, transposed=True), solver=ConvTransposed())
 
 
 def square(channels: int, outputs: int, size: int, kernel: int, dtype: str = "uint8", **options: Any) -> ConvProblem:

@@ -96,16 +96,15 @@ SCATTERING = replace(FAST, capabilities=replace(pass_options(TargetOptions()).ca
 
 
 def test_transposed_convolutions_of_quantised_values() -> None:
-    after = check(transposed(), SimplifyQdq(), OptimizeModule(), options=SCATTERING, rtol=1e-5, atol=1e-4)
-    assert "quant_convolution_backwards" in names(after) and "convolution_backwards" not in names(after)
+    for attributes in ({}, {"stride": (2, 2)}, {"padding": (1, 0)}, {"dilation": (2, 1)}):
+        program = transposed(**attributes)
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=SCATTERING, rtol=1e-5, atol=1e-4)
+        assert "quant_convolution_backwards" in names(after) and "convolution_backwards" not in names(after)
     for program, options in (
         (transposed(), FAST),
         (transposed(zero=3), SCATTERING),
         (transposed("int8"), SCATTERING),
         (transposed(axis=0), SCATTERING),
-        (transposed(stride=(2, 2)), SCATTERING),
-        (transposed(padding=(1, 0)), SCATTERING),
-        (transposed(dilation=(2, 1)), SCATTERING),
         (transposed(group=2), SCATTERING),
     ):
         after = check(program, SimplifyQdq(), OptimizeModule(), options=options, rtol=1e-5, atol=1e-4)

@@ -31,7 +31,6 @@ from ..stages import has_late_lengths
 __all__ = ["pass_options"]
 
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
-UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
 ENOUGH_TASKS = 16
 """Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
 MOST_PARTS = 32
@@ -65,7 +64,7 @@ def pass_options(options: TargetOptions) -> Options:
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
             depthwise_integers=True,
-            scattered_integers=matrix_tile(UNSIGNED_LEFT) is not None,
+            scattered_integers=True,
             multiplies_bfloat16=_multiplies_bfloat16(options),
         ),
     )
