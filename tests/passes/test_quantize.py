@@ -70,6 +70,45 @@ def test_products_of_quantised_values(scale: float, zero: int | None, type: str)
         assert names(after).count("quantizelinear") == 1 and "convert" not in names(after)
 
 
+def skipping(first: str = "pooled", activation: str = "relu", fine: float = 0.01, **attributes: Any) -> Program:
+    """A value that goes, quantised, through a maximum and into a concatenation, in either order."""
+    g = Graph()
+    x = g.op(activation, g.param("x", [1, 3, 6, 4]))
+    attributes = {"lengths": (2, 2), "stride": (2, 2), "mode": "max", **attributes}
+
+    def pooled() -> Instruction:
+        return quantized(g, g.op("pooling", x, **attributes), fine, 0)
+
+    def joined() -> Instruction:
+        return quantized(g, g.op("concat", x, g.random(1, 2, 6, 4), axis=1), 0.03, 128)
+
+    return g.ret(*(f() for f in ((pooled, joined) if first == "pooled" else (joined, pooled))))
+
+
+def test_coarser_steps_are_made_of_finer_ones() -> None:
+    for program in (skipping(), skipping("joined"), skipping(lengths=(3, 3), stride=(1, 1), padding=(0, 1, 1, 2))):
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
+        assert "relu" not in names(after)  # what is below 0 saturates
+        assert len([i for i in after.main if i.name == "quantizelinear"]) == 2
+        coarse = [i for i in after.main if i.name == "quantizelinear" and i.inputs[0].name == "dequantizelinear"]
+        assert len(coarse) == 1 and [u.name for u in coarse[0].users] == ["concat"]
+        inputs = {"x": np.full((1, 3, 6, 4), np.nan, np.float32)}
+        for a, b in zip(evaluate(program, inputs), evaluate(after, inputs)):
+            np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+
+
+def test_coarser_steps_that_are_made_of_values() -> None:
+    """A maximum says nothing of what is negative or beside its windows, and steps that are alike nothing new."""
+    for program, options in (
+        (skipping(), STRICT), (skipping(activation="tanh"), FAST), (skipping(fine=0.021), FAST),
+        (skipping(stride=(3, 2)), FAST), (skipping(stride=(2, 1), lengths=(1, 1)), FAST),
+        (skipping(lengths=(2, 3), stride=(2, 2)), FAST),
+    ):  # fmt: skip
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=options)
+        direct = [i for i in after.main if i.name == "quantizelinear" and i.inputs[0].name in ("relu", "tanh")]
+        assert len(direct) == 2
+
+
 @pytest.mark.parametrize("scale, zero, type", LEFT)
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2), (2, 0, 1, 1)])
 @pytest.mark.parametrize("group", [1, 2])
