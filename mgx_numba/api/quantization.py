@@ -11,7 +11,15 @@ from ..errors import OptionError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
 from .program import program
-from .quantizing import CONTRACTIONS, quantize_8bits, quantize_int4, truncate, truncate_within, truncation_budget
+from .quantizing import (
+    CONTRACTIONS,
+    LAYERS_IN_8_BITS,
+    quantize_8bits,
+    quantize_int4,
+    truncate,
+    truncate_within,
+    truncation_budget,
+)
 from .quantizing import calibrate as calibrated
 from .sensitivity import Budget, Loss, largest_error, parse_accuracy, relative_error
 from .target import get_target, target
@@ -83,7 +91,7 @@ def calibrate(
     prog: program,
     t: target | Batches | None = None,
     calibration: Batches = (),
-    ins_names: Iterable[str] = CONTRACTIONS,
+    ins_names: Iterable[str] = LAYERS_IN_8_BITS,
     observer: str = "minmax",
 ) -> Calibration:
     """What `quantize_int8` must know of the values that it quantises, for a program that stays as it is.
@@ -115,7 +123,7 @@ def quantize_int8(
     prog: program,
     t: target | Batches | Calibration | None = None,
     calibration: Batches | Calibration = (),
-    ins_names: Iterable[str] = CONTRACTIONS,
+    ins_names: Iterable[str] = LAYERS_IN_8_BITS,
     observer: str = "minmax",
     accuracy: str | float | None = None,
     loss: Loss = relative_error,
@@ -124,7 +132,8 @@ def quantize_int8(
 
     Weights get a scale for each output channel, activations one scale and zero point each. Channels whose ranges differ
     much are made alike where that pays, and what rounding moves the means of results by is corrected. What became of
-    each contraction is in ``program.quantization_choices()``.
+    each contraction is in ``program.quantization_choices()``. Transposed convolutions of values of both signs stay as
+    they are, and so do all where the target has no kernels for them.
 
     Args:
         t: where the calibration runs; default: that of ``compile``. Or the calibration itself.
@@ -157,7 +166,7 @@ def quantize_fp8(
     Contractions with fewer than 16 inputs for each channel stay as they are: those of images, and of channels by
     themselves.
     """
-    return _calibrated(prog, t, calibration, CONTRACTIONS, observer, Type.fp8e4m3fn_type)
+    return _calibrated(prog, t, calibration, LAYERS_IN_8_BITS, observer, Type.fp8e4m3fn_type)
 
 
 def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS) -> program:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTRACTIONS",
     "KINDS",
+    "LAYERS_IN_8_BITS",
     "calibrate",
     "quantize",
     "quantize_8bits",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 CONTRACTIONS = ("dot", "convolution")
+LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
 KINDS = ("int8", "fp8", "int4_weights", "fp16", "bf16")
 """What can be asked for, in the order in which several are done: what is in 8 bits stays so."""
 
@@ -144,7 +146,7 @@ def calibrate(
     portable: Program,
     target: str,
     batches: Iterable[Inputs],
-    ins_names: Iterable[str] = CONTRACTIONS,
+    ins_names: Iterable[str] = LAYERS_IN_8_BITS,
     observer: str = "minmax",
     progress: Progress | None = None,
     samples: list[Inputs] | None = None,
@@ -184,7 +186,7 @@ def quantize_8bits(
     portable: Program,
     target: str,
     batches: Iterable[Inputs] | Calibration,
-    ins_names: Iterable[str] = CONTRACTIONS,
+    ins_names: Iterable[str] = LAYERS_IN_8_BITS,
     observer: str = "minmax",
     type: Type = Type.uint8_type,
     progress: Progress | None = None,

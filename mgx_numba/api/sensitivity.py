@@ -14,7 +14,7 @@ from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..errors import OptionError
 from ..targets.options import TargetOptions
-from ..targets.registry import compile_for
+from ..targets.registry import compile_for, target
 
 if TYPE_CHECKING:
     from ..graph.calibration import Calibration
@@ -134,7 +134,7 @@ def parse_accuracy(given: str | float) -> float:
 
 def _inputs(ins: Instruction) -> int:
     """Values that are multiplied for each element of a contraction's result, of a convolution at each tap."""
-    return ins.inputs[1].shape.dims[1 if ins.name == "convolution" else -2].max
+    return ins.inputs[1].shape.dims[{"convolution": 1, "convolution_backwards": 0}.get(ins.name, -2)].max
 
 
 class Trial(ABC):
@@ -342,7 +342,20 @@ class In8Bits(Trial):
 
     def refused(self, layers: Sequence[Instruction]) -> dict[int, str]:
         narrow = [k for k, ins in enumerate(layers) if self.type.is_floating and _inputs(ins) < FEWEST_INPUTS]
-        return dict.fromkeys(narrow, f"as it is: fewer than {FEWEST_INPUTS} inputs for each channel")
+        told = dict.fromkeys(narrow, f"as it is: fewer than {FEWEST_INPUTS} inputs for each channel")
+        transposed = {k: ins.inputs[0] for k, ins in enumerate(layers) if ins.name == "convolution_backwards"}
+        if not transposed:
+            return told
+        from ..graph.passes.quantization_plan import calibrated_values
+
+        can = target(self.target).pass_options(TargetOptions()).capabilities
+        if self.type.is_floating or can is None or not can.scattered_integers:
+            return told | dict.fromkeys(transposed, "as it is: the target has no kernel for it in 8 bits")
+        values = calibrated_values(self.program, self.selection)
+        points = [seen.observer.parameters(self.type).zero_point for seen in self.calibration.values]
+        shifted = {x for x, point in zip(values, points, strict=True) if point}
+        signed = [k for k, x in transposed.items() if x in shifted]
+        return told | dict.fromkeys(signed, "as it is: its input has a zero point, and each result its own taps")
 
     def planned(self, program: Program) -> Quantise:
         from ..graph.passes import run_passes

@@ -114,6 +114,67 @@ def test_means_of_results_are_corrected() -> None:
     assert abs((found - expected).mean()) < 0.01
 
 
+def transposed(weights: np.ndarray, bias: Any = None, signed: bool = False, **attributes: Any) -> mgx_numba.program:
+    """A ReLU, unless values are to be of both signs, then a transposed convolution, perhaps with a bias."""
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    value = main.add_parameter("x", mgx_numba.shape(type="float", lens=[2, len(weights), 5, 6]))
+    if not signed:
+        value = main.add_instruction(mgx_numba.op("relu"), [value])
+    op = mgx_numba.op("convolution_backwards", **attributes)
+    value = main.add_instruction(op, [value, main.add_literal(weights.astype(np.float32))])
+    if bias is not None:
+        literal = main.add_literal(np.asarray(bias, np.float32))
+        lens = [2, len(bias), 5 * attributes["stride"][0], 6 * attributes["stride"][1]]
+        spread = main.add_instruction(mgx_numba.op("broadcast", axis=1, out_lens=lens), [literal])
+        value = main.add_instruction(mgx_numba.op("add"), [value, spread])
+    main.add_return([value])
+    return p
+
+
+@pytest.mark.parametrize("kernel, padding", [((2, 2), (0, 0)), ((4, 4), (1, 1))])
+def test_transposed_convolutions(kernel: tuple[int, int], padding: tuple[int, int]) -> None:
+    """Channels of unequal sizes are made alike; the bias takes what is corrected."""
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal((16, 7, *kernel)) / UNEQUAL[:, None, None, None]
+    attributes = {"stride": [2, 2], "padding": list(padding)}
+    exact = transposed(weights, np.arange(7), **attributes)
+    given = batches(exact, 4)
+    for one in given:
+        one["x"] *= UNEQUAL[:, None, None]
+    p = mgx_numba.quantize_int8(exact.clone(), mgx_numba.get_target("cpu"), given)
+    (choice,) = p.quantization_choices()
+    assert choice.choice == "int8" and choice.plan.factors is not None and 0 < choice.error < 0.03
+    assert str(p).count("= add") == 1
+    assert lost(p, exact, given, "ref") < 0.02 and lost(p, exact, given, "cpu") < 0.02
+    p.compile("cpu")
+    assert any("conv" in k.name and "div" not in k.name for k in p.kernels() if "convert" in k.name)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_means_of_transposed_convolutions_are_corrected(stride: int) -> None:
+    weights = np.full((32, 2, 2, 2), 1.4 / 127, np.float32)
+    weights[0] = 1
+    exact = transposed(weights, stride=[stride, stride])
+    given = [{"x": RNG.uniform(1, 2, (2, 32, 5, 6)).astype(np.float32)}]
+    p = mgx_numba.quantize_int8(exact.clone(), mgx_numba.get_target("cpu"), given)
+    found, expected = (np.asarray(q.compile("cpu").run(given[0])[0])[:, :, 1:5, 1:6] for q in (p, exact))
+    assert abs((found - expected).mean()) < 0.01 * abs(expected.mean())
+
+
+def test_transposed_convolutions_that_stay() -> None:
+    weights, cpu = RNG.standard_normal((8, 4, 2, 2)), mgx_numba.get_target("cpu")
+    for program, quantize, target, reason in (
+        (transposed(weights, signed=True), mgx_numba.quantize_int8, cpu, "its input has a zero point"),
+        (transposed(weights), mgx_numba.quantize_int8, REF, "the target has no kernel"),
+        (transposed(weights), mgx_numba.quantize_fp8, cpu, "the target has no kernel"),
+        (transposed(weights, group=2), mgx_numba.quantize_int8, cpu, "in groups"),
+    ):
+        p = quantize(program, target, batches(program))
+        (choice,) = p.quantization_choices()
+        assert reason in choice.choice and "quantizelinear" not in str(p)
+
+
 @pytest.mark.parametrize("observer", ["minmax", "percentile", "entropy", "mse"])
 def test_calibrations_are_merged_and_kept_in_the_file(observer: str, tmp_path: Path) -> None:
     exact = network()

@@ -70,6 +70,45 @@ def test_products_of_quantised_values(scale: float, zero: int | None, type: str)
         assert names(after).count("quantizelinear") == 1 and "convert" not in names(after)
 
 
+def skipping(first: str = "pooled", activation: str = "relu", fine: float = 0.01, **attributes: Any) -> Program:
+    """A value that goes, quantised, through a maximum and into a concatenation, in either order."""
+    g = Graph()
+    x = g.op(activation, g.param("x", [1, 3, 6, 4]))
+    attributes = {"lengths": (2, 2), "stride": (2, 2), "mode": "max", **attributes}
+
+    def pooled() -> Instruction:
+        return quantized(g, g.op("pooling", x, **attributes), fine, 0)
+
+    def joined() -> Instruction:
+        return quantized(g, g.op("concat", x, g.random(1, 2, 6, 4), axis=1), 0.03, 128)
+
+    return g.ret(*(f() for f in ((pooled, joined) if first == "pooled" else (joined, pooled))))
+
+
+def test_coarser_steps_are_made_of_finer_ones() -> None:
+    for program in (skipping(), skipping("joined"), skipping(lengths=(3, 3), stride=(1, 1), padding=(0, 1, 1, 2))):
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
+        assert "relu" not in names(after)  # what is below 0 saturates
+        assert len([i for i in after.main if i.name == "quantizelinear"]) == 2
+        coarse = [i for i in after.main if i.name == "quantizelinear" and i.inputs[0].name == "dequantizelinear"]
+        assert len(coarse) == 1 and [u.name for u in coarse[0].users] == ["concat"]
+        inputs = {"x": np.full((1, 3, 6, 4), np.nan, np.float32)}
+        for a, b in zip(evaluate(program, inputs), evaluate(after, inputs)):
+            np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+
+
+def test_coarser_steps_that_are_made_of_values() -> None:
+    """A maximum says nothing of what is negative or beside its windows, and steps that are alike nothing new."""
+    for program, options in (
+        (skipping(), STRICT), (skipping(activation="tanh"), FAST), (skipping(fine=0.021), FAST),
+        (skipping(stride=(3, 2)), FAST), (skipping(stride=(2, 1), lengths=(1, 1)), FAST),
+        (skipping(lengths=(2, 3), stride=(2, 2)), FAST),
+    ):  # fmt: skip
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=options)
+        direct = [i for i in after.main if i.name == "quantizelinear" and i.inputs[0].name in ("relu", "tanh")]
+        assert len(direct) == 2
+
+
 @pytest.mark.parametrize("scale, zero, type", LEFT)
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2), (2, 0, 1, 1)])
 @pytest.mark.parametrize("group", [1, 2])
@@ -96,16 +135,15 @@ SCATTERING = replace(FAST, capabilities=replace(pass_options(TargetOptions()).ca
 
 
 def test_transposed_convolutions_of_quantised_values() -> None:
-    after = check(transposed(), SimplifyQdq(), OptimizeModule(), options=SCATTERING, rtol=1e-5, atol=1e-4)
-    assert "quant_convolution_backwards" in names(after) and "convolution_backwards" not in names(after)
+    for attributes in ({}, {"stride": (2, 2)}, {"padding": (1, 0)}, {"dilation": (2, 1)}):
+        program = transposed(**attributes)
+        after = check(program, SimplifyQdq(), OptimizeModule(), options=SCATTERING, rtol=1e-5, atol=1e-4)
+        assert "quant_convolution_backwards" in names(after) and "convolution_backwards" not in names(after)
     for program, options in (
         (transposed(), FAST),
         (transposed(zero=3), SCATTERING),
         (transposed("int8"), SCATTERING),
         (transposed(axis=0), SCATTERING),
-        (transposed(stride=(2, 2)), SCATTERING),
-        (transposed(padding=(1, 0)), SCATTERING),
-        (transposed(dilation=(2, 1)), SCATTERING),
         (transposed(group=2), SCATTERING),
     ):
         after = check(program, SimplifyQdq(), OptimizeModule(), options=options, rtol=1e-5, atol=1e-4)
@@ -420,12 +458,13 @@ def test_what_is_dequantised_at_once_needs_no_integers(zero: int | None) -> None
     x = g.param("x", [4, 64])
     program = g.ret(quantized(g, x, 0.01, zero), quantized(g, x, 1e-30, zero), quantized(g, x, 1e30, zero))
     passes = (RewriteQuantization(), make_pass("fuse_pointwise"), RewriteRequantization())
+    joined = (passes[0], OptimizeModule(), make_pass("eliminate_convert"), *passes[1:])
 
-    def conversions(program: Program, options: Options) -> int:
+    def conversions(program: Program, options: Options, passes: Any = passes) -> int:
         after = check(program, *passes, options=options, special=True, rtol=0, atol=0, idempotent=False)
         return sum(ins.name == "convert" for module in after.modules for ins in module)
 
-    assert conversions(program, FAST) == 0
+    assert conversions(program, FAST) == conversions(program, FAST, joined) == 0
     assert conversions(program, STRICT) >= 3
     for point, read_again in ((100, False), (zero or 0, True)):  # other zero points; the integers are a result, too
         g = Graph()
@@ -433,6 +472,21 @@ def test_what_is_dequantised_at_once_needs_no_integers(zero: int | None) -> None
         integers = g.op("quantizelinear", x, g.scalar(0.01, x), g.spread(g.lit(zero or 0, np.uint8), 4, 64))
         back = g.op("dequantizelinear", integers, g.scalar(0.01, x), g.spread(g.lit(point, np.uint8), 4, 64))
         assert conversions(g.ret(back, *([integers] if read_again else [])), FAST) > 0
+
+
+def test_products_of_8_bits_are_multiplied_by_the_inverse_of_a_scale() -> None:
+    """SiLU as ONNX Runtime's quantiser writes it, of a product that a residual block has made, and a gate."""
+    g = Graph()
+    x = quantized(g, g.param("x", [2, 8, 5, 6]), 0.01631, 91)
+    y = quantized(g, g.op("convolution", x, weights(g, (8, 8, 3, 3), 0)), 0.05173, 120)
+    gate = g.op("convolution", quantized(g, g.param("gate", [2, 4, 1, 1]), 0.0163, 120), weights(g, (8, 4, 1, 1), 0))
+    gate = g.spread(quantized(g, g.op("sigmoid", gate), 0.0039, 0), 2, 8, 3, 4)
+    y = quantized(g, g.op("mul", y, quantized(g, g.op("sigmoid", y), 0.0039, 0)), 0.0413, 7)
+    program = g.ret(quantized(g, g.op("mul", y, gate), 0.0301, 11))
+    for options, divided in ((STRICT, 7), (FAST, 2)):  # of the parameters alone
+        passes = (SimplifyQdq(), RewriteQuantization())
+        after = check(program, *passes, options=options, rtol=0, atol=0.0302, idempotent=False)
+        assert names(after).count("div") == divided
 
 
 def test_only_what_becomes_of_sums_is_multiplied_by_the_inverse_of_a_scale() -> None:

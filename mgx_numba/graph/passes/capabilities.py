@@ -70,8 +70,7 @@ class Capabilities:
         joins_products: whether that is so of products of an element type with so many columns, whatever their rows;
             products of one input are then joined for it. None if it is of none.
         depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
-        scattered_integers: whether kernels compute transposed convolutions of 8-bit integers where each result receives
-            one tap.
+        scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
         prologues: whether what leads to the input of a convolution is best computed while that is read.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.

@@ -16,6 +16,7 @@ from .selection import Selection
 
 __all__ = [
     "CONTRACTIONS",
+    "LAYERS_IN_8_BITS",
     "ValuePlan",
     "calibrated_values",
     "channel_axis",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 CONTRACTIONS = ("dot", "convolution")
+LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
+"""What is quantised to 8 bits besides the steps of recurrent layers."""
 FEWEST_UNITS = 64
 """Hidden units from which on states are brought to 8 bits in less time than 8-bit weights save. Zen 5, one thread, 1 to
 16 sequences, times of float32 over those of int8: 16 units 0.75 to 1.1, 32 units 0.8 to 1.6, 64 units 1.1 to 2.2, as it
@@ -39,8 +42,11 @@ HEADROOM = 1.15
 
 
 def quantizable(ins: Instruction) -> bool:
-    """Whether an instruction is a float32 contraction of something computed with constant weights."""
-    if ins.name not in CONTRACTIONS or ins.shape.type is not Type.float_type:
+    """Whether an instruction is a float32 contraction of something computed with constant weights; a transposed
+    convolution has one group."""
+    if ins.name not in LAYERS_IN_8_BITS or ins.shape.type is not Type.float_type:
+        return False
+    if ins.name == "convolution_backwards" and ins.op.attributes()["group"] > 1:
         return False
     x, w = ins.inputs
     return not is_constant(x) and constant_weights(w) is not None
@@ -99,7 +105,8 @@ def make_calibration(program: Program, selection: Selection, observer: str) -> C
 
 
 def channel_axis(ins: Instruction) -> int:
-    return 1 if ins.name == "convolution" else ins.inputs[0].shape.ndim - 1
+    """Of a contraction's input and result."""
+    return ins.inputs[0].shape.ndim - 1 if ins.name == "dot" else 1
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,8 @@ def _by_taps(ins: Instruction) -> np.ndarray | None:
     weights = constant_weights(ins.inputs[1])
     if weights is None:
         return None
-    if ins.name == "convolution":
+    if ins.name != "dot":
+        weights = weights if ins.name == "convolution" else weights.swapaxes(0, 1)
         return weights.reshape(*weights.shape[:2], -1)
     small = compact(weights)
     if any(n != 1 for n in small.shape[:-2]):

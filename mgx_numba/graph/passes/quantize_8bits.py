@@ -10,6 +10,7 @@ integer contractions of the pairs (``simplify_qdq``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
 from ...dataclass import dataclass
-from ..constants import compact
+from ..constants import compact, is_constant
 from ..instruction import Instruction
 from ..module import Module
 from ..observers import QuantParameters
@@ -26,7 +27,7 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .merge_rnn_outputs import RECURRENT
 from .quantization_plan import (
-    CONTRACTIONS,
+    LAYERS_IN_8_BITS,
     ValuePlan,
     channel_axis,
     constant_weights,
@@ -34,6 +35,7 @@ from .quantization_plan import (
     quantizable,
     quantizable_steps,
 )
+from .rules.contractions import along_axis
 from .selection import Selection
 
 __all__ = ["LayerChoice", "Quantize8Bits"]
@@ -95,7 +97,7 @@ class Quantize8Bits(Pass):
         """``plans`` is by value of the program's main module, ``kept`` has layers that stay as they are and why;
         `choices` then has what became of each layer. ``steps`` of recurrent layers are quantised or stay."""
         self.plans = dict(plans or {})
-        self.selection = selection or Selection(CONTRACTIONS)
+        self.selection = selection or Selection(LAYERS_IN_8_BITS)
         self.kept = dict(kept or {})
         self.steps = steps
         self.choices: list[LayerChoice] = []
@@ -110,7 +112,7 @@ class Quantize8Bits(Pass):
             if ins not in self.selection:
                 continue
             layer = layer_name(ins, number)
-            if ins.name in CONTRACTIONS:
+            if ins.name in LAYERS_IN_8_BITS:
                 self.choices.append(self._quantize(module, ins, layer))
             elif ins.name == "recurrent_steps":
                 self.choices.append(self._quantize_steps(module, ins, layer))
@@ -121,7 +123,8 @@ class Quantize8Bits(Pass):
         if ins in self.kept:
             return LayerChoice(layer, self.kept[ins])
         if not quantizable(ins):
-            return LayerChoice(layer, "as it is: its weights are computed, or its type is not float32")
+            told = "as it is: its weights are computed, its type is not float32, or it is transposed in groups"
+            return LayerChoice(layer, told)
         x, w = ins.inputs
         plan = self.plans.get(x)
         if plan is None:
@@ -131,7 +134,7 @@ class Quantize8Bits(Pass):
             return LayerChoice(layer, "as it is: weights are not finite")
         type = plan.parameters.type
         kind = type if type.is_floating else Type.int8_type
-        axis = 0 if ins.name == "convolution" else -1
+        axis = {"convolution": 0, "convolution_backwards": 1}.get(ins.name, -1)
         if plan.factors is not None:
             weights = _scaled(ins, weights, plan.factors)
         if x not in self._dequantized:
@@ -197,6 +200,8 @@ def _scaled(ins: Instruction, weights: np.ndarray, factors: np.ndarray) -> np.nd
     """The weights times the factors of the channels that they multiply."""
     if ins.name == "dot":
         return (compact(weights) * factors[:, None]).astype(np.float32)
+    if ins.name == "convolution_backwards":
+        return (weights * factors.reshape(-1, *(1,) * (weights.ndim - 1))).astype(np.float32)
     out, inside = weights.shape[:2]
     groups = factors.size // inside
     own = np.repeat(factors.reshape(groups, inside), out // groups, 0)
@@ -228,6 +233,24 @@ def _dequantized_weights(
     return b.op(w.op, dequantized, *w.inputs[1:]) if w.shape.is_dynamic else dequantized
 
 
+def _joined_bias(module: Module, ins: Instruction, moved: np.ndarray) -> bool:
+    """Whether a bias that alone reads a contraction's result took what is to be subtracted from it."""
+    if len(ins.users) != 1 or ins.shape.is_dynamic:
+        return False
+    (added,) = ins.users
+    constants = [k for k, i in enumerate(added.inputs) if is_constant(i)]
+    if added.name != "add" or added.module is not module or len(constants) != 1:
+        return False
+    axis = channel_axis(ins)
+    bias = along_axis(added.inputs[constants[0]], axis)
+    if bias is None or added.inputs[1 - constants[0]] is not ins:
+        return False
+    b = RewriteBuilder(module, added)
+    joined = b.broadcast_axis(b.literal(np.broadcast_to(bias, moved.shape) - moved, Type.float_type), axis, ins)
+    module.set_inputs(added, {constants[0]: joined})
+    return True
+
+
 def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValuePlan) -> Instruction:
     """A contraction's result less what the change of its weights adds to the mean of each channel.
 
@@ -240,18 +263,19 @@ def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValueP
         if any(n != 1 for n in apart.shape[:-2]):
             return ins
         moved = means @ np.broadcast_to(apart, (*apart.shape[:-2], means.size, apart.shape[-1])).reshape(means.size, -1)
-        axis = ins.shape.ndim - 1
+    elif ins.name == "convolution_backwards":  # of the taps that a result may receive the mean of all results
+        taps = apart.reshape(*apart.shape[:2], -1).sum(2) / math.prod(ins.op.attributes()["stride"])
+        moved = means @ taps
     else:
         out, inside = apart.shape[:2]
         groups = means.size // inside
         own = np.repeat(means.reshape(groups, inside), out // groups, 0)
         moved = (apart.reshape(out, inside, -1).sum(2) * own).sum(1)
-        axis = 1
-    if not moved.any() or not np.isfinite(moved).all():
+    if not moved.any() or not np.isfinite(moved).all() or _joined_bias(module, ins, moved):
         return ins
     members = list(module)
     b = RewriteBuilder(module, members[members.index(ins) + 1])
-    offsets = b.broadcast_axis(b.literal(-moved, Type.float_type), axis, ins)
+    offsets = b.broadcast_axis(b.literal(-moved, Type.float_type), channel_axis(ins), ins)
     added = module.replace_instruction(ins, b.op("add", ins, offsets))
     added.debug_symbols = ins.debug_symbols
     if ins.shape.is_dynamic:  # its lengths are those of the offsets, too

@@ -18,7 +18,7 @@ __all__ = ["RewriteQuantization"]
 SUMS = frozenset({"quant_dot", "quant_convolution", "quant_convolution_backwards"})
 EPILOGUES = frozenset(
     "add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear"
-    " gelu_erf gelu_tanh erf tanh sigmoid silu leaky_relu".split()
+    " gelu_erf gelu_tanh erf tanh sigmoid silu leaky_relu multibroadcast".split()
 )
 MOST_OPERATIONS = 32
 """Between sums and what quantises them: a residual block with a projection has two thirds as many."""
@@ -29,14 +29,15 @@ EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Ty
 def quantize(m: Match, b: RewriteBuilder) -> object:
     """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates.
 
-    With ``fast_math`` what becomes of sums of products in 8 bits is multiplied by the inverse of a constant scale, as
-    ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one. What
+    With ``fast_math`` what becomes of products in 8 bits, or of their sums, is multiplied by the inverse of a constant
+    scale, as ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other
+    one. What
     is made of 8 bits has one factor, too, if each of these numbers becomes the same by it.
     """
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
     value, step = b.convert(x, wide), b.convert(scale, wide)
-    inverse = _inverse(step) if m.options.fast_math and _of_sums(x) else None
+    inverse = _inverse(step) if m.options.fast_math and _of_products(x) else None
     requantized = None if target.is_floating or inverse is not None else _requantized(b, value, step)
     if inverse is not None:
         value = _times(b, value, b.constant(inverse, step.shape))
@@ -54,21 +55,22 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
     return b.convert(value, target)
 
 
-def _of_sums(value: Instruction) -> bool:
-    """Whether a value is made of sums of products in 8 bits, and perhaps of other values in 8 bits, by additions,
+def _of_products(value: Instruction) -> bool:
+    """Whether a value is made of products in 8 bits or their sums, and perhaps of other values in 8 bits, by additions,
     factors, limits and activations alone."""
-    pending, found = [value], False
-    for _ in range(MOST_OPERATIONS):
-        if not pending:
-            return found
+    pending, seen, found = [value], {value}, False
+    while pending and len(seen) <= MOST_OPERATIONS:
         ins = pending.pop()
         if ins.name in SUMS:
             found = True
-        elif ins.name in EPILOGUES and not (ins.shape.type in EIGHT_BITS and len(ins.users) > 1):
-            pending += [i for i in ins.inputs if not is_constant(i)]
+        elif ins.name in EPILOGUES and not (ins.shape.type in EIGHT_BITS and (found or len(ins.users) > 1)):
+            computed = [i for i in ins.inputs if not is_constant(i)]
+            found |= ins.name == "mul" and len(computed) > 1
+            pending += [i for i in computed if i not in seen]
+            seen.update(computed)
         elif ins.shape.type not in EIGHT_BITS:
             return False
-    return False
+    return found and not pending
 
 
 def _requantized(b: RewriteBuilder, value: Instruction, step: Instruction) -> Instruction | None:

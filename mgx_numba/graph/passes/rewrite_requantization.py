@@ -24,6 +24,8 @@ _INTEGERS = op("convert", op("convert", some("steps"), bind="x", once=True), bin
 @rule("requantized", op("convert", op("sub", _INTEGERS, some("zero"), once=True)))
 def requantized(m: Match, b: RewriteBuilder) -> object:
     """``convert[float](convert[int32](convert[uint8](nearbyint(v) + zero)) - zero)``: the steps, limited in float32."""
+    if m.wide.shape.type is not Type.int32_type:
+        return "the zero point is not subtracted in int32"
     point = uniform_value(m.zero)
     return "the zero point varies" if point is None else _limited_steps(m, b, int(point))
 
@@ -31,6 +33,12 @@ def requantized(m: Match, b: RewriteBuilder) -> object:
 @rule("requantized_without_zero", op("convert", _INTEGERS))
 def requantized_without_zero(m: Match, b: RewriteBuilder) -> object:
     """The same with a zero point of 0."""
+    return "values go by way of another type" if m.wide.shape.type is not Type.int32_type else _limited_steps(m, b, 0)
+
+
+@rule("requantized_directly", op("convert", op("convert", some("steps"), bind="x", once=True)))
+def requantized_directly(m: Match, b: RewriteBuilder) -> object:
+    """The same where the conversions by way of int32 have become one."""
     return _limited_steps(m, b, 0)
 
 
@@ -39,9 +47,8 @@ def _limited_steps(m: Match, b: RewriteBuilder, point: int) -> Instruction | str
     steps = m.steps
     if not m.options.fast_math:
         return "fast_math is off, and a zero may change its sign"
-    types = tuple(ins.shape.type for ins in (steps, m.x, m.wide, m.ins))
-    if types != (Type.float_type, Type.uint8_type, Type.int32_type, Type.float_type):
-        return "the value is not quantised from float32 to uint8 and back, by way of int32"
+    if tuple(ins.shape.type for ins in (steps, m.x, m.ins)) != (Type.float_type, Type.uint8_type, Type.float_type):
+        return "the value is not quantised from float32 to uint8 and back"
     if steps.name == "add":
         steps, added = sorted(steps.inputs, key=is_constant)
         if uniform_value(added) != point:
@@ -62,7 +69,7 @@ class RewriteRequantization(RulePass):
     """
 
     name = "rewrite_requantization"
-    rules = (requantized, requantized_without_zero)
+    rules = (requantized, requantized_without_zero, requantized_directly)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for ins in module:

@@ -239,13 +239,12 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
 
 @rule("qdq_convolution_backwards", op("convolution_backwards", *QDQ))
 def quantized_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
-    """Where each result is one product: the left-hand side's zero point would count differently for each tap."""
+    """Of a left-hand side without a zero point, which would count otherwise for each set of taps."""
     can, attributes = m.options.capabilities, m.ins.op.attributes()
     if can is None or not can.scattered_integers:
         return "the target has no kernel for it"
-    alone = m.w.shape.lens[2:] == tuple(attributes["stride"]) and set(attributes["dilation"]) == {1}
-    if not alone or any(attributes["padding"]) or attributes["group"] > 1 or m.ins.shape.is_dynamic:
-        return "results are sums over several taps or in groups, or lengths are not known"
+    if attributes["group"] > 1 or m.ins.shape.is_dynamic:
+        return "results are sums in groups, or lengths are not known"
     if attributes["padding_mode"] is not PaddingMode.default_:
         return "the convolution computes its own padding"
     quantized, _, *zero = m.x.inputs

@@ -71,7 +71,7 @@ def pass_options(options: TargetOptions) -> Options:
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
             depthwise_integers=True,
-            scattered_integers=matrix_tile(UNSIGNED_LEFT) is not None,
+            scattered_integers=True,
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),
         ),

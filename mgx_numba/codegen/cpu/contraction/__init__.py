@@ -11,6 +11,7 @@ from .conv import ConvDirect, ConvPointwise
 from .conv_int8 import ConvInt8
 from .conv_tiles import ConvTiles
 from .depthwise import ConvDepthwise
+from .few_outputs import ConvFewOutputs
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8
 from .gemm_nbits import GemmNBits
@@ -51,6 +52,7 @@ CONV_SOLVERS = (
     ConvFewChannels(),
     ConvDirect(),
     ConvInt8(),
+    ConvFewOutputs(),
     ConvBfloat16(),
     ConvTiles(),
     ConvTransposed(),

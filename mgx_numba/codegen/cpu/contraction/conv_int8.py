@@ -26,7 +26,7 @@ from .pixel_words import pixel_words
 from .rows import image_strides
 from .solver import Setting, integer_types_refused
 
-__all__ = ["ConvInt8", "lies_in_words"]
+__all__ = ["ConvInt8", "lies_in_words", "pixels_in_words"]
 
 
 class ConvInt8(ConvDirect):
@@ -81,7 +81,7 @@ class ConvInt8(ConvDirect):
         tile = tile_for(problem.types)
         table = image_strides(problem, epilogue, strides)
         joined = join_taps(problem, tile)
-        words, x, pack, scratch = _in_words(problem.volume(), tile, joined and joined.volume())
+        words, x, pack, scratch = pixels_in_words(problem.volume(), tile, joined and joined.volume())
         zeros = math.prod(self.packed_lens(problem))
         problem = joined or problem
         launch = direct_launch(
@@ -99,8 +99,8 @@ def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:
     return in_place and not any(s % together for s in strides)
 
 
-def _in_words(
-    problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None
+def pixels_in_words(
+    problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None = None
 ) -> tuple[tuple[int, ...], Operand, tuple[Launch, ...], int]:
     """Strides of images, planes, rows and pixels in words, where these are, the launch that brings them there, and the
     bytes that they take. Pixels are those of the convolution over joined taps, if there is one."""

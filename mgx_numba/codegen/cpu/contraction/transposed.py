@@ -21,12 +21,15 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ..machine import machine
+from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .conv import direct_launch, panel_lens, tap_matrices
+from .conv_int8 import pixels_in_words
+from .gemm_int8 import word_rows
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import image_strides
-from .solver import Setting, Solver
+from .solver import Setting, Solver, integer_types_refused
 
 __all__ = ["ConvTransposed", "taps_apart", "weights_stay_near"]
 
@@ -56,41 +59,58 @@ class _Phase:
 
 
 class ConvTransposed(Solver[ConvProblem]):
-    """Any transposed convolution."""
+    """Any transposed convolution of one dtype, or of 8-bit integers: uint8 or int8 pixels times a constant int8."""
 
     name = "conv_transposed"
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return super().refused_types(problem) if problem.types.uniform else integer_types_refused(problem.types)
 
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
-        return None if problem.transposed else "the convolution is not transposed"
+        if not problem.transposed:
+            return "the convolution is not transposed"
+        if problem.groups > 1 and problem.group_in % tile_for(problem.types).packing.k_interleave:
+            return "the channels of a group are no whole words"
+        return None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of each phase, then a row of zeros."""
+        """Panels of each phase, each after the row of its columns' sums if the tile wants it, then what stands for
+        pixels beyond the edge."""
         tile = tile_for(problem.types)
-        return (sum(math.prod(panel_lens(phase.problem, tile)) for phase in _phases(problem)) + problem.group_in,)
+        return (sum(_words(phase, tile) for phase in _phases(problem)) + tile.depth(problem.group_in),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        """The panels of each phase, in whose order taps are read; weights of integers lie in words."""
         tile = tile_for(problem.types)
-        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         matrices = dict(zip(np.ndindex(*problem.kernel), tap_matrices(problem, weights)))
-        rank = len(problem.kernel)
+        rank, depth, first = len(problem.kernel), tile.depth(problem.group_in), int(tile.packing.column_sums)
         start = 0
         for phase in _phases(problem):
-            lens = panel_lens(phase.problem, tile)
-            panels = out[start : start + math.prod(lens)].reshape(lens)
-            for place, tap in enumerate(phase.taps):
-                pack_panels(matrices[tap[-rank:]], panels[:, :, place])
-            start += math.prod(lens)
+            groups, panels, taps, _, columns = panel_lens(phase.problem, tile)
+            words = _words(phase, tile)
+            target = out[start : start + words].reshape(groups, panels, first + taps * depth, columns)
+            own = [matrices[tap[-rank:]] for tap in phase.taps]
+            for place, matrix in enumerate(own):
+                rows = target[:, :, first + place * depth : first + (place + 1) * depth]
+                pack_panels(word_rows(tile, matrix) if tile.packing.k_interleave > 1 else matrix, rows)
+            if first and own:
+                pack_panels(sum(m.sum(1, keepdims=True, dtype=np.int32) for m in own), target[:, :, :first])
+            start += words
+        if first:  # what is read of padding, is read with 128 added
+            out[-depth:].view(np.uint8)[...] = 128
         return out
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
         table = image_strides(problem, epilogue, strides)
-        zeros = self.packed_lens(problem)[0] - problem.group_in
-        launches, start = [], 0
-        phases = list(_phases(problem))
+        zeros = self.packed_lens(problem)[0] - tile.depth(problem.group_in)
+        words, x, pack, scratch = pixels_in_words(problem.volume(), tile)
+        launches, start = list(pack), 0
+        phases = list(_phases(replace(problem.volume(), x_strides=words)))
         if taps_apart(problem) and weights_stay_near(problem):
             first, count = phases[0], len(phases)
             joined = replace(
@@ -99,20 +119,29 @@ class ConvTransposed(Solver[ConvProblem]):
                 in_channels=count * problem.in_channels,
                 out_channels=count * problem.out_channels,
             )
-            return Solution((direct_launch(joined, epilogue, table, threads, 0, zeros, first.lattice, blocking, True),))
+            launch = direct_launch(joined, epilogue, table, threads, 0, zeros, first.lattice, blocking, True, x)
+            return Solution((*pack, launch), scratch)
         for phase in phases:
-            launch = direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice, blocking)
+            launch = direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice, blocking, x=x)
             launches.append(launch)
-            start += math.prod(panel_lens(phase.problem, tile))
-        return Solution(tuple(launches))
+            start += _words(phase, tile)
+        return Solution(tuple(launches), scratch)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.types)
         columns = panel_count(tile, problem.group_out) * tile.columns
-        flops = 2.0 * problem.batch * problem.in_pixels * problem.taps * problem.in_channels * columns
-        pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-        moved = problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
+        inner = problem.groups * tile.depth(problem.group_in) * tile.packing.k_interleave
+        flops = 2.0 * problem.batch * problem.in_pixels * problem.taps * inner * columns
+        left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
+        pixels = left * problem.in_pixels * problem.in_channels + out * problem.out_pixels * problem.out_channels
+        moved = problem.batch * pixels + right * math.prod(problem.weight_lens)
         return seconds(tile, flops, moved, threads)
+
+
+def _words(phase: _Phase, tile: RegisterTile) -> int:
+    """Words that the packed weights of a phase take."""
+    groups, panels, taps, depth, columns = panel_lens(phase.problem, tile)
+    return groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns
 
 
 def weights_stay_near(problem: ConvProblem) -> bool:
