@@ -28,7 +28,8 @@ class ConvProblem:
     pixel (rows and planes of the output follow each other without gaps; a stride larger than ``out_channels`` writes
     into a channel slice). ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
     transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
-    applied to the input, but not to its padding.
+    applied to the input, but not to its padding. With ``low_parts`` the input is float32 in two parts, as
+    `GemmProblem` has it, and ``x_strides`` are in their elements.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class ConvProblem:
     output_padding: tuple[int, ...] = ()
     fast_math: bool = False
     prologue: Prologue | None = None
+    low_parts: int = 0
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:

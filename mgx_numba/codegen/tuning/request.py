@@ -116,6 +116,8 @@ class Request:
             form = self.problem.blocks
             more = (form.int8_rows, form.half_scales)[: 2 if form.half_scales else form.int8_rows]
             fields["blocks"] = [form.bits, form.size, int(form.zero_points), *map(int, more)]
+        if self.problem.low_parts:
+            fields["low_parts"] = self.problem.low_parts
         return fields
 
 
@@ -128,6 +130,7 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
         if "blocks" in record.problem.fields:
             bits, size, *flags = record.problem.fields["blocks"]
             fields["blocks"] = BlockFormat(bits, size, *map(bool, flags))
+        fields["low_parts"] = record.problem.fields.get("low_parts", 0)
         return kind(**fields, types=element_types(record.problem.fields["dtype"]))
     except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
@@ -145,8 +148,9 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its types, its prologue and the form of its weights."""
-    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in ("types", "prologue", "blocks")]
+    """Names of a problem's fields, but for its types, its prologue and the forms of its operands."""
+    others = ("types", "prologue", "blocks", "low_parts")
+    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in others]
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from .macro_kernel import MacroKernel
 from .near_weights import NearWeights
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
-from .parts import SplitRows, one_by_one
+from .parts import SplitRows, one_by_one, small_rows
 from .prologue import PrologueRows
 from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
@@ -197,7 +197,7 @@ def product_launches(
 
     These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
     the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
-    given. ``split`` says how a left-hand side comes in parts: it lies so in scratch, or the kernel splits it.
+    given. ``split`` says how a left-hand side comes in parts: it lies so in ``x``, or the kernel splits it.
     """
     tile = tile or tile_for(problem.types)
     return tuple(
@@ -268,7 +268,7 @@ def _launch(
         macro.read_even_rows()
     if isinstance(split, SplitRows):
         macro.read_matrix(split.low)
-        read_parts(macro, split, problem.k, offsets["x"] // split.row)
+        read_parts(macro, problem.k)
     elif tile.step > 1 and not before:
         macro.read_matrix(0)
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
@@ -281,20 +281,11 @@ def _launch(
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
 
 
-def read_parts(macro: MacroKernel, split: SplitRows, k: int, first: int) -> None:
-    """Let the macro-kernel look at the notes of rows of ``k`` terms, from the ``first`` one on."""
-    macro.arguments.pointer("flags", Operand("scratch", split.flags + 4 * first), "int32")
-    macro.arguments.integers(x_words=split.row, terms=k)
-    flag = "load_scalar(flags, first_flag + i * flag_step)"
-    macro.setup += ["flag_step = idiv(x_ld, x_words)"]
-    macro.instead = [
-        "first_flag = idiv(x0 + row * x_ld, x_words)",
-        "special = 0",
-        "for i in range(left):",
-        f"    special += {flag}",
-        "if special > 0:",
-        *indent(one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "1", "k0", [f"halved = {flag}"])),
-    ]
+def read_parts(macro: MacroKernel, k: int) -> None:
+    """Let the macro-kernel look for rows of ``k`` terms that are too small for products in parts."""
+    macro.arguments.integers(terms=k)
+    exact = one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "1", "k0")
+    macro.instead = [*small_rows(macro.tile), "if special > 0:", *indent(exact)]
 
 
 def _batch_lines(batched: Batched) -> list[str]:

@@ -84,6 +84,8 @@ def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
     panels, but reads it where it lies."""
     if tile.packing.a != "bfloat16" or problem.a_strides[-1] != 1:
         return False
+    if problem.low_parts:
+        return False
     few = panel_count(tile, problem.n) <= 2 * NEAR_PANELS and problem.k <= most_terms(tile)
     return problem.prologue is not None or few
 
@@ -104,11 +106,15 @@ class GemmTiles(GemmPacked):
 
     name = "gemm_tiles"
     looks_at_values = True
+    reads_parts = True
+    writes_parts = True
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
 
     def declines(self, problem: GemmProblem) -> str | None:
+        if problem.low_parts and tile_of(problem.types).packing.parts == 1:
+            return "the left-hand side comes in parts"
         if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
@@ -175,7 +181,7 @@ class GemmTiles(GemmPacked):
         if _near(problem, tile):
             one = SPLIT_SECONDS if tile.packing.parts > 1 else NEAR_SECONDS
             formed = one * problem.batch_count * problem.m * problem.k * -(-panels // NEAR_PANELS) / threads
-        elif words_in_place(problem, tile) is None:
+        elif not problem.low_parts and words_in_place(problem, tile) is None:
             formed = form_seconds(problem.types, problem.batch_count * problem.m * problem.k, threads)
         formed += parked_seconds(tile, problem.batch_count * problem.m * problem.n, threads)
         return formed + seconds(tile, 2 * rows * panels * columns * k, moved, threads)
@@ -186,6 +192,8 @@ class ConvPointwiseTiles(ConvPointwise):
 
     name = "conv_1x1_tiles"
     looks_at_values = True
+    reads_parts = True
+    writes_parts = True
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:

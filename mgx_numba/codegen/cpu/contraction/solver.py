@@ -83,6 +83,8 @@ class Solver(Protocol, Generic[P]):
 
     Attributes:
         reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
+        reads_parts: whether it computes those whose left-hand side comes in parts, too.
+        writes_parts: whether its launches take an epilogue that stores the result in parts.
         rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
             is more of the largest result where these saturate.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
@@ -93,6 +95,8 @@ class Solver(Protocol, Generic[P]):
     """
 
     reads_blocks: ClassVar[bool] = False
+    reads_parts: ClassVar[bool] = False
+    writes_parts: ClassVar[bool] = False
     rounds_weights: ClassVar[bool] = False
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
@@ -108,6 +112,8 @@ class Solver(Protocol, Generic[P]):
 
     def _refused_form(self, problem: P) -> str | None:
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
+        if problem.low_parts and not self.reads_parts:
+            return "the left-hand side comes in parts"
         if (blocks is not None) == self.reads_blocks:
             return None
         return "the weights are in blocks of few bits" if blocks else "the weights are in no blocks"

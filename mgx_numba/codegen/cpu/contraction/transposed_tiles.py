@@ -69,7 +69,9 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         tile, pixels = tile_of(problem.types), pixel_product(problem)
         if tile.packing.parts > 1:
             split = split_rows(pixels, tile)
-            return Solution((*split.pack, self._product(problem, setting, tile, split.row, split)), split.scratch)
+            return Solution(
+                (*split.pack, self._product(problem, setting, tile, split.strides[-2], split)), split.scratch
+            )
         words = words_in_place(pixels, tile)
         if words is not None:
             return Solution((self._product(problem, setting, tile, words[-2], x="x"),))
@@ -113,7 +115,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
         macro.before_rows, macro.row = lattice_rows(epilogue, axes)
         if split:
-            read_parts(macro, split, problem.in_channels, 0)
+            read_parts(macro, problem.in_channels)
         moved = 4 * (tile.packing.parts * rows * row + math.prod(lens))
         moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * taps * rows * problem.out_channels
         tasks = TaskRange(blocking.tasks(rows, panels, taps), 1)
