@@ -1,9 +1,9 @@
 """Float32 as two bfloat16, as products in parts read their left-hand side.
 
-The high part is what bfloat16 has of a number, the low part what it has of the rest. Their sum has 16 bits of the number,
-and is infinite or NaN where that is. What rounds to infinity has the largest bfloat16 as its high part. Of numbers below
-`TINY`, whose low parts could be denormal, which these products take for zero, the high part is the upper half of the
-bits, and the low part has the lower half, but for its last two bits, as a number below 2**-63.
+The high part is what bfloat16 has of a number, the low part what it has of the rest. Their sum has 16 bits of the
+number, and is infinite or NaN where that is. What rounds to infinity has the largest bfloat16 as its high part. Of
+numbers below `TINY`, whose low parts could be denormal, which these products take for zero, the high part is the upper
+half of the bits, and the low part has the lower half, but for its last two bits, as a number below 2**-63.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 __all__ = ["DROPPED_BITS", "LARGEST", "LOW_BITS", "SIGN_BIT", "TINY", "bits_of", "number_text"]
 
 TINY = 2.0**-64
-"""Low parts of numbers from here on are normal. Where others of a row are at least 2**-30, as they are unless the row is
-multiplied in float32, numbers below are far less than what is lost of these."""
+"""Low parts of numbers from here on are normal. Where others of a row are at least 2**-30, as they are unless the row
+is multiplied in float32, numbers below are far less than what is lost of these."""
 LARGEST = float(np.uint32(0x7F7F7FFF).view(np.float32))
 """The largest number that rounds to a finite bfloat16."""
 SIGN_BIT, LOW_BITS, DROPPED_BITS = 0x8000, 0x1FFF, 2

@@ -33,6 +33,7 @@ class ConvTiles(Solver[ConvProblem]):
 
     name = "conv_tiles"
     looks_at_values = True
+    writes_parts = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -154,7 +155,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
         _read_parts(macro, grid)
     moved = grid.image * problem.batch * ITEMSIZE[tile.left_word] * tile.packing.parts
     moved += groups * panels * rows_of_panel * columns * ITEMSIZE[tile.right_word]
-    moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * problem.batch * problem.out_pixels * problem.out_channels
+    moved += epilogue.stored_bytes(accumulator) * problem.batch * problem.out_pixels * problem.out_channels
     tasks = blocking.tasks(grid.rows, panels, images)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), problem.flops, moved, epilogue.moving)
 

@@ -100,7 +100,7 @@ def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]
     stored then."""
     if epilogue.body is None:
         return (), "acc"
-    names = ("acc", *(f"e{k}" for k in range(len(epilogue.operands))))
+    names = ("acc", *(f"e{k}" for k in range(len(epilogue.read))))
     return print_body(epilogue.body, names, lanes, epilogue.fast_math)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
-from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
@@ -223,7 +223,7 @@ def _launch(
     split: SplitRows | SplitNear | None,
 ) -> Launch:
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
-    left, right, out = _sizes(problem, tile)
+    left, right, _ = _sizes(problem, tile)
     before: PrologueRows | SplitNear | None = split if isinstance(split, SplitNear) else None
     if problem.prologue and before is None:
         before = PrologueRows(problem.prologue, problem.dtype, tile)
@@ -275,7 +275,8 @@ def _launch(
     macro.row = _row_lines(epilogue)
     macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
     rows = batched.count * batched.m
-    moved = rows * (left * tile.depth(problem.k) + out * problem.n) + right * depth * panels * tile.columns
+    stored = epilogue.stored_bytes(accumulator)
+    moved = rows * (left * tile.depth(problem.k) + stored * problem.n) + right * depth * panels * tile.columns
     flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
@@ -305,7 +306,7 @@ def _batch_lines(batched: Batched) -> list[str]:
 def _row_lines(epilogue: Epilogue) -> list[str]:
     lines = ["out_row = out0 + (row + i) * out_ld + n0"]
     for k, operand in enumerate(epilogue.operands):
-        if operand.access in ("full", "per_m"):
-            column = " + n0" if operand.access == "full" else ""
+        if operand.access in MOVING:
+            column = " + n0" if operand.access in ALONG_N else ""
             lines.append(f"e{k}_row = e{k}0 + (row + i) * e{k}_ld{column}")
     return lines

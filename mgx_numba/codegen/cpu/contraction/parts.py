@@ -1,18 +1,18 @@
 """The left-hand side in two parts, for tiles that multiply float32 so: text that splits it, and text that multiplies
 what cannot be split.
 
-Rows of products come in the form of `part_form`, in which parts add up to any number that is not too small; of these the
-kernel that multiplies looks for rows that have no others (`small_rows`), whose products could be denormals.
+Rows of products come in the form of `part_form`, in which parts add up to any number that is not too small; of these
+the kernel that multiplies looks for rows that have no others (`small_rows`), whose products could be denormals.
 
-Each launch that fills a grid of pixels notes of every line whether bfloat16 has its numbers, and so does who splits what
-a kernel reads next: of a row with infinity, NaN, what rounds to infinity, or nothing but numbers so small that their rest
-would be a denormal, the parts are the high and the low half of each number's bits. Where a block of rows reads one of
-those, or is too small, its sums are computed one by one in float32, of numbers put together again.
+Each launch that fills a grid of pixels notes of every line whether bfloat16 has its numbers, and so does who splits
+what a kernel reads next: of a row with infinity, NaN, what rounds to infinity, or nothing but numbers so small that
+their rest would be a denormal, the parts are the high and the low half of each number's bits. Where a block of rows
+reads one of those, or is too small, its sums are computed one by one in float32, of numbers put together again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -136,9 +136,7 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
     """The left-hand side of a product. A row is one task; rows that a batch repeats are there once."""
     together = tile.packing.k_interleave
     if problem.low_parts:
-        return SplitRows(
-            (), tuple(s // together for s in problem.a_strides[:-1]) + (1,), problem.low_parts // together, 0
-        )
+        return SplitRows((), (*(s // together for s in problem.a_strides[:-1]), 1), problem.low_parts // together, 0)
     lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
     pitch = parts_pitch(problem.k)
     row, rows = pitch // together, int(np.prod(lens))
@@ -207,8 +205,8 @@ def one_by_one(
     """Statements that add the products of a step to the sums of ``left`` rows, one by one in float32.
 
     ``terms`` numbers of each of ``taps`` taps; ``start`` is not 0 where there are sums to add to. The statements of
-    ``flag``, if there are any, set ``halved``, the note of what row ``i`` reads at tap ``t``; without them the parts are
-    those of `part_form`. The rows are in the words of ``x``, from ``first`` on and so far ``apart``.
+    ``flag``, if there are any, set ``halved``, the note of what row ``i`` reads at tap ``t``; without them the parts
+    are those of `part_form`. The rows are in the words of ``x``, from ``first`` on and so far ``apart``.
     """
     lanes, columns, step = tile.lanes, tile.columns, tile.step
     low = step * columns

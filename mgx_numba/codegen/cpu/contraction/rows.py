@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
-from ...problems.epilogue import Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from .solver import Strides
 
 __all__ = [
@@ -30,8 +30,8 @@ def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) ->
     """Strides of the image and the pixel, of the output and of the epilogue operands that vary over rows, by name."""
     table = {"out": (problem.out_strides[0], problem.out_strides[1])}
     for k, operand in enumerate(epilogue.operands):
-        if operand.access in ("full", "per_m"):
-            pixel = problem.out_channels if operand.access == "full" else 1
+        if operand.access in MOVING:
+            pixel = problem.out_channels if operand.access in ALONG_N else 1
             given = tuple(strides[k]) if k < len(strides) else ()
             table[f"e{k}"] = (given[0], given[1]) if given else (pixel * problem.out_pixels, pixel)
     return table
@@ -78,8 +78,8 @@ def row_offsets(epilogue: Epilogue) -> list[str]:
     """Statements that place ``pixel`` of ``image`` in the output and in each operand that varies over rows."""
     lines = []
     for name, access in [("out", "full"), *((f"e{k}", o.access) for k, o in enumerate(epilogue.operands))]:
-        if access in ("full", "per_m"):
-            column = " + n0" if access == "full" else ""
+        if access in MOVING:
+            column = " + n0" if access in ALONG_N else ""
             lines.append(f"{name}_row = image * {name}_image + pixel * {name}_pixel{column}")
     return lines
 

@@ -34,6 +34,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
 
     name = "conv_transposed_tiles"
     looks_at_values = True
+    writes_parts = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -117,7 +118,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         if split:
             read_parts(macro, problem.in_channels)
         moved = 4 * (tile.packing.parts * rows * row + math.prod(lens))
-        moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * taps * rows * problem.out_channels
+        moved += epilogue.stored_bytes(accumulator) * taps * rows * problem.out_channels
         tasks = TaskRange(blocking.tasks(rows, panels, taps), 1)
         return Launch(macro.source(), arguments.values, tasks, problem.flops, moved, epilogue.moving)
 

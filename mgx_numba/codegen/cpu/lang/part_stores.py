@@ -3,7 +3,7 @@
 store_parts(high, low, i, v)
     what bfloat16 has of each float32 of v goes to high[i], ..., what it has of the rest to low[i], ...
 store_parts_tail(high, low, i, v, count)
-    the same; zeros in the place of the lanes from count on
+    the first count lanes only
 
 The parts are those of `part_form`.
 """
@@ -17,15 +17,14 @@ from numba.core import types
 from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
-from ...lang.memory import Definition
-from ...lang.values import tail_mask
+from ...lang.memory import Definition, masked_store, store_vector
 from ...lang.vector import Vec, make_intrinsic, pointer_dtype
 from ..part_form import DROPPED_BITS, LARGEST, LOW_BITS, SIGN_BIT, TINY, bits_of
 from .bfloat16 import rounded
 
 __all__ = ["store_parts", "store_parts_tail"]  # the words of the language
 
-_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_I32 = ir.IntType(32)
 
 
 def _split(b: VectorBuilder, value: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -66,8 +65,6 @@ def _store_parts(name: str, tail: bool) -> Any:
             b = VectorBuilder(builder)
             first, second, start, value, *left = values
             integers = b.like(value, _I32)
-            if left:
-                value = builder.select(tail_mask(b, left[0], v.lanes), value, ir.Constant(value.type, None))
             bits = builder.bitcast(value, integers)
             size = builder.shl(bits, b.constant(integers, 1))  # without the sign
             least, most = (2 * bits_of(limit) for limit in (TINY, LARGEST))
@@ -77,17 +74,19 @@ def _store_parts(name: str, tail: bool) -> Any:
             above = builder.icmp_unsigned(">", size, b.constant(integers, most))
             found = builder.bitcast(builder.or_(below, above), ir.IntType(v.lanes))
             special = builder.icmp_unsigned("!=", found, ir.Constant(found.type, 0))
-            places = [
-                builder.bitcast(builder.gep(p, [start]), ir.VectorType(_I16, v.lanes).as_pointer())
-                for p in (first, second)
-            ]
+
+            def store(parts: tuple[ir.Value, ir.Value]) -> None:
+                for p, part in zip((first, second), parts):
+                    if left:
+                        masked_store(b, builder.gep(p, [start]), part, left[0], "bfloat16")
+                    else:
+                        store_vector(b, builder.gep(p, [start]), part, "bfloat16")
+
             with builder.if_else(special, likely=False) as (rare, usual):
                 with rare:
-                    for place, part in zip(places, _split_any(b, value, bits)):
-                        builder.store(part, place, align=2)
+                    store(_split_any(b, value, bits))
                 with usual:
-                    for place, part in zip(places, _split(b, value)):
-                        builder.store(part, place, align=2)
+                    store(_split(b, value))
             return context.get_dummy_value()
 
         return types.void(high, low, types.int64, v, *[types.int64] * len(count)), lower

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
-from ....codegen.launch import Solution
+from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.gemm import GemmProblem
+from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
 from ....core.types import Type
@@ -36,6 +37,7 @@ from ...lowering.contraction import (
 )
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
+from ..parts import Parts, offer_parts, parts_of, take_parts
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -74,6 +76,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = _with_stored_weights(low, problem, weights.dtype.name)
     elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
         problem = _with_stored_weights(low, problem, "bfloat16")
+    whole, x = problem, operands["x"]
+    problem, operands["x"] = _with_parts(low, problem, x, weights)
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     chosen = contraction.chosen_solver(low, request)
@@ -113,10 +117,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if solver.writes_parts and len(low.steps) == start + len(plan.launches):
+        _offer_parts(low, request, chosen, operands["out"])
     contraction.note_solver(low, ins, request, chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
-            general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
+            asked = replace(request, problem=whole)
+            general = _plan(low, asked, Candidate(_select(low, whole, room, _SPECIAL)))
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
 
 
@@ -158,6 +165,52 @@ def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtyp
     wide = _select(low, problem, low.packing_room)
     cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
     return stored if cheaper else problem
+
+
+def _with_parts(
+    low: Lowering, problem: GemmProblem | ConvProblem, x: View, weights: np.ndarray | None
+) -> tuple[GemmProblem | ConvProblem, View]:
+    """The problem over a left-hand side in parts, and that, if what makes it can write them and the quickest solver
+    reads them; else as they are."""
+    if weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
+        return problem, x
+    found = parts_of(low, x)
+    if found is None:
+        return problem, x
+    high, writer = found
+    own: GemmProblem | ConvProblem
+    if isinstance(problem, ConvProblem):
+        own = replace(problem, low_parts=writer.parts.low, x_strides=(high.strides[0], *high.strides[2:]))
+    else:
+        own = replace(problem, low_parts=writer.parts.low, a_strides=high.strides)
+    try:
+        solver = _select(low, own, low.packing_room)
+        other = _select(low, problem, low.packing_room)
+        if solver.estimate(own, low.threads) > other.estimate(problem, low.threads):
+            return problem, x
+        low.packed(solver, own, weights)
+    except (UnsuitedWeights, UnsupportedError):
+        return problem, x
+    return (own, high) if take_parts(low, writer) else (problem, x)
+
+
+def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
+    """Let who reads the result that the last step makes have it in parts."""
+    problem, epilogue = request.problem, request.epilogue
+    columns, count = result_axes(problem)[0][-1], len(epilogue.operands)
+    if (epilogue.dtype or problem.types.out) != "float32" or epilogue.gated:
+        return
+
+    def remake(parts: Parts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+        high = parts.high
+        strides = high.strides[:-1]
+        if isinstance(problem, ConvProblem):
+            strides = contraction.pixel_strides(high.lens, high.strides) or ()
+        own = replace(request, epilogue=epilogue.with_parts(alone), strides=(*request.strides, strides, strides))
+        results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
+        return _plan(low, own, chosen).launches[-1], results
+
+    offer_parts(low, low.steps[-1], out, columns, remake)
 
 
 def _packed_at_run_time(
