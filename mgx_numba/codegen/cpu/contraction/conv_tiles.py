@@ -33,7 +33,6 @@ class ConvTiles(Solver[ConvProblem]):
 
     name = "conv_tiles"
     looks_at_values = True
-    writes_parts = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -46,6 +45,9 @@ class ConvTiles(Solver[ConvProblem]):
         if problem.groups > 1 and problem.group_in % tile_of(problem.types).packing.k_interleave:
             return "the channels of a group are no whole words"
         return grid_refusal(problem)
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of all groups."""

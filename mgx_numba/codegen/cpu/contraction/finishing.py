@@ -63,14 +63,11 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
     row = [f"at = row * {place_words(epilogue)}", "sums_row = places[at]"]
     for number, name in enumerate(_moving(epilogue)):
         row.append(f"{name}_row = places[at + {number + 1}]{' + first' if name in full else ''}")
-    high = len(operands) - 2
-    parts = f"e{high}_at, e{high + 1}_at, e{high}_row"
     row += [f"e{k} = load_splat(e{k}_at, e{k}_row, {lanes})" for k, o in operands if o.access == "per_m"]
 
     def vector(c: int | str, part: bool) -> tuple[list[str], list[str]]:
         """Statements before the rows, and for each: the vector at column ``c``, of which only ``rest`` may exist."""
-        end, more, left = ("_tail", "rest, 1, ", ", rest") if part else ("", "", "")
-        whole = f"where(lane_mask(rest, {lanes}), {rows.result}, 0)" if part else rows.result
+        end, more = ("_tail", "rest, 1, ") if part else ("", "")
         fixed = [(k, f"e{k}_{c}") for k, o in operands if o.access == "per_n"]
         before = [f"{name} = load{end}(e{k}_at, column + {c}, {more}{lanes})" for k, name in fixed]
         return before, [
@@ -78,8 +75,7 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
             *(f"e{k} = {name}" for k, name in fixed),
             *(f"e{k} = load{end}(e{k}_at, e{k}_row + {c}, {more}{lanes})" for k, o in operands if o.access == "full"),
             *rows.body,
-            *([] if epilogue.parts_alone else [f"store{end}(out, out_row + {c}, {rows.result}{left})"]),
-            *([f"store_parts({parts} + {c}, {whole})"] if epilogue.in_parts else []),
+            *rows.stores(f"_row + {c}", "rest" if part else ""),
         ]
 
     def walk(*vectors: tuple[list[str], list[str]]) -> list[str]:
@@ -98,7 +94,8 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
         *indent(walk(vector("c", True)), 3),
     ]
     if epilogue.in_parts:
-        zeros = [f"store_parts({parts} + c, const_float32(0, {lanes}))"]
+        high = len(epilogue.read)
+        zeros = [f"store_parts(e{high}_at, e{high + 1}_at, e{high}_row + c, const_float32(0, {lanes}))"]
         empty = f"for c in range({lanes} * idiv(columns + {lanes - 1}, {lanes}), {tile.columns}, {lanes}):"
         lines += indent([empty, *indent(walk(([], zeros)))])
     return cpu_kernel(kernel_name("finish", epilogue), kernel_text(lines))

@@ -107,7 +107,6 @@ class GemmTiles(GemmPacked):
     name = "gemm_tiles"
     looks_at_values = True
     reads_parts = True
-    writes_parts = True
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -118,6 +117,9 @@ class GemmTiles(GemmPacked):
         if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
+
+    def writes_parts(self, problem: GemmProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_of(problem.types)
@@ -193,8 +195,10 @@ class ConvPointwiseTiles(ConvPointwise):
     name = "conv_1x1_tiles"
     looks_at_values = True
     reads_parts = True
-    writes_parts = True
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:
         return super().declines(problem) or self._gemm.declines(pixel_product(problem))
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return True

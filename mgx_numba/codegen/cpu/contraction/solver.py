@@ -84,7 +84,6 @@ class Solver(Protocol, Generic[P]):
     Attributes:
         reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
         reads_parts: whether it computes those whose left-hand side comes in parts, too.
-        writes_parts: whether its launches take an epilogue that stores the result in parts.
         rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
             is more of the largest result where these saturate.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
@@ -96,7 +95,6 @@ class Solver(Protocol, Generic[P]):
 
     reads_blocks: ClassVar[bool] = False
     reads_parts: ClassVar[bool] = False
-    writes_parts: ClassVar[bool] = False
     rounds_weights: ClassVar[bool] = False
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
@@ -126,6 +124,10 @@ class Solver(Protocol, Generic[P]):
 
     def declines(self, problem: P) -> str | None:
         """`refusal` for any other reason than the types, which this solver has accepted."""
+
+    def writes_parts(self, problem: P) -> bool:
+        """Whether its last launch takes an epilogue that stores the result in parts."""
+        return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:
         """Lens of the packed weights; empty if weights are not packed at compile time."""

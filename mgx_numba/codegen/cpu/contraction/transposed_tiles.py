@@ -34,7 +34,6 @@ class ConvTransposedTiles(Solver[ConvProblem]):
 
     name = "conv_transposed_tiles"
     looks_at_values = True
-    writes_parts = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -47,6 +46,9 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         if not taps_apart(problem):
             return "output pixels receive several taps or none"
         return uneven_pixels(problem)
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Taps, panels, rows of a panel with those of its low parts, columns."""

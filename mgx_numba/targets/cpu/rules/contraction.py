@@ -117,7 +117,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
-    if solver.writes_parts and len(low.steps) == start + len(plan.launches):
+    if solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
         _offer_parts(low, request, chosen, operands["out"])
     contraction.note_solver(low, ins, request, chosen)
     if low.spare is not None:
