@@ -123,11 +123,17 @@ def _settle(low: Lowering) -> None:
     own = {id(writer.step): writer.view.buffer for writer in taken}
     read: set[Buffer] = set()
     for step in low.steps:
-        views = [*step.inputs, *step.outputs, *step.operands.values()]
+        names = () if step.launch is None else step.launch.operands
+        views = [*step.inputs, *step.outputs, *(step.operands[name] for name in names)]
         read.update(view.buffer for view in views if view.buffer is not own.get(id(step)))
-    for writer in taken:
-        if writer.view.buffer not in read:
-            writer.take(low, alone=True)
+    alone = {
+        writer.view.buffer: writer.parts.high
+        for writer in taken
+        if writer.view.buffer not in read and writer.take(low, alone=True)
+    }
+    for step in low.steps:  # launches before that of one solution are told of its result, too
+        if any(view.buffer in alone for view in step.operands.values()):
+            step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}
 
 
 def _room(view: View, columns: int) -> Parts | None:

@@ -26,7 +26,7 @@ from ..records import RecordText
 from .blocking import Blocking, cut_lines, line_order
 from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels
-from .parts import LINE_ELEMENTS
+from .parts import fills_lines
 from .refinement import line_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
@@ -88,7 +88,7 @@ class ConvDepthwise(Solver[ConvProblem]):
         return None
 
     def writes_parts(self, problem: ConvProblem) -> bool:
-        return problem.types.uniform == "float32" and problem.out_channels % LINE_ELEMENTS == 0
+        return fills_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of one vector of channels, taps, channels of a panel."""

@@ -26,7 +26,7 @@ from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows, split_weights
 from .roofline import seconds
-from .solver import Setting
+from .solver import NO_PARTS, Setting
 from .split_near import SplitNear, most_terms
 
 __all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "parked_seconds", "part_rows", "refused_tiles", "tile_of"]
@@ -113,7 +113,7 @@ class GemmTiles(GemmPacked):
 
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.low_parts and tile_of(problem.types).packing.parts == 1:
-            return "the left-hand side comes in parts"
+            return NO_PARTS
         if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)

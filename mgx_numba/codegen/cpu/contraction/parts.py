@@ -19,6 +19,7 @@ import numpy as np
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
+from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...statements import for_tasks, indent, kernel_text, vector_loop
@@ -32,8 +33,8 @@ from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
 __all__ = [
-    "LINE_ELEMENTS", "SplitRows", "declare_parts", "halve_vector", "one_by_one", "parts_pitch", "row_note",
-    "small_rows", "split_row", "split_rows", "split_vector", "split_weights",
+    "LINE_ELEMENTS", "SplitRows", "declare_parts", "fills_lines", "halve_vector", "one_by_one", "parts_pitch",
+    "row_note", "small_rows", "split_row", "split_rows", "split_vector", "split_weights",
 ]  # fmt: skip
 
 LINE_ELEMENTS = host.CACHE_LINE // 2
@@ -130,6 +131,11 @@ def parts_pitch(k: int) -> int:
     """Elements from a row of ``k`` of a part to the next: rows end with zeros and are an odd number of lines long, so
     that those of a tile lie in different sets of the cache."""
     return (-(-k // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
+
+
+def fills_lines(problem: ConvProblem) -> bool:
+    """Whether pixels of the result are float32 that fill whole lines as parts, so that no zeros end them."""
+    return problem.types.uniform == "float32" and problem.out_channels % LINE_ELEMENTS == 0
 
 
 def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:

@@ -19,6 +19,7 @@ from .refinement import near_blockings
 
 __all__ = [
     "NO_EPILOGUE",
+    "NO_PARTS",
     "LoadKernels",
     "Setting",
     "Solver",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 NO_EPILOGUE = Epilogue()
+NO_PARTS = "the left-hand side comes in parts"
+"""Why a solver refuses a problem where it does."""
 
 Strides = Sequence[Sequence[int]]
 """For each epilogue operand its element strides: batch dimensions and row for a product, image and pixel for a
@@ -111,7 +114,7 @@ class Solver(Protocol, Generic[P]):
     def _refused_form(self, problem: P) -> str | None:
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
         if problem.low_parts and not self.reads_parts:
-            return "the left-hand side comes in parts"
+            return NO_PARTS
         if (blocks is not None) == self.reads_blocks:
             return None
         return "the weights are in blocks of few bits" if blocks else "the weights are in no blocks"

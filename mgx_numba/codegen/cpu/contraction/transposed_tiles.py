@@ -23,7 +23,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows
 from .roofline import seconds
 from .rows import image_strides, lattice_arguments, lattice_rows, phase_of_group, stride_arguments
-from .solver import Setting, Solver
+from .solver import NO_PARTS, Setting, Solver
 from .transposed import taps_apart, weights_stay_near
 
 __all__ = ["ConvTransposedTiles"]
@@ -34,6 +34,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
 
     name = "conv_transposed_tiles"
     looks_at_values = True
+    reads_parts = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -45,6 +46,11 @@ class ConvTransposedTiles(Solver[ConvProblem]):
             return NOT_COMPUTED
         if not taps_apart(problem):
             return "output pixels receive several taps or none"
+        if problem.low_parts and tile_of(problem.types).packing.parts == 1:
+            return NO_PARTS
+        *image, pixel, _ = pixel_product(problem).a_strides
+        if problem.low_parts and problem.batch > 1 and image != [problem.in_pixels * pixel]:
+            return "images in parts do not follow one another"
         return uneven_pixels(problem)
 
     def writes_parts(self, problem: ConvProblem) -> bool:
@@ -72,9 +78,9 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         tile, pixels = tile_of(problem.types), pixel_product(problem)
         if tile.packing.parts > 1:
             split = split_rows(pixels, tile)
-            return Solution(
-                (*split.pack, self._product(problem, setting, tile, split.strides[-2], split)), split.scratch
-            )
+            x = "scratch" if split.pack else "x"
+            product = self._product(problem, setting, tile, split.strides[-2], split, x)
+            return Solution((*split.pack, product), split.scratch)
         words = words_in_place(pixels, tile)
         if words is not None:
             return Solution((self._product(problem, setting, tile, words[-2], x="x"),))
@@ -132,7 +138,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
         formed = 0.0
-        if words_in_place(pixel_product(problem), tile) is None:
+        if not problem.low_parts and words_in_place(pixel_product(problem), tile) is None:
             elements = problem.batch * problem.in_pixels * problem.in_channels
             formed = form_seconds(problem.types, elements, threads)
         formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)
