@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.codegen.cpu import host
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.cpu.executor import Executable
@@ -150,3 +153,26 @@ def test_parts_are_not_written_where_products_are_exact() -> None:
     program = program_of([image(256)], build)
     options = TargetOptions(fast_math=False, num_threads=2)
     assert not [step for step in lower(optimize(program, options), options).steps if "parts" in step.label]
+
+
+def test_plans_for_other_lengths_write_parts_by_the_kernels_that_are_there() -> None:
+    """One value is read by a product alone, and one by two of them, the first of which knows of another reader."""
+    program = migraphx.program()
+    m = program._portable.main
+    x = m.add_parameter("p0", Shape.dynamic(Type.float_type, [DynamicDimension(16, 256), DynamicDimension(768, 768)]))
+
+    def product(x: Instruction, into: int, out: int) -> Instruction:
+        return op(m, "relu", op(m, "dot", x, weights(m, into, out)))
+
+    first = product(x, 768, 1024)
+    second = product(first, 1024, 768)
+    m.add_return([product(second, 768, 512), product(second, 768, 1024)])
+    program.compile("cpu", num_threads=2)
+    kernels = {kernel.text for kernel in program.kernels()}
+    for rows in (64, 200):
+        results = program.run({"p0": np.ones((rows, 768), np.float32)})
+        assert [result.get_shape().lens()[0] for result in results] == [rows, rows]
+    assert {kernel.text for kernel in program.kernels()} == kernels
+    for plan in program._compiled._specialized.values():  # type: ignore[union-attr]
+        labels = [step.label for step in plan.executable.plan.steps]
+        assert sum("relu_parts" in label for label in labels) == 2 and sum("split" in label for label in labels) <= 1

@@ -18,12 +18,13 @@ from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
 from ...core.shape import Shape
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...graph.instruction import Instruction
 from ...runtime.plan import Region
 from ..lowering.buffers import Buffer, View
 from ..lowering.lowering import Lowering
 from ..lowering.steps import PendingStep
 
-__all__ = ["Parts", "offer_parts", "parts_of", "take_parts"]
+__all__ = ["Parts", "Writer", "offer_parts", "parts_of", "take_parts"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ Remake = Callable[[Parts, bool], tuple[Launch, Mapping[str, View]]]
 
 @dataclass
 class Writer:
-    """The step that writes ``view``, with what its operands were, and how it would write ``parts``; ``taken`` once
-    something reads them."""
+    """The step that writes ``view``, with what its operands were, and how it would write ``parts``: ``taken`` once
+    something reads them, ``alone`` if they are all that it writes."""
 
     step: PendingStep
     view: View
@@ -70,12 +71,14 @@ class Writer:
     parts: Parts
     remake: Remake
     taken: bool = False
+    alone: bool = False
 
     def take(self, low: Lowering, alone: bool) -> bool:
         """Let the step write parts, too, or alone, if the kernels for that may be used."""
         launch, results = self.remake(self.parts, alone)
         if not low.usable([launch]):
             return False
+        self.taken, self.alone = True, alone
         self.step.launch, self.step.label = launch, f"{low.backend.name}::{launch.kernel.name}"
         self.step.operands = {**self.operands, **results}
         return True
@@ -108,29 +111,42 @@ def parts_of(low: Lowering, view: View) -> tuple[View, Writer] | None:
     return None if writer is None or high is None else (high, writer)
 
 
-def take_parts(low: Lowering, writer: Writer) -> bool:
-    """Let the step that makes a value write its parts; whether the kernels for that may be used."""
+def take_parts(low: Lowering, writer: Writer, reader: Instruction) -> bool:
+    """Let the step that makes a value write its parts for a reader; whether the kernels for that may be used."""
     if not writer.taken:
-        writer.taken = writer.take(low, alone=False)
-        if writer.taken and not low.settling:
+        alone = _readers(low, writer.step.instruction, writer.view.buffer) <= {reader}
+        if writer.take(low, alone) and not low.settling:
             low.settling.append(partial(_settle, low))
     return writer.taken
+
+
+def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction]:
+    """What reads the buffer of an instruction's result, besides views of it."""
+    found = set()
+    for user in ins.users:
+        seen = low.values.get(user)
+        if isinstance(seen, View) and seen.buffer is buffer:
+            found |= _readers(low, user, buffer)
+        elif seen is None or user.name != "get_tuple_elem":
+            found.add(user)
+    return found
 
 
 def _settle(low: Lowering) -> None:
     """Write parts alone where nothing reads the value as it is."""
     taken = [writer for writer in low.writers.values() if writer.taken]
+    besides = [writer for writer in taken if not writer.alone]
     own = {id(writer.step): writer.view.buffer for writer in taken}
     read: set[Buffer] = set()
     for step in low.steps:
         names = () if step.launch is None else step.launch.operands
         views = [*step.inputs, *step.outputs, *(step.operands[name] for name in names)]
         read.update(view.buffer for view in views if view.buffer is not own.get(id(step)))
-    alone = {
-        writer.view.buffer: writer.parts.high
-        for writer in taken
-        if writer.view.buffer not in read and writer.take(low, alone=True)
-    }
+    for writer in besides:
+        launch = writer.step.launch
+        if writer.view.buffer not in read and writer.take(low, True) and low.spare is not None and launch is not None:
+            low.spare.update(dict.fromkeys(launch.kernels))  # plans for other lengths begin with it, too
+    alone = {writer.view.buffer: writer.parts.high for writer in taken if writer.alone}
     for step in low.steps:  # launches before that of one solution are told of its result, too
         if any(view.buffer in alone for view in step.operands.values()):
             step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}

@@ -16,7 +16,7 @@ from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
@@ -37,7 +37,7 @@ from ...lowering.contraction import (
 )
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from ..parts import Parts, offer_parts, parts_of, take_parts
+from ..parts import Parts, Writer, offer_parts, parts_of, take_parts
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -76,12 +76,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = _with_stored_weights(low, problem, weights.dtype.name)
     elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
         problem = _with_stored_weights(low, problem, "bfloat16")
-    whole, x = problem, operands["x"]
-    problem, operands["x"] = _with_parts(low, problem, x, weights)
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
-    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    chosen = contraction.chosen_solver(low, request)
-    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
     saturates = what.epilogue.saturates
     unsuited = [
         own.name
@@ -90,20 +85,21 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         or (low.ranging and own.large_alone)
         or (saturates and own.rounds_weights)
     ]
-    while True:
-        if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
-            chosen = Candidate(_select(low, problem, room, unsuited))
-        solver = chosen.solver
-        plan = _plan(low, request, chosen)
-        try:
-            packed = low.usable(plan.launches)
-            if packed and constant is not None and solver.packed_lens(problem):
-                operands["w"] = low.packed(solver, problem, constant)
-        except UnsuitedWeights:
-            packed = False
-        if packed:
-            break
-        unsuited.append(solver.name)
+    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    plain = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    found, in_parts = None, _in_parts(low, problem, operands["x"], weights)
+    if in_parts is not None:
+        problem, high, writer = in_parts
+        with contextlib.suppress(UnsupportedError):
+            found = _chosen(low, replace(plain, problem=problem), constant, room, unsuited)
+        if found is not None and take_parts(low, writer, ins):
+            operands["x"] = high
+        else:
+            found = None
+    chosen, request, plan, packed = found or _chosen(low, plain, constant, room, unsuited)
+    problem, solver = request.problem, chosen.solver
+    if packed is not None:
+        operands["w"] = packed
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
@@ -122,9 +118,42 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     contraction.note_solver(low, ins, request, chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
-            asked = replace(request, problem=whole)
-            general = _plan(low, asked, Candidate(_select(low, whole, room, _SPECIAL)))
+            general = _plan(low, plain, Candidate(_select(low, plain.problem, room, _SPECIAL)))
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
+
+
+def _chosen(
+    low: Lowering,
+    request: Request,
+    constant: np.ndarray | BlockWeights | None,
+    room: int,
+    unsuited: Collection[str],
+) -> tuple[Candidate, Request, Solution, View | None]:
+    """What computes a contraction, its launches, and packed weights if there are some.
+
+    Args:
+        low: the lowering.
+        request: the contraction.
+        constant: its weights, if they are constant.
+        room: bytes by which these may grow.
+        unsuited: names of solvers that shall not compute it.
+
+    Raises:
+        UnsupportedError: no solver applies whose kernels may be used.
+    """
+    problem, unsuited = request.problem, [*unsuited]
+    chosen = contraction.chosen_solver(low, request)
+    while True:
+        if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
+            chosen = Candidate(_select(low, problem, room, unsuited))
+        solver = chosen.solver
+        plan = _plan(low, request, chosen)
+        with contextlib.suppress(UnsuitedWeights):
+            if low.usable(plan.launches):
+                if constant is None or not solver.packed_lens(problem):
+                    return chosen, request, plan, None
+                return chosen, request, plan, low.packed(solver, problem, constant)
+        unsuited.append(solver.name)
 
 
 def _select(
@@ -167,16 +196,16 @@ def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtyp
     return stored if cheaper else problem
 
 
-def _with_parts(
+def _in_parts(
     low: Lowering, problem: GemmProblem | ConvProblem, x: View, weights: np.ndarray | None
-) -> tuple[GemmProblem | ConvProblem, View]:
-    """The problem over a left-hand side in parts, and that, if what makes it can write them and the quickest solver
-    reads them; else as they are."""
+) -> tuple[GemmProblem | ConvProblem, View, Writer] | None:
+    """The problem over a left-hand side in parts, the high parts, and who writes them, if that is possible and quicker
+    than over what is there."""
     if weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
-        return problem, x
+        return None
     found = parts_of(low, x)
     if found is None:
-        return problem, x
+        return None
     high, writer = found
     own: GemmProblem | ConvProblem
     if isinstance(problem, ConvProblem):
@@ -184,14 +213,11 @@ def _with_parts(
     else:
         own = replace(problem, low_parts=writer.parts.low, a_strides=high.strides)
     try:
-        solver = _select(low, own, low.packing_room)
-        other = _select(low, problem, low.packing_room)
-        if solver.estimate(own, low.threads) > other.estimate(problem, low.threads):
-            return problem, x
-        low.packed(solver, own, weights)
-    except (UnsuitedWeights, UnsupportedError):
-        return problem, x
-    return (own, high) if take_parts(low, writer) else (problem, x)
+        solver, other = (_select(low, one, low.packing_room) for one in (own, problem))
+    except UnsupportedError:
+        return None
+    quicker = solver.estimate(own, low.threads) <= other.estimate(problem, low.threads)
+    return (own, high, writer) if quicker else None
 
 
 def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
