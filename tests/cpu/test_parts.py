@@ -166,7 +166,8 @@ def test_plans_for_other_lengths_write_parts_by_the_kernels_that_are_there() -> 
 
     first = product(x, 768, 1024)
     second = product(first, 1024, 768)
-    m.add_return([product(second, 768, 512), product(second, 768, 1024)])
+    last = op(m, "dot", op(m, "unsqueeze", second, axes=[0]), op(m, "unsqueeze", weights(m, 768, 1024), axes=[0]))
+    m.add_return([product(second, 768, 512), op(m, "squeeze", last, axes=[0])])
     program.compile("cpu", num_threads=2)
     kernels = {kernel.text for kernel in program.kernels()}
     for rows in (64, 200):

@@ -24,11 +24,11 @@ from ..lowering.buffers import Buffer, View
 from ..lowering.lowering import Lowering
 from ..lowering.steps import PendingStep
 
-__all__ = ["Parts", "Writer", "offer_parts", "parts_of", "take_parts"]
+__all__ = ["ValueParts", "Writer", "offer_parts", "parts_of", "take_parts"]
 
 
 @dataclass(frozen=True)
-class Parts:
+class ValueParts:
     """Both parts of a value that lies in its buffer in rows of ``columns`` elements, without gaps.
 
     Rows of a part are ``pitch`` apart, the low parts ``low`` behind the high ones.
@@ -56,7 +56,7 @@ class Parts:
         return View(self.high.buffer, shape, view.offset // self.columns * self.pitch)
 
 
-Remake = Callable[[Parts, bool], tuple[Launch, Mapping[str, View]]]
+Remake = Callable[[ValueParts, bool], tuple[Launch, Mapping[str, View]]]
 """A launch that writes parts besides the result, or alone, and the operands for its results."""
 
 
@@ -68,7 +68,7 @@ class Writer:
     step: PendingStep
     view: View
     operands: Mapping[str, View]
-    parts: Parts
+    parts: ValueParts
     remake: Remake
     taken: bool = False
     alone: bool = False
@@ -152,12 +152,12 @@ def _settle(low: Lowering) -> None:
             step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}
 
 
-def _room(view: View, columns: int) -> Parts | None:
+def _room(view: View, columns: int) -> ValueParts | None:
     """New memory for the parts of a view; None if it is not in such rows."""
     pitch = parts_pitch(columns)
     low = math.prod(view.lens) // columns * pitch
     every = View(Buffer(Region.ARENA, 0, 2 * 2 * low), Shape(Type.bf16_type, (low,)))
-    parts = Parts(columns, pitch, low, every, every)
+    parts = ValueParts(columns, pitch, low, every, every)
     high = parts.seen(view)
     return None if high is None else replace(parts, high=high, behind=high.with_shape(high.shape, low))
 
@@ -181,7 +181,7 @@ def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | 
     if len(along) != 1 or along[0] % LINE_ELEMENTS or types != {Type.float_type} or other:
         return
 
-    def remake(parts: Parts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         high = replace(problem.outputs[number], type=Type.bf16_type, strides=parts.high.strides)
         outputs, again = [*problem.outputs, high, high], [number, number]
         results = {f"out{count}": parts.high, f"out{count + 1}": parts.behind}

@@ -19,7 +19,7 @@ from ...lowering.attention import accepts_attention, as_type, attention_output, 
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
-from ..parts import Parts, offer_parts
+from ..parts import ValueParts, offer_parts
 from .table import lowering
 
 
@@ -65,7 +65,7 @@ def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: st
     if out.strides != (problem.queries * columns, problem.width, columns, 1):
         return
 
-    def remake(parts: Parts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         strides = (problem.queries * parts.pitch, problem.width, parts.pitch, 1)
         own = replace(problem, part_strides=strides, parts_alone=alone)
         made = with_origin(low.solutions.of((own, low.threads), lambda: plan(own, low.threads, origin)), origin)

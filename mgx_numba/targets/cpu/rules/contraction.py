@@ -37,7 +37,7 @@ from ...lowering.contraction import (
 )
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from ..parts import Parts, Writer, offer_parts, parts_of, take_parts
+from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -227,7 +227,7 @@ def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) 
     if (epilogue.dtype or problem.types.out) != "float32" or epilogue.gated:
         return
 
-    def remake(parts: Parts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         high = parts.high
         strides = high.strides[:-1]
         if isinstance(problem, ConvProblem):
