@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from tests.values import normal
 
 from ..features import features
 from .contracting import GuardedPages, needs_page_protection, run_plan
+from .parts_form import joined_parts, room_for_parts, split_parts
 from .test_attention import attend, operands, problem_of
 
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(TYPES) is not None else [])]
@@ -177,3 +179,32 @@ def test_what_is_left_to_the_other_kernels() -> None:
     q, k, v = operands(1, 1, 1, 40, 40, 32, 32)
     problem: AttentionProblem = problem_of(q, k, v, np.zeros_like(q), bfloat16_products=True)
     assert not reads_turned_masks(problem)
+
+
+def test_results_are_written_in_parts(products: str) -> None:
+    """Heads side by side, in rows of parts, besides or alone; one query sees nothing, another infinity."""
+    q, k, v = operands(2, 3, 3, 37, 50, 24, 32)
+    v[0, 1, 7], q[1, 0, 3] = np.inf, q[1, 0, 3] * np.float32(1e-30)
+    mask = np.zeros((37, 50), np.float32)
+    mask[5] = -np.inf
+    lens = (2, 37, 3 * 32)
+    plain, out = np.full(lens, 77, np.float32), np.full(lens, 77, np.float32)
+
+    def heads(rows: np.ndarray) -> np.ndarray:
+        return rows[..., : 3 * 32].reshape(2, 37, 3, 32).transpose(0, 2, 1, 3)
+
+    arrays = {"q": q, "k": k, "v": v, "mask": np.broadcast_to(mask, (2, 3, 37, 50))}
+    problem = problem_of(q, k, v, heads(plain), arrays["mask"], **{products: True})
+    run_plan(plan(problem), {**arrays, "out": plain})
+    for alone in (False, True):
+        room, high, low = room_for_parts(lens)
+        pitch = room.shape[-1]
+        own = dataclasses.replace(problem, part_strides=(37 * pitch, 32, pitch, 1), parts_alone=alone)
+        assert own.bytes - problem.bytes == 4 * plain.size * (not alone)
+        run_plan(plan(own), {**arrays, "out": out, "high": room[0], "low": room[1]})
+        np.testing.assert_array_equal(joined_parts(high, low), joined_parts(*split_parts(plain)))
+        assert np.isnan(room[..., 3 * 32 :].astype(np.float32)).all()
+        if not alone:
+            np.testing.assert_array_equal(out, plain)
+            out[...] = 77
+    assert (out == 77).all()

@@ -44,7 +44,7 @@ PARTS, BFLOAT16 = element_types("float32"), element_types("float32 bfloat16 floa
 NARROW = element_types("bfloat16 bfloat16 float32 float32")
 UNSIGNED, SIGNED = element_types("uint8 int8 int32 int32"), element_types("int8 int8 int32 int32")
 ALL = (PARTS, BFLOAT16, NARROW, UNSIGNED, SIGNED)
-TOLERANCE = {PARTS: 1e-5, BFLOAT16: 2e-6, NARROW: 2e-6, UNSIGNED: 0.0, SIGNED: 0.0}
+TOLERANCE = {PARTS: 2.0**-16, BFLOAT16: 2e-6, NARROW: 2e-6, UNSIGNED: 0.0, SIGNED: 0.0}
 """Of the largest result: products in parts have 16 bits of a number, the others are exact but for sums in float32."""
 GEMM, CONV = GemmTiles(), ConvTiles()
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(PARTS) is not None else [])]

@@ -29,7 +29,9 @@ def plan(problem: Any) -> Solution:
 
 @plan.register
 def _(problem: PointwiseProblem) -> Solution:
-    launch = pointwise_launch(problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin)
+    launch = pointwise_launch(
+        problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin, problem.again
+    )
     return Solution((launch,))
 
 

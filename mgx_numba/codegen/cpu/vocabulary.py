@@ -109,7 +109,7 @@ Index arithmetic on int64 scalars
 
 Their own modules describe the contraction tiles (`microkernels`, `contraction.strassen.tile`,
 `contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`, `lang.byte_rounding`,
-`lang.float8_rounding`),
+`lang.float8_rounding`), storing in parts (`lang.part_stores`),
 moves through registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
@@ -127,13 +127,14 @@ from .contraction.strassen.tile import *
 from .contraction.winograd import transforms as winograd_transforms
 from .contraction.winograd.transforms import *
 from .lang import bfloat16 as rounding
-from .lang import byte_rounding, dots, executor, float8_rounding, indexed, shuffle, stream, transpose
+from .lang import byte_rounding, dots, executor, float8_rounding, indexed, part_stores, shuffle, stream, transpose
 from .lang.bfloat16 import *
 from .lang.byte_rounding import *
 from .lang.dots import *
 from .lang.executor import *
 from .lang.float8_rounding import *
 from .lang.indexed import *
+from .lang.part_stores import *
 from .lang.shuffle import *
 from .lang.stream import *
 from .lang.transpose import *
@@ -159,6 +160,7 @@ _PARTS = (
     indexed,
     int8,
     memory,
+    part_stores,
     reduce,
     rounding,
     shuffle,

@@ -67,7 +67,7 @@ def _load_vector(b: VectorBuilder, address: ir.Value, dtype: str, lanes: int) ->
     return b.ir.load(b.ir.bitcast(address, type_.as_pointer()), align=alignment(dtype))
 
 
-def _store_vector(b: VectorBuilder, address: ir.Value, value: ir.Value, dtype: str) -> None:
+def store_vector(b: VectorBuilder, address: ir.Value, value: ir.Value, dtype: str) -> None:
     b.ir.store(value, b.ir.bitcast(address, value.type.as_pointer()), align=alignment(dtype))
 
 
@@ -95,7 +95,7 @@ def masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.V
     return b.ir.load(b.ir.bitcast(scratch, fill.type.as_pointer()), align=64)
 
 
-def _masked_store(b: VectorBuilder, address: ir.Value, value: ir.Value, count: ir.Value, dtype: str) -> None:
+def masked_store(b: VectorBuilder, address: ir.Value, value: ir.Value, count: ir.Value, dtype: str) -> None:
     lanes = value.type.count
     if _has_masked(dtype):
         place = b.ir.bitcast(address, value.type.as_pointer())
@@ -273,11 +273,11 @@ def _load_tail(
 
 
 def _store(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:
-    _store_vector(b, b.ir.gep(p, [i]), v, dtype)
+    store_vector(b, b.ir.gep(p, [i]), v, dtype)
 
 
 def _store_tail(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value, count: ir.Value) -> None:
-    _masked_store(b, b.ir.gep(p, [i]), v, count, dtype)
+    masked_store(b, b.ir.gep(p, [i]), v, count, dtype)
 
 
 offset = make_intrinsic("offset", _offset, 2)

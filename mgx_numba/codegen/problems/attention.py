@@ -39,7 +39,8 @@ class AttentionProblem:
     no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN
     in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16, with
     ``products_in_parts`` to two numbers of bfloat16 each. Operands of the ``epilogue``, which is computed of each
-    result before it is stored, are one number each.
+    result before it is stored, are one number each. With ``part_strides`` the result is written in two parts of
+    bfloat16, too, operands ``high`` and ``low`` that lie so, or with ``parts_alone`` only so.
     """
 
     batch: int
@@ -62,6 +63,8 @@ class AttentionProblem:
     bfloat16_products: bool = False
     products_in_parts: bool = False
     epilogue: Epilogue = field(default_factory=Epilogue)
+    part_strides: tuple[int, ...] = ()
+    parts_alone: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:
@@ -111,7 +114,8 @@ class AttentionProblem:
         """What has to be moved at least, each operand once."""
         rows = self.batch * self.heads * self.queries
         read = rows * self.depth + self.batch * self.kv_heads * self.keys * (self.depth + self.width)
-        return self.itemsize * read + ITEMSIZE[self.out_dtype] * rows * self.width
+        stored = ITEMSIZE[self.out_dtype] * (not self.parts_alone) + 2 * ITEMSIZE["bfloat16"] * bool(self.part_strides)
+        return self.itemsize * read + stored * rows * self.width
 
     def with_grouped_rows(self) -> AttentionProblem:
         """The same problem with the query heads of a group as rows of one head, where there is one query a head.

@@ -49,7 +49,8 @@ class PointwiseProblem:
 
     ``module`` has one scalar parameter for each of ``inputs``, in order of declaration. All tensors have equal lengths
     and any strides; they are called ``x0``, ``x1``, ... and ``out0``, ``out1``, .... ``origin`` is the printed
-    instruction, for readers of the kernel.
+    instruction, for readers of the kernel. ``again`` has the numbers of results that further outputs are for. A result
+    of float32 with an output of bfloat16 has two of them, for its high and low parts.
     """
 
     module: Module
@@ -57,6 +58,7 @@ class PointwiseProblem:
     outputs: tuple[Tensor, ...]
     fast_math: bool = False
     origin: str = ""
+    again: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class ReductionProblem:
         cut, share: the reduced axes, as one, that parts have ``share`` elements of, if there are several.
         fold: steps that count as columns of their own, with results of their own between those of parts.
         general: whether the kernel shall serve rows of many lengths, where one of its own would be quicker.
+        again: as of a `PointwiseProblem`.
     """
 
     module: Module
@@ -84,6 +87,7 @@ class ReductionProblem:
     share: int = 0
     fold: int = 1
     general: bool = False
+    again: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class ConvProblem:
     of one output pixel. ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
     transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
     applied to the input, but not to its padding. With ``line_behind`` a cache line behind the input's last element is
-    memory that may be read.
+    memory that may be read. With ``low_parts`` the input is float32 in two parts, as `GemmProblem` has it, and
+    ``x_strides`` are in their elements.
     """
 
     batch: int
@@ -51,6 +52,7 @@ class ConvProblem:
     fast_math: bool = False
     prologue: Prologue | None = None
     line_behind: bool = False
+    low_parts: int = 0
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:

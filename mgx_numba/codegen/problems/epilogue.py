@@ -6,17 +6,32 @@ It is data: each back end prints the scalar operations where its kernels need th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...dataclass import dataclass
 from ...errors import ShapeError
+from .element_types import ITEMSIZE
 
 if TYPE_CHECKING:
     from ..body import ScalarBody
 
-__all__ = ["ACCESSES", "NOT_COMPUTED", "Epilogue", "EpilogueOperand", "Prologue", "PrologueOperand"]
+__all__ = [
+    "ACCESSES",
+    "ALONG_N",
+    "MOVING",
+    "NOT_COMPUTED",
+    "Epilogue",
+    "EpilogueOperand",
+    "Prologue",
+    "PrologueOperand",
+]
 
-ACCESSES = ("full", "per_n", "per_m", "scalar")
+ACCESSES = ("full", "per_n", "per_m", "scalar", "high", "low")
+MOVING = frozenset({"full", "per_m", "high", "low"})
+"""Accesses of what has a place in each row."""
+ALONG_N = frozenset({"full", "high", "low"})
+"""Accesses of what has an element for each of the result."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,9 @@ class EpilogueOperand:
     """An extra input of an epilogue: its dtype and how it is read at output element (row m, column n).
 
     ``access`` is ``full`` (m and n; n contiguous), ``per_n`` (a vector over columns, such as a bias), ``per_m`` (one
-    value a row) or ``scalar``. Launches call it ``e<index>``.
+    value a row) or ``scalar``. Launches call it ``e<index>``. The last two may be ``high`` and ``low``: bfloat16 that
+    lies like a ``full`` one and is written, the parts of the result for products in parts, whose rows end with zeros up
+    to whole lines of the cache.
     """
 
     dtype: str
@@ -41,6 +58,7 @@ class Epilogue:
 
     ``body`` takes the sum, then one value of each operand (None: sums are stored as they are). With ``fast_math`` its
     functions may differ by 4 units in the last place. ``name`` is that of its operations, for kernels and tuning.
+    With ``parts_alone`` the result is stored in parts, not as it is.
     With ``gated`` the result has half as many columns as the contraction, and ``body`` takes two sums: that of the
     result's column, and that of the column as far into the second half (Shazeer, "GLU Variants Improve Transformer").
     """
@@ -50,11 +68,39 @@ class Epilogue:
     fast_math: bool = False
     name: str = ""
     gated: bool = False
+    parts_alone: bool = False
 
     def __post_init__(self) -> None:
         if self.gated and self.body is None:
             raise ShapeError("a gated epilogue has no operations; expected those that make one value of two sums")
-        _check_operands("epilogue", self.operands, self.body, self.sums)
+        written = [operand.access for operand in self.operands if operand.access in ("high", "low")]
+        last = [operand.access for operand in self.operands[-2:]]
+        if written and (written != ["high", "low"] or last != written or (self.dtype or "float32") != "float32"):
+            raise ShapeError(f"an epilogue of {self.dtype} with {written}; expected high and low last, of float32")
+        if self.parts_alone and not written:
+            raise ShapeError("an epilogue that stores parts alone has none")
+        _check_operands("epilogue", self.read, self.body, self.sums)
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the result is stored in parts."""
+        return bool(self.operands) and self.operands[-1].access == "low"
+
+    @property
+    def read(self) -> tuple[EpilogueOperand, ...]:
+        """The operands that are no results."""
+        return self.operands[:-2] if self.in_parts else self.operands
+
+    def stored_bytes(self, accumulator: str) -> int:
+        """Bytes that are stored for each element of the result, with sums in ``accumulator``."""
+        whole = 0 if self.parts_alone else ITEMSIZE[self.out_dtype(accumulator)]
+        return whole + 2 * ITEMSIZE["bfloat16"] * self.in_parts
+
+    def with_parts(self, alone: bool) -> Epilogue:
+        """The same with the result stored in parts, besides or ``alone``: two more operands."""
+        parts = tuple(EpilogueOperand("bfloat16", access) for access in ("high", "low"))
+        name = "_".join(filter(None, (self.name, "parts")))
+        return replace(self, operands=(*self.read, *parts), parts_alone=alone, name=name)
 
     @property
     def sums(self) -> int:

@@ -68,6 +68,8 @@ class GemmProblem:
     Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
     ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a. With
     ``blocks`` b is stored in that format, one matrix for the whole batch; its type is that of what the codes stand for.
+    With ``low_parts`` a is float32 in two parts of bfloat16, the low ones so many of their elements behind the high
+    ones; ``a_strides`` are in these elements, and rows end with zeros up to whole lines of the cache.
     """
 
     m: int
@@ -82,6 +84,7 @@ class GemmProblem:
     fast_math: bool = False
     prologue: Prologue | None = None
     blocks: BlockFormat | None = None
+    low_parts: int = 0
 
     def __post_init__(self) -> None:
         rank = len(self.batch)

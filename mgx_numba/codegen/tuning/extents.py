@@ -30,6 +30,8 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
         x += LINE_ELEMENTS if problem.line_behind else 0
         w = math.prod(problem.weight_lens)
+    if problem.low_parts:  # two elements of a part take the room of one
+        x = (problem.low_parts + x + 1) // 2
     (*rows, columns), out_strides = result_axes(problem)
     out = _reach((*rows, columns), out_strides)
     if isinstance(problem, ConvProblem) and problem.line_gap:

@@ -118,6 +118,8 @@ class Request:
             form = self.problem.blocks
             more = (form.int8_rows, form.half_scales)[: 2 if form.half_scales else form.int8_rows]
             fields["blocks"] = [form.bits, form.size, int(form.zero_points), *map(int, more)]
+        if self.problem.low_parts:
+            fields["low_parts"] = self.problem.low_parts
         return fields
 
 
@@ -132,6 +134,7 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
             fields["blocks"] = BlockFormat(bits, size, *map(bool, flags))
         if record.problem.fields.get("line_behind"):
             fields["line_behind"] = True
+        fields["low_parts"] = record.problem.fields.get("low_parts", 0)
         return kind(**fields, types=element_types(record.problem.fields["dtype"]))
     except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
@@ -149,8 +152,8 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields that are always there, or lengths and strides."""
-    others = ("types", "prologue", "blocks", "line_behind")
+    """Names of a problem's fields, but for its types, its prologue and the forms of its operands."""
+    others = ("types", "prologue", "blocks", "line_behind", "low_parts")
     return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in others]
 
 

@@ -32,11 +32,11 @@ from ..lowering.contraction import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
 from ..stages import has_late_lengths
 
-__all__ = ["parts_lines", "pass_options"]
+__all__ = ["line_gaps", "pass_options"]
 
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
-LINES_APART = frozenset(solver.name for solver in CONV_SOLVERS if solver.parts_lines)
+LINES_APART = frozenset(solver.name for solver in CONV_SOLVERS if solver.line_gaps)
 """Solvers that write a result whose lines are apart."""
 ENOUGH_TASKS = 16
 """Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
@@ -142,7 +142,7 @@ def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | No
     return reads
 
 
-def parts_lines(core: Instruction) -> bool:
+def line_gaps(core: Instruction) -> bool:
     """Whether the quickest kernel of a convolution, maybe of a fused one, writes lines that are apart."""
     problem = None if matrix_tile(UNSIGNED_LEFT) is None else _stored_problem(core)
     return problem is not None and _taken(problem, resolve_num_threads(None)) in LINES_APART

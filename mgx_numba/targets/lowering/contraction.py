@@ -33,7 +33,7 @@ from .lowering import Lowering
 __all__ = [
     "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
     "both_paddings", "channels_last", "chosen_solver", "core_of", "line_strides", "lower_contraction", "note_solver",
-    "output_padding",
+    "output_padding", "pixel_strides",
 ]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
@@ -78,7 +78,7 @@ class Contractions:
         launch: appends the steps.
         any_order: whether ``launch`` brings the inputs of convolutions that have no prologue into order, by
             `channels_last`, or does without.
-        parts_lines: whether ``launch`` takes convolutions whose output has something between its lines; it may raise
+        line_gaps: whether ``launch`` takes convolutions whose output has something between its lines; it may raise
             `UnsupportedError` for some.
     """
 
@@ -86,7 +86,7 @@ class Contractions:
     check: Callable[[ScalarBody], None]
     launch: Callable[[Lowering, Instruction, Contraction], None]
     any_order: bool = False
-    parts_lines: bool = False
+    line_gaps: bool = False
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
@@ -94,7 +94,7 @@ def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
     core = core_of(ins)
     if core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
-    return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
+    return pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
 
 
 def chosen_solver(low: Lowering, request: Asked) -> Candidate:
@@ -269,12 +269,12 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     padding = both_paddings(op, rank)
     weights = low.constant_value(w_ins)
     declared = low.output(ins)
-    pixels = _pixel_strides(declared.lens, declared.strides)
+    pixels = pixel_strides(declared.lens, declared.strides)
     close = declared.lens[1] == 1 or declared.strides[1] == 1
-    lines = line_strides(declared.lens, declared.strides) if has.parts_lines and pixels is None and close else None
+    lines = line_strides(declared.lens, declared.strides) if has.line_gaps and pixels is None and close else None
     direct = pixels is not None and close
     target = declared if direct else low.allocate(Shape(declared.type, declared.lens, _nhwc_strides(declared.lens)))
-    image, pixel = _pixel_strides(target.lens, target.strides) or (0, 0)
+    image, pixel = pixel_strides(target.lens, target.strides) or (0, 0)
     prepared, access, strides = [], [], []
     for view in extras:
         view, kind, own = _pixel_operand(low, ins, view)
@@ -288,7 +288,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=output_padding(op, x.lens, w_ins.shape.lens, target.lens) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,
-        line_behind=has.parts_lines and x.type.size == 1 and not any(padding) and x.line_behind,
+        line_behind=has.line_gaps and x.type.size == 1 and not any(padding) and x.line_behind,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
@@ -328,10 +328,10 @@ def channels_last(low: Lowering, ins: Instruction, x: View) -> View:
 
 def _evenly_spaced(low: Lowering, ins: Instruction, x: View) -> View:
     """An input whose pixels follow each other at one distance, as its strides say for axes of length 1 too."""
-    pixels = _pixel_strides(x.lens, x.strides)
+    pixels = pixel_strides(x.lens, x.strides)
     if pixels is None:
         x = low.materialized(x, _nhwc_strides(x.lens), ins)
-        pixels = _pixel_strides(x.lens, x.strides)
+        pixels = pixel_strides(x.lens, x.strides)
         assert pixels is not None
     image, pixel = pixels
     spatial = (pixel * s for s in row_major_strides(x.lens[2:]))
@@ -343,7 +343,7 @@ def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
     return Shape.from_permutation(Type.float_type, tuple(lens), order).strides
 
 
-def _pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
+def pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
     """Strides of the image and of one pixel, if the spatial dimensions can be walked as one; else ``None``."""
     pixel, expected = 0, -1
     for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
@@ -366,11 +366,11 @@ def line_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int,
 
 def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:
     """An epilogue operand of a convolution, copied if it cannot be walked by pixels, how it varies, its strides."""
-    pixels = _pixel_strides(view.lens, view.strides)
+    pixels = pixel_strides(view.lens, view.strides)
     channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(pixels) else 0)
     if pixels is None or channel not in (0, 1):
         view = low.materialized(view, _nhwc_strides(view.lens), ins)
-        pixels = _pixel_strides(view.lens, view.strides)
+        pixels = pixel_strides(view.lens, view.strides)
         assert pixels is not None
         channel = 1
     moving = any(pixels)

@@ -60,16 +60,16 @@ class Recipe:
     """The steps of an instruction, to be had again for one that is alike: ``values`` are its results, ``new`` the bytes
     of the buffers that the rule has allocated."""
 
-    steps: Sequence[tuple[Launch, str, Mapping[str, _Located | _Made]]]
+    steps: Sequence[tuple[Launch, str, Any, Mapping[str, _Located | _Made]]]
     values: Sequence[_Located]
     new: Sequence[int]
 
     def follow(self, low: Lowering, ins: Instruction) -> None:
         """Append the steps of an instruction with the likeness that this was made for, and register its value."""
         buffers = [*_buffers(low, ins), *(Buffer(Region.ARENA, 0, size) for size in self.new)]
-        for launch, label, places in self.steps:
+        for launch, label, problem, places in self.steps:
             operands = {name: self._view(low, ins, place, buffers) for name, place in places.items()}
-            low.steps.append(PendingStep(launch, operands, label, ins))
+            low.steps.append(PendingStep(launch, operands, label, ins, problem=problem))
         views = [place.of(buffers) for place in self.values]
         low.values[ins] = views if ins.shape.sub_shapes else views[0]
 
@@ -140,7 +140,7 @@ def recipe(
             if place is None:
                 return None
             places[name] = place
-        found.append((step.launch, step.label, places))
+        found.append((step.launch, step.label, step.problem, places))
     value: Any = low.values[ins]
     values = [placed(view) for view in (value if ins.shape.sub_shapes else [value])]
     if None in values:

@@ -72,6 +72,8 @@ class Lowering:
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
+        writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
+        settling: called when all steps are there.
         later: compiles a body whose lengths are known when it runs; None where such bodies run by their NumPy meaning.
     """
 
@@ -105,6 +107,8 @@ class Lowering:
         self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
         self.ranging = False
+        self.writers: dict[Buffer, Any] = {}
+        self.settling: list[Callable[[], None]] = []
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
@@ -140,6 +144,8 @@ class Lowering:
             if self.released is not None:
                 self.released.lowered(ins)
         self._return_results()
+        for settle in self.settling:
+            settle()
         self._recipes.clear()  # they hold this
         self._derived.clear()
         self.later = None
@@ -375,10 +381,13 @@ class Lowering:
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
+        before = len(self.steps)
         for launch in solution.launches:
             if self._traces_pointwise and isinstance(problem, PointwiseProblem):
                 print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
             self.launch(launch, operands, ins)
+        if len(solution.launches) == 1 and len(self.steps) > before and not isinstance(problem, CopyProblem):
+            self.steps[-1].problem = problem
 
     def _solution(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
         """The launches of a problem, general ones if the kernels of its own may not be used."""

@@ -77,7 +77,7 @@ def _key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable
     """The problem but for its origin, a module being known by what it computes."""
     if isinstance(problem, CopyProblem):
         return problem.source, problem.target
-    own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math)
+    own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math, problem.again)
     if isinstance(problem, PointwiseProblem):
         return own
     return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold, problem.general)

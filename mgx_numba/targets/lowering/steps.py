@@ -10,6 +10,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
+from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
 from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from ...runtime.plan import (
@@ -53,6 +54,8 @@ class PendingStep:
     on_device: DeviceFunction | None = None
     control: Callable[[], PlannedBranch | Repetition] | None = None
     """Of a step that runs plans: what it does, once its buffers have addresses."""
+    problem: PointwiseProblem | ReductionProblem | None = None
+    """Of a step that computes a cluster: which."""
 
 
 def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:

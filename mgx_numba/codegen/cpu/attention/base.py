@@ -19,6 +19,7 @@ from .blocks import BUFFER_BYTES, MOST_QUERIES, Blocks, record_size
 __all__ = ["AttentionKernel", "inverse", "join_launch"]
 
 OPERANDS = ("q", "k", "v", "out")
+PARTS = ("high", "low")
 SEARCH_LANES = 64
 """Bytes of a mask that are looked at together: one AVX-512 register, or a cache line."""
 DIMS = ("batch", "head", "row", "step")
@@ -109,6 +110,10 @@ class AttentionKernel:
         for name in OPERANDS:
             arguments.pointer(name, name, p.dtype)
         arguments.pointer("records", "scratch" if b.splits > 1 else "out", p.dtype)
+        if p.part_strides:
+            for name in PARTS:
+                arguments.pointer(f"{name}_at", name, "bfloat16")
+            strides["high"] = p.part_strides
         if p.mask is not None:
             arguments.pointer("mask", "mask", p.mask.dtype)
             arguments.integers(mask_period=p.mask.period or p.batch)
@@ -133,6 +138,8 @@ class AttentionKernel:
 
     def _decode(self) -> list[str]:
         places = [f"{n}0 = batch * {n}_batch + {'kv_head' if n in 'kv' else 'head'} * {n}_head" for n in OPERANDS]
+        if self.problem.part_strides:
+            places.append("high0 = batch * high_batch + head * high_head")
         if self.problem.mask is not None:
             places.append("mask0 = imod(batch, mask_period) * mask_batch + head * mask_head")
         return [
@@ -172,13 +179,16 @@ class AttentionKernel:
     def store_rows(self, first: str, stop: str) -> list[str]:
         """Store a range of rows of the result, the sums times ``factor``."""
         lanes = self.lanes
+        whole = [] if self.problem.parts_alone else _store_vector("wide", lanes)
+        parts = _store_parts("wide", lanes) if self.problem.part_strides else []
         return [
             f"for i in range({first}, {stop}):",
             f"    weight = load_splat(factor, i, {lanes})",
             "    place = out0 + (m0 + i) * out_row + e0",
+            *(["    part_place = high0 + (m0 + i) * high_row + e0"] if parts else []),
             f"    for e in range(0, wide, {lanes}):",
             f"        x = mul(load(sums, i * sums_row + e, {lanes}), weight)",
-            *indent(_store_vector("wide", lanes), 2),
+            *indent([*whole, *parts], 2),
         ]
 
     def _finish(self) -> list[str]:
@@ -217,6 +227,16 @@ def _store_vector(count: str, lanes: int) -> list[str]:
         "    store(out, place + e, x)",
         "else:",
         f"    store_tail(out, place + e, x, {count} - e)",
+    ]
+
+
+def _store_parts(count: str, lanes: int) -> list[str]:
+    """The same in parts, at ``part_place + e``."""
+    return [
+        f"if e + {lanes} <= {count}:",
+        "    store_parts(high_at, low_at, part_place + e, x)",
+        "else:",
+        f"    store_parts_tail(high_at, low_at, part_place + e, x, {count} - e)",
     ]
 
 

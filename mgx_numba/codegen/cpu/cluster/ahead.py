@@ -51,6 +51,11 @@ def streamed_result(layout: ReduceLayout, stage: int) -> str:
     """Name of the result whose addresses the loop of a stage lines up with, if it streams any."""
     walk = layout.walk
     for k, _ in layout.stages.stored_in(stage):
-        if walk.streamed and layout.inner[len(walk.inputs) + k] == 1 and streamable(walk.outputs[k], layout.lanes):
+        if (
+            walk.streamed
+            and k not in walk.parts
+            and layout.inner[len(walk.inputs) + k] == 1
+            and streamable(walk.outputs[k], layout.lanes)
+        ):
             return f"out{k}"
     return ""

@@ -12,6 +12,7 @@ from .cached import cache_elements
 from .heads import head_lines
 from .layout import ReduceLayout
 from .names import Names
+from .part_results import store_parts_text
 from .vectors import Strategy
 
 __all__ = ["Element", "cache_memory", "lines_of_head"]
@@ -103,6 +104,10 @@ class Element:
                 value = self._printer.splat(value)
             stored = self._printer.stored(value)
             inner, step = layout.inner[position], self._names.steps[position]
+            if k in layout.walk.parts:
+                if k == layout.walk.parts[0]:
+                    self.buffer.line(store_parts_text("q_out", layout.walk.parts, stored, self._left))
+                continue
             self.buffer.line(store_text(f"q_out{k}", "c", inner, step, stored, self._left, layout.walk.streamed))
         return self.buffer.drain()
 

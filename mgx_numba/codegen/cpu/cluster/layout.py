@@ -87,7 +87,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
         UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
     """
     parts, fold = problem.parts, problem.fold
-    vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold)
+    vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold, problem.again)
     walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
     cut, share = _cut(problem, walk)
     _check_heads(walk, stages, lanes)

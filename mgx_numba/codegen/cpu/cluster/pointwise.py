@@ -14,18 +14,24 @@ from ...space import collapse
 from ...statements import dtype_name, for_tasks, kernel_text, load_text, reads_past, store_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, lanes_for, streamable, task_elements
+from .part_results import parts_of_outputs, store_parts_text
 
 __all__ = ["pointwise_launch"]
 
 
 def pointwise_launch(
-    module: Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor], fast_math: bool = False, origin: str = ""
+    module: Module,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    fast_math: bool = False,
+    origin: str = "",
+    again: Sequence[int] = (),
 ) -> Launch:
     """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors.
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
     the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
-    one (contiguous, broadcast or strided); sizes and strides are arguments.
+    one (contiguous, broadcast or strided); sizes and strides are arguments. ``again`` is as of a `PointwiseProblem`.
     """
     tensors = [*inputs, *outputs]
     space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=len(inputs))
@@ -51,9 +57,12 @@ def pointwise_launch(
     step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
 
     splats: list[str] = []
+    parts = parts_of_outputs(module, outputs, again)
     streamed = is_streamed(outputs)
     aligned = [
-        f"r_out{k}" for k, t in enumerate(outputs) if inner[len(inputs) + k] == 1 and streamable(t, lanes) and streamed
+        f"r_out{k}"
+        for k, t in enumerate(outputs)
+        if streamed and k not in parts and inner[len(inputs) + k] == 1 and streamable(t, lanes)
     ]
 
     def body(left: str) -> list[str]:
@@ -68,7 +77,11 @@ def pointwise_launch(
                 text = f"h{k}"
             values.append(printer.loaded(text, tensor.type))
         results = evaluate_scalar_module(module, printer, values)
-        for k, value in enumerate(results):
+        for k, value in enumerate([*results, *(results[k] for k in again)]):
+            if k in parts:
+                if k == parts[0]:
+                    buffer.line(store_parts_text("r_out", parts, printer.stored(value), left))
+                continue
             stored, position = printer.stored(value), len(inputs) + k
             text = store_text(f"r_out{k}", "c", inner[position], step[position], stored, left, streamed)
             buffer.line(text)

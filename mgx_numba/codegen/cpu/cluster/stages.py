@@ -30,7 +30,7 @@ class Stages:
 
     Attributes:
         module: the cluster's.
-        parameters, results: of the module, one for each input and output.
+        parameters, results: of the module, for each input and output.
         reductions: in the module's order.
         heads: the means that are known before a row is read, see `heads`.
         stage: for each instruction, the first stage in which it is known; a reduction is from the stage after that
@@ -86,9 +86,10 @@ class Stages:
         return sum(0 if i.name == "multibroadcast" else 10 if i.name in EXPENSIVE else 1 for i in needed)
 
 
-def stages_of(module: Module, walk: Walk) -> Stages:
-    """The stages of a cluster whose operands are walked so."""
+def stages_of(module: Module, walk: Walk, again: tuple[int, ...] = ()) -> Stages:
+    """The stages of a cluster whose operands are walked so; ``again`` is as of the problem."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
+    results += tuple(results[k] for k in again)
     reductions = tuple(i for i in module if i.name in REDUCTIONS)
     operands = dict(zip(parameters, walk.inputs))
     stage: dict[Instruction, int] = {}

@@ -68,6 +68,7 @@ def vectors_of(
     outputs: Sequence[Tensor],
     parts: int = 1,
     fold: int = 1,
+    again: tuple[int, ...] = (),
 ) -> Vectors:
     """The vectors of a cluster; arguments are those of the problem.
 
@@ -75,8 +76,8 @@ def vectors_of(
         CompileError: no operand is full.
         UnsupportedError: ``fold`` steps are no columns.
     """
-    walk = walk_of(module, axes, inputs, outputs, fold)
-    stages = stages_of(module, walk)
+    walk = walk_of(module, axes, inputs, outputs, fold, again)
+    stages = stages_of(module, walk, again)
     strategy = _strategy_of_accumulators(walk, stages, parts)
     lanes = _lanes(walk, stages, strategy)
     return Vectors(walk, stages, strategy, lanes, _longest_chunk(stages, strategy, lanes))

@@ -17,6 +17,7 @@ from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
 from ...space import Space, collapse
 from ..loops import is_streamed
+from .part_results import parts_of_outputs
 
 __all__ = ["SHORTEST_PIPELINE", "Walk", "walk_of"]
 
@@ -40,6 +41,7 @@ class Walk:
         reduce_space: the reduced dimensions, merged, with strides of the full operands only, in their order.
         keep_space: the others, with strides of every operand.
         row_mode: whether lanes run along the innermost reduced dimension rather than the innermost kept one.
+        parts: numbers of the outputs for the high and the low parts of a result, if there are any.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Walk:
     reduce_space: Space
     keep_space: Space
     row_mode: bool
+    parts: tuple[int, ...]
 
     @property
     def reduce_lens(self) -> tuple[int, ...]:
@@ -77,7 +80,12 @@ class Walk:
 
 
 def walk_of(
-    module: Module, axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor], fold: int = 1
+    module: Module,
+    axes: Sequence[int],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    fold: int = 1,
+    again: tuple[int, ...] = (),
 ) -> Walk:
     """The walk over the operands of a cluster; arguments are those of the problem.
 
@@ -110,6 +118,7 @@ def walk_of(
         reduce_space=reduce_space,
         keep_space=keep_space,
         row_mode=row_mode,
+        parts=parts_of_outputs(module, outputs, again),
     )
     if fold == 1:
         return walk

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ....dataclass import dataclass
-from ...problems.epilogue import Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from ...problems.gemm import GemmProblem
 from .solver import Strides
 
@@ -52,8 +52,8 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     rank = len(problem.batch)
     table = {"x": list(problem.a_strides[: rank + 1]), "w": [*w_strides, 0], "out": list(problem.out_strides)}
     for k, operand in enumerate(epilogue.operands):
-        if operand.access in ("full", "per_m"):
-            columns = problem.n if operand.access == "full" else 1
+        if operand.access in MOVING:
+            columns = problem.n if operand.access in ALONG_N else 1
             given = strides[k] if k < len(strides) else ()
             table[f"e{k}"] = list(given) or _contiguous(problem, columns)
     for k, own in enumerate(problem.prologue.operands if problem.prologue else ()):

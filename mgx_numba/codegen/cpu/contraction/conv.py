@@ -102,6 +102,7 @@ def pixel_product(problem: ConvProblem) -> GemmProblem:
         problem.types,
         fast_math=problem.fast_math,
         prologue=problem.prologue,
+        low_parts=problem.low_parts,
     )
 
 

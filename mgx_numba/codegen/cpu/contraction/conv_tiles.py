@@ -33,7 +33,7 @@ class ConvTiles(Solver[ConvProblem]):
 
     name = "conv_tiles"
     looks_at_values = True
-    parts_lines = True
+    line_gaps = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -46,6 +46,9 @@ class ConvTiles(Solver[ConvProblem]):
         if problem.groups > 1 and problem.group_in % tile_of(problem.types).packing.k_interleave:
             return "the channels of a group are no whole words"
         return grid_refusal(problem)
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return not problem.line_gap
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of all groups."""
@@ -157,7 +160,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
         _read_parts(macro, grid)
     moved = grid.image * problem.batch * ITEMSIZE[tile.left_word] * tile.packing.parts
     moved += groups * panels * rows_of_panel * columns * ITEMSIZE[tile.right_word]
-    moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * problem.batch * problem.out_pixels * problem.out_channels
+    moved += epilogue.stored_bytes(accumulator) * problem.batch * problem.out_pixels * problem.out_channels
     tasks = blocking.tasks(grid.rows, panels, images)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), problem.flops, moved, epilogue.moving)
 

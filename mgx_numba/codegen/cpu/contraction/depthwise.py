@@ -26,6 +26,7 @@ from ..records import RecordText
 from .blocking import Blocking, cut_lines, line_order
 from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels
+from .parts import fills_lines
 from .refinement import line_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
@@ -85,6 +86,9 @@ class ConvDepthwise(Solver[ConvProblem]):
         if problem.types.accumulator == "int32" and problem.taps > MOST_EXACT:
             return f"sums over more than {MOST_EXACT} taps may not be exact in float32"
         return None
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return fills_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of one vector of channels, taps, channels of a panel."""
@@ -162,7 +166,7 @@ def _launch(
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
     moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels
     moved += ITEMSIZE[tile.dtype] * problem.taps * channels
-    moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * problem.batch * problem.out_pixels * channels
+    moved += epilogue.stored_bytes(accumulator) * problem.batch * problem.out_pixels * channels
     return Launch(source, arguments.values, TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 

@@ -8,7 +8,7 @@ from ...arguments import Arguments
 from ...launch import Operand
 from ...printer import print_body
 from ...problems.element_types import ITEMSIZE
-from ...problems.epilogue import Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 
@@ -51,16 +51,29 @@ class Rows:
             f"rest = columns & {lanes - 1}",
             "c = columns - rest",
             "if rest > 0:",
-            *indent([sums, *part, *self.body, f"store_tail(out, out_row + c, {self.result}, rest)"]),
+            *indent([sums, *part, *self.body, *self.stores("_row + c", "rest")]),
             f"for c in range(0, columns - rest, {lanes}):",
-            *indent([sums, *whole, *self.body, f"store(out, out_row + c, {self.result})"]),
+            *indent([sums, *whole, *self.body, *self.stores("_row + c")]),
         ]
 
     def moving(self) -> list[tuple[str, str]]:
         """What varies over rows: the output and operands by name, each with the text of the offset of column ``c``."""
         own = [(f"e{k}", operand.access) for k, operand in enumerate(self.epilogue.operands)]
-        found = [(name, access) for name, access in [("out", "full"), *own] if access in ("full", "per_m")]
-        return [(name, " + c" if access == "full" else "") for name, access in found]
+        moving = MOVING - {"low"}  # which lies as what is high
+        found = [(name, access) for name, access in [("out", "full"), *own] if access in moving]
+        return [(name, " + c" if access in ALONG_N else "") for name, access in found]
+
+    def stores(self, place: str, left: str = "") -> list[str]:
+        """Statements that store the result at ``out<place>``, or its ``left`` first columns, and its parts, which have
+        whole vectors."""
+        end, more = ("_tail", f", {left}") if left else ("", "")
+        high = len(self.epilogue.read)
+        parts, out = f"e{high}_at, e{high + 1}_at, e{high}{place}", f"out, out{place}"
+        whole = f"where(lane_mask({left}, {self.lanes}), {self.result}, 0)" if left else self.result
+        return [
+            *([] if self.epilogue.parts_alone else [f"store{end}({out}, {self.result}{more})"]),
+            *([f"store_parts({parts}, {whole})"] if self.epilogue.in_parts else []),
+        ]
 
     def vector_text(self, part: bool, first: int = 0) -> tuple[list[str], list[str]]:
         """Statements before a loop over rows, and those that finish one vector of row ``i`` in it.
@@ -80,7 +93,7 @@ class Rows:
             *(load(k, f"e{k}_place") for k, o in operands if o.access == "full"),
             *self._splats("per_m", "e{k}_place"),
             *self.body,
-            f"store_tail(out, out_place, {self.result}, rest)" if part else f"store(out, out_place, {self.result})",
+            *self.stores("_place", "rest" if part else ""),
         ]
 
     def _splats(self, access: str, index: str) -> list[str]:
@@ -100,7 +113,7 @@ def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]
     stored then."""
     if epilogue.body is None:
         return (), "acc"
-    names = ("acc", *(f"e{k}" for k in range(len(epilogue.operands))))
+    names = ("acc", *(f"e{k}" for k in range(len(epilogue.read))))
     return print_body(epilogue.body, names, lanes, epilogue.fast_math)
 
 

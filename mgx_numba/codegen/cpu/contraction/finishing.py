@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 
 from ...kernel import KernelSource
-from ...problems.epilogue import Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from ...statements import indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
@@ -25,8 +25,8 @@ PANEL_ROWS = "row_places"
 
 
 def _moving(epilogue: Epilogue) -> list[str]:
-    """What has a place in each row, as the names of the variables that hold it begin."""
-    names = [f"e{k}" for k, operand in enumerate(epilogue.operands) if operand.access in ("full", "per_m")]
+    """What has a place in each row, as the names of the variables that hold it begin; low parts lie as high ones."""
+    names = [f"e{k}" for k, o in enumerate(epilogue.operands) if o.access in MOVING and o.access != "low"]
     return ["out", *names]
 
 
@@ -44,7 +44,10 @@ def placed_rows(epilogue: Epilogue, columns: int) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
-    """The kernel; its argument block is a `tile_table.panel_block`, its tasks are rows."""
+    """The kernel; its argument block is a `tile_table.panel_block`, its tasks are rows.
+
+    Rows in parts get zeros up to the end of the panel.
+    """
     lanes, accumulator, operands = tile.lanes, tile.types.accumulator, list(enumerate(epilogue.operands))
     block = RecordText(panel_block(len(operands)), "args")
     rows = Rows(epilogue, accumulator, lanes)
@@ -56,7 +59,7 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
         *(f"e{k}_at = {block.elements(f'e{k}', operand.dtype)}" for k, operand in operands),
         *rows.invariant(),
     ]
-    full = {"out", *(f"e{k}" for k, operand in operands if operand.access == "full")}
+    full = {"out", *(f"e{k}" for k, operand in operands if operand.access in ALONG_N)}
     row = [f"at = row * {place_words(epilogue)}", "sums_row = places[at]"]
     for number, name in enumerate(_moving(epilogue)):
         row.append(f"{name}_row = places[at + {number + 1}]{' + first' if name in full else ''}")
@@ -72,7 +75,7 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
             *(f"e{k} = {name}" for k, name in fixed),
             *(f"e{k} = load{end}(e{k}_at, e{k}_row + {c}, {more}{lanes})" for k, o in operands if o.access == "full"),
             *rows.body,
-            f"store{end}(out, out_row + {c}, {rows.result}{', rest' if part else ''})",
+            *rows.stores(f"_row + {c}", "rest" if part else ""),
         ]
 
     def walk(*vectors: tuple[list[str], list[str]]) -> list[str]:
@@ -90,4 +93,9 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
         "        else:",
         *indent(walk(vector("c", True)), 3),
     ]
+    if epilogue.in_parts:
+        high = len(epilogue.read)
+        zeros = [f"store_parts(e{high}_at, e{high + 1}_at, e{high}_row + c, const_float32(0, {lanes}))"]
+        empty = f"for c in range({lanes} * idiv(columns + {lanes - 1}, {lanes}), {tile.columns}, {lanes}):"
+        lines += indent([empty, *indent(walk(([], zeros)))])
     return cpu_kernel(kernel_name("finish", epilogue), kernel_text(lines))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
-from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
@@ -22,7 +22,7 @@ from .macro_kernel import MacroKernel
 from .near_weights import NearWeights
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
-from .parts import SplitRows, one_by_one
+from .parts import SplitRows, one_by_one, small_rows
 from .prologue import PrologueRows
 from .roofline import seconds
 from .rows import LineGaps
@@ -199,8 +199,8 @@ def product_launches(
 
     These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
     the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
-    given. ``split`` says how a left-hand side comes in parts: it lies so in scratch, or the kernel splits it. ``gaps``
-    lie between the rows of the result, which its strides do not count.
+    given. ``split`` says how a left-hand side comes in parts: it lies so in ``x``, or the kernel splits it. ``gaps`` lie
+    between the rows of the result, which its strides do not count.
     """
     tile = tile or tile_for(problem.types)
     how = (w, w_steps, threads, blocking, masked, x, name, near, tile, split, gaps)
@@ -225,7 +225,7 @@ def _launch(
     gaps: LineGaps | None,
 ) -> Launch:
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
-    left, right, out = _sizes(problem, tile)
+    left, right, _ = _sizes(problem, tile)
     before: PrologueRows | SplitNear | None = split if isinstance(split, SplitNear) else None
     if problem.prologue and before is None:
         before = PrologueRows(problem.prologue, problem.dtype, tile)
@@ -270,7 +270,7 @@ def _launch(
         macro.read_even_rows()
     if isinstance(split, SplitRows):
         macro.read_matrix(split.low)
-        read_parts(macro, split, problem.k, offsets["x"] // split.row)
+        read_parts(macro, problem.k)
     elif tile.step > 1 and not before:
         macro.read_matrix(0)
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
@@ -279,26 +279,18 @@ def _launch(
         gaps.declare(macro, "(b0 * m + row)" if rank else "row")
     macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
     rows = batched.count * batched.m
-    moved = rows * (left * tile.depth(problem.k) + out * problem.n) + right * depth * panels * tile.columns
+    stored = epilogue.stored_bytes(accumulator)
+    moved = rows * (left * tile.depth(problem.k) + stored * problem.n) + right * depth * panels * tile.columns
     flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
 
 
-def read_parts(macro: MacroKernel, split: SplitRows, k: int, first: int) -> None:
-    """Let the macro-kernel look at the notes of rows of ``k`` terms, from the ``first`` one on."""
-    macro.arguments.pointer("flags", Operand("scratch", split.flags + 4 * first), "int32")
-    macro.arguments.integers(x_words=split.row, terms=k)
-    flag = "load_scalar(flags, first_flag + i * flag_step)"
-    macro.setup += ["flag_step = idiv(x_ld, x_words)"]
-    macro.instead = [
-        "first_flag = idiv(x0 + row * x_ld, x_words)",
-        "special = 0",
-        "for i in range(left):",
-        f"    special += {flag}",
-        "if special > 0:",
-        *indent(one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "1", "k0", [f"halved = {flag}"])),
-    ]
+def read_parts(macro: MacroKernel, k: int) -> None:
+    """Let the macro-kernel look for rows of ``k`` terms that are too small for products in parts."""
+    macro.arguments.integers(terms=k)
+    exact = one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "1", "k0")
+    macro.instead = [*small_rows(macro.tile), "if special > 0:", *indent(exact)]
 
 
 def _batch_lines(batched: Batched) -> list[str]:
@@ -318,7 +310,7 @@ def _batch_lines(batched: Batched) -> list[str]:
 def _row_lines(epilogue: Epilogue, apart: bool = False) -> list[str]:
     lines = [f"out_row = out0 + (row + i) * out_ld{' + apart' if apart else ''} + n0"]
     for k, operand in enumerate(epilogue.operands):
-        if operand.access in ("full", "per_m"):
-            column = " + n0" if operand.access == "full" else ""
+        if operand.access in MOVING:
+            column = " + n0" if operand.access in ALONG_N else ""
             lines.append(f"e{k}_row = e{k}0 + (row + i) * e{k}_ld{column}")
     return lines

@@ -27,7 +27,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows, split_weights
 from .roofline import seconds
 from .rows import LineGaps
-from .solver import Setting
+from .solver import NO_PARTS, Setting
 from .split_near import SplitNear, most_terms
 
 __all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "parked_seconds", "part_rows", "refused_tiles", "tile_of"]
@@ -85,6 +85,8 @@ def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
     panels, but reads it where it lies."""
     if tile.packing.a != "bfloat16" or problem.a_strides[-1] != 1:
         return False
+    if problem.low_parts:
+        return False
     few = panel_count(tile, problem.n) <= 2 * NEAR_PANELS and problem.k <= most_terms(tile)
     return problem.prologue is not None or few
 
@@ -105,14 +107,20 @@ class GemmTiles(GemmPacked):
 
     name = "gemm_tiles"
     looks_at_values = True
+    reads_parts = True
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
 
     def declines(self, problem: GemmProblem) -> str | None:
+        if problem.low_parts and tile_of(problem.types).packing.parts == 1:
+            return NO_PARTS
         if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or problem.a_strides[-1] != 1):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
+
+    def writes_parts(self, problem: GemmProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_of(problem.types)
@@ -180,7 +188,7 @@ class GemmTiles(GemmPacked):
         if _near(problem, tile):
             one = SPLIT_SECONDS if tile.packing.parts > 1 else NEAR_SECONDS
             formed = one * problem.batch_count * problem.m * problem.k * -(-panels // NEAR_PANELS) / threads
-        elif words_in_place(problem, tile) is None:
+        elif not problem.low_parts and words_in_place(problem, tile) is None:
             formed = form_seconds(problem.types, problem.batch_count * problem.m * problem.k, threads)
         formed += parked_seconds(tile, problem.batch_count * problem.m * problem.n, threads)
         return formed + seconds(tile, 2 * rows * panels * columns * k, moved, threads)
@@ -191,11 +199,15 @@ class ConvPointwiseTiles(ConvPointwise):
 
     name = "conv_1x1_tiles"
     looks_at_values = True
-    parts_lines = True
+    line_gaps = True
+    reads_parts = True
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:
         return super().declines(problem) or self._gemm.declines(pixel_product(problem))
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return not problem.line_gap
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         return self._gemm.product(pixel_product(problem), setting, LineGaps.of(problem))

@@ -1,21 +1,26 @@
 """The left-hand side in two parts, for tiles that multiply float32 so: text that splits it, and text that multiplies
 what cannot be split.
 
-Each launch that splits notes of every row (or line of pixels) whether bfloat16 has its numbers: of a row with infinity,
-NaN, what rounds to infinity, or nothing but numbers so small that their rest would be a denormal, the parts are the
-high and the low half of each number's bits. Where a block of rows reads one of those, its sums are computed one by one
-in float32, of numbers put together again.
+Rows of products come in the form of `part_form`, in which parts add up to any number that is not too small; of these
+the kernel that multiplies looks for rows that have no others (`small_rows`), whose products could be denormals.
+
+Each launch that fills a grid of pixels notes of every line whether bfloat16 has its numbers, and so does who splits
+what a kernel reads next: of a row with infinity, NaN, what rounds to infinity, or nothing but numbers so small that
+their rest would be a denormal, the parts are the high and the low half of each number's bits. Where a block of rows
+reads one of those, or is too small, its sums are computed one by one in float32, of numbers put together again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...statements import for_tasks, indent, kernel_text, vector_loop
 from .. import host
@@ -23,12 +28,13 @@ from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
+from ..part_form import LARGEST, bits_of, number_text
 from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
 __all__ = [
-    "LINE_ELEMENTS", "SplitRows", "declare_parts", "halve_vector", "one_by_one", "row_note", "split_row", "split_rows",
-    "split_vector", "split_weights",
+    "LINE_ELEMENTS", "SplitRows", "declare_parts", "fills_lines", "halve_vector", "one_by_one", "parts_pitch",
+    "row_note", "small_rows", "split_row", "split_rows", "split_vector", "split_weights",
 ]  # fmt: skip
 
 LINE_ELEMENTS = host.CACHE_LINE // 2
@@ -38,12 +44,6 @@ SMALLEST = 2.0**-30
 2**-80 of it."""
 SMALLEST_WEIGHT = 2.0**-70
 """The same of a column of weights: products of the two are far above the denormals."""
-LARGEST = float(np.uint32(0x7F7F7FFF).view(np.float32))
-"""The largest number that rounds to a finite bfloat16."""
-
-
-def _bits(value: float) -> int:
-    return int(np.float32(value).view(np.int32))
 
 
 def split_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +104,7 @@ def row_note() -> list[str]:
     """Statements: whether a row whose largest numbers are in ``largest`` is ``halved``."""
     return [
         "most = reduce_max(largest)",
-        f"halved = most > {_bits(LARGEST)} or (most > 0 and most < {_bits(SMALLEST)})",
+        f"halved = most > {bits_of(LARGEST)} or (most > 0 and most < {bits_of(SMALLEST)})",
     ]
 
 
@@ -118,48 +118,84 @@ def declare_parts(arguments: Arguments, low: int, flags: int) -> None:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows in parts, which ``pack`` makes: their ``strides``, the length of one and the way to the low parts in words,
-    where the notes begin, and the bytes of all of it."""
+    """Rows in parts (`part_form`), which ``pack`` makes in scratch of so many bytes, unless they come so: their
+    ``strides`` and the way to the low parts in words."""
 
     pack: tuple[Launch, ...]
     strides: tuple[int, ...]
-    row: int
     low: int
-    flags: int
     scratch: int
 
 
+def parts_pitch(k: int) -> int:
+    """Elements from a row of ``k`` of a part to the next: rows end with zeros and are an odd number of lines long, so
+    that those of a tile lie in different sets of the cache."""
+    return (-(-k // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
+
+
+def fills_lines(problem: ConvProblem) -> bool:
+    """Whether pixels of the result are float32 that fill whole lines as parts, so that no zeros end them."""
+    return problem.types.uniform == "float32" and problem.out_channels % LINE_ELEMENTS == 0
+
+
 def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
-    """The left-hand side of a product. A row is one task; rows that a batch repeats are there once. They end with zeros
-    and are an odd number of lines long, so that those of a tile lie in different sets of the cache."""
+    """The left-hand side of a product. A row is one task; rows that a batch repeats are there once."""
+    together = tile.packing.k_interleave
+    if problem.low_parts:
+        return SplitRows((), (*(s // together for s in problem.a_strides[:-1]), 1), problem.low_parts // together, 0)
     lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
-    pitch = (-(-problem.k // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
-    row, rows = pitch // tile.packing.k_interleave, int(np.prod(lens))
+    pitch = parts_pitch(problem.k)
+    row, rows = pitch // together, int(np.prod(lens))
     words = [row * int(np.prod(lens[d + 1 :])) for d in range(len(lens))]
     batch = len(problem.batch)
     words = [w if s or d == batch else 0 for d, (w, s) in enumerate(zip(words, problem.a_strides))]
-    flags = 2 * 2 * rows * pitch
+    size = ITEMSIZE["bfloat16"] * rows * pitch
     arguments = Arguments()
     arguments.pointer("x", "x", "float32")
-    declare_parts(arguments, rows * pitch, flags)
+    arguments.pointer("high", "scratch", "bfloat16")
+    arguments.pointer("low", Operand("scratch", size), "bfloat16")
     arguments.integers(k=problem.k, k_stride=problem.a_strides[-1], pitch=pitch)
     contiguous = problem.a_strides[-1] == 1 or problem.k == 1
 
-    def load(left: str) -> str:
+    def vector(left: str) -> list[str]:
         end, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
         place = "x, start + c" if contiguous else "x, start + c * k_stride, k_stride"
-        return f"load{'' if contiguous else '_strided'}{end}({place}, {fill}{LINE_ELEMENTS})"
+        value = f"load{'' if contiguous else '_strided'}{end}({place}, {fill}{LINE_ELEMENTS})"
+        return [f"store_parts(high, low, task * pitch + c, {value})"]
 
-    def walk(write: Callable[[str, str], list[str]]) -> list[str]:
-        return vector_loop(LINE_ELEMENTS, lambda left: write(load(left), "task * pitch + c"), "0", "k")
-
-    task = [*row_start(arguments, lens, problem.a_strides), *split_row(walk(split_vector), walk(halve_vector))]
+    task = [*row_start(arguments, lens, problem.a_strides), *vector_loop(LINE_ELEMENTS, vector, "0", "k")]
     name = f"split_{'rows' if contiguous else 'strided'}_kernel"
     source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
     moved = rows * (4 * problem.k + 4 * pitch)
     launch = Launch(source, arguments.values, TaskRange(rows, claim(rows, moved)), 0, moved)
-    low = rows * row
-    return SplitRows((launch,), (*words, 1), row, low, flags, flags + 4 * rows)
+    return SplitRows((launch,), (*words, 1), rows * row, 2 * size)
+
+
+def small_rows(tile: RegisterTile) -> list[str]:
+    """Statements that set ``special``, how many of ``left`` rows have numbers in this step that are not zero, but none
+    from `SMALLEST` on. Rows of others have one in their first line, as a rule, and no more of them is looked at."""
+    lanes = tile.step
+    words = f"load(x, start + c, {lanes})"
+    return [
+        "special = 0",
+        "for i in range(left):",
+        *indent([
+            "start = x0 + (row + i) * x_ld + k0",
+            "c = 0",
+            "small = True",
+            "while small and c < depth_now:",
+            f"    words = bitwise_and({words}, 0x7FFF7FFF)",
+            "    odd = bitwise_and(words, 0x7FFF0000)",
+            f"    small = reduce_and(lt(max(odd, shift_left(words, 16)), {bits_of(SMALLEST)}))",
+            f"    c += {lanes}",
+            "if small:",
+            f"    found = const_int32(0, {lanes})",
+            f"    for c in range(0, depth_now, {lanes}):",
+            f"        words = bitwise_or({words}, load(x, start + x_low + c, {lanes}))",
+            "        found = bitwise_or(found, bitwise_and(words, 0x7FFF7FFF))",
+            "    special += 1 if reduce_max(found) > 0 else 0",
+        ]),
+    ]  # fmt: skip
 
 
 def one_by_one(
@@ -167,7 +203,7 @@ def one_by_one(
     terms: str,
     taps: str,
     start: str,
-    flag: Sequence[str],
+    flag: Sequence[str] = (),
     x: str = "x",
     first: str = "x0 + row * x_ld + k0 * x_step",
     apart: str = "x_ld",
@@ -175,11 +211,18 @@ def one_by_one(
     """Statements that add the products of a step to the sums of ``left`` rows, one by one in float32.
 
     ``terms`` numbers of each of ``taps`` taps; ``start`` is not 0 where there are sums to add to. The statements of
-    ``flag`` set ``halved``, the note of what row ``i`` reads at tap ``t``. The rows are in the words of ``x``, from
-    ``first`` on and so far ``apart``.
+    ``flag``, if there are any, set ``halved``, the note of what row ``i`` reads at tap ``t``; without them the parts
+    are those of `part_form`. The rows are in the words of ``x``, from ``first`` on and so far ``apart``.
     """
     lanes, columns, step = tile.lanes, tile.columns, tile.step
     low = step * columns
+    factor = [f"factor = {number_text('a_high', 'a_low')}"]
+    if flag:
+        factor = [
+            "joined = bits_float32(bitwise_or(a_high, a_low))",
+            "added = add(bits_float32(a_high), bits_float32(shift_left(a_low, 16)))",
+            "factor = joined if halved != 0 else added",
+        ]
     return [
         "for i in range(left):",
         f"    for c in range(0, sums_ld, {lanes}):",
@@ -197,9 +240,7 @@ def one_by_one(
                     "word = idiv(k, 2)",
                     "half = 16 * imod(k, 2)",
                     *_halves(x, "at + word", "x_low", "half", lanes, "a"),
-                    "joined = bits_float32(bitwise_or(a_high, a_low))",
-                    "added = add(bits_float32(a_high), bits_float32(shift_left(a_low, 16)))",
-                    "factor = joined if halved != 0 else added",
+                    *factor,
                     "place = t * depth_now + word",
                     f"goal = right + idiv(place, {step}) * {2 * low} + imod(place, {step}) * {columns}",
                     *_halves("w", "goal", str(low), "half", lanes, "b", splat=False),

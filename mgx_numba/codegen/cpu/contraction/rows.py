@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
-from ...problems.epilogue import Epilogue
+from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from .macro_kernel import MacroKernel
 from .solver import Strides
 
@@ -82,8 +82,8 @@ def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) ->
     """
     table = {"out": (problem.out_strides[0], problem.out_strides[-1])}
     for k, operand in enumerate(epilogue.operands):
-        if operand.access in ("full", "per_m"):
-            pixel = problem.out_channels if operand.access == "full" else 1
+        if operand.access in MOVING:
+            pixel = problem.out_channels if operand.access in ALONG_N else 1
             given = tuple(strides[k]) if k < len(strides) else ()
             table[f"e{k}"] = (given[0], given[1]) if given else (pixel * problem.out_pixels, pixel)
     return table
@@ -134,8 +134,8 @@ def row_offsets(epilogue: Epilogue, line: str = "") -> list[str]:
     """
     lines = []
     for name, access in [("out", "full"), *((f"e{k}", o.access) for k, o in enumerate(epilogue.operands))]:
-        if access in ("full", "per_m"):
-            column = " + n0" if access == "full" else ""
+        if access in MOVING:
+            column = " + n0" if access in ALONG_N else ""
             gaps = f" + {line} * out_gap" if line and name == "out" else ""
             lines.append(f"{name}_row = image * {name}_image + pixel * {name}_pixel{gaps}{column}")
     return lines

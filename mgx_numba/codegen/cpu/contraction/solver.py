@@ -19,6 +19,7 @@ from .refinement import near_blockings
 
 __all__ = [
     "NO_EPILOGUE",
+    "NO_PARTS",
     "LoadKernels",
     "Setting",
     "Solver",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 NO_EPILOGUE = Epilogue()
+NO_PARTS = "the left-hand side comes in parts"
+"""Why a solver refuses a problem where it does."""
 
 Strides = Sequence[Sequence[int]]
 """For each epilogue operand its element strides: batch dimensions and row for a product, image and pixel for a
@@ -83,10 +86,11 @@ class Solver(Protocol, Generic[P]):
 
     Attributes:
         reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
+        reads_parts: whether it computes those whose left-hand side comes in parts, too.
         rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
             is more of the largest result where these saturate.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
-        parts_lines: whether it writes a convolution's result where something lies between the lines
+        line_gaps: whether it writes a convolution's result where something lies between the lines
             (`ConvProblem.line_gap`).
         large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
             are made only if one of its optimal lengths takes them.
@@ -95,10 +99,11 @@ class Solver(Protocol, Generic[P]):
     """
 
     reads_blocks: ClassVar[bool] = False
+    reads_parts: ClassVar[bool] = False
     rounds_weights: ClassVar[bool] = False
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
-    parts_lines: ClassVar[bool] = False
+    line_gaps: ClassVar[bool] = False
     revision: ClassVar[int] = 0
 
     @property
@@ -110,9 +115,11 @@ class Solver(Protocol, Generic[P]):
         return self.refused_types(problem) or self._refused_form(problem) or self.declines(problem)
 
     def _refused_form(self, problem: P) -> str | None:
-        if isinstance(problem, ConvProblem) and problem.line_gap and not self.parts_lines:
+        if isinstance(problem, ConvProblem) and problem.line_gap and not self.line_gaps:
             return "lines of the result do not follow each other"
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
+        if problem.low_parts and not self.reads_parts:
+            return NO_PARTS
         if (blocks is not None) == self.reads_blocks:
             return None
         return "the weights are in blocks of few bits" if blocks else "the weights are in no blocks"
@@ -125,6 +132,10 @@ class Solver(Protocol, Generic[P]):
 
     def declines(self, problem: P) -> str | None:
         """`refusal` for any other reason than the types, which this solver has accepted."""
+
+    def writes_parts(self, problem: P) -> bool:
+        """Whether its last launch takes an epilogue that stores the result in parts."""
+        return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:
         """Lens of the packed weights; empty if weights are not packed at compile time."""

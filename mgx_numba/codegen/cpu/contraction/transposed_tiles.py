@@ -23,7 +23,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows
 from .roofline import seconds
 from .rows import image_strides, lattice_arguments, lattice_rows, phase_of_group, stride_arguments
-from .solver import Setting, Solver
+from .solver import NO_PARTS, Setting, Solver
 from .transposed import taps_apart, weights_stay_near
 
 __all__ = ["ConvTransposedTiles"]
@@ -34,7 +34,8 @@ class ConvTransposedTiles(Solver[ConvProblem]):
 
     name = "conv_transposed_tiles"
     looks_at_values = True
-    parts_lines = True
+    line_gaps = True
+    reads_parts = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -46,7 +47,15 @@ class ConvTransposedTiles(Solver[ConvProblem]):
             return NOT_COMPUTED
         if not taps_apart(problem):
             return "output pixels receive several taps or none"
+        if problem.low_parts and tile_of(problem.types).packing.parts == 1:
+            return NO_PARTS
+        *image, pixel, _ = pixel_product(problem).a_strides
+        if problem.low_parts and problem.batch > 1 and image != [problem.in_pixels * pixel]:
+            return "images in parts do not follow one another"
         return uneven_pixels(problem)
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return not problem.line_gap
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Taps, panels, rows of a panel with those of its low parts, columns."""
@@ -70,7 +79,9 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         tile, pixels = tile_of(problem.types), pixel_product(problem)
         if tile.packing.parts > 1:
             split = split_rows(pixels, tile)
-            return Solution((*split.pack, self._product(problem, setting, tile, split.row, split)), split.scratch)
+            x = "scratch" if split.pack else "x"
+            product = self._product(problem, setting, tile, split.strides[-2], split, x)
+            return Solution((*split.pack, product), split.scratch)
         words = words_in_place(pixels, tile)
         if words is not None:
             return Solution((self._product(problem, setting, tile, words[-2], x="x"),))
@@ -116,9 +127,9 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
         macro.before_rows, macro.row = lattice_rows(epilogue, axes, apart=problem.line_gap != 0)
         if split:
-            read_parts(macro, split, problem.in_channels, 0)
+            read_parts(macro, problem.in_channels)
         moved = 4 * (tile.packing.parts * rows * row + math.prod(lens))
-        moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * taps * rows * problem.out_channels
+        moved += epilogue.stored_bytes(accumulator) * taps * rows * problem.out_channels
         tasks = TaskRange(blocking.tasks(rows, panels, taps), 1)
         return Launch(macro.source(), arguments.values, tasks, problem.flops, moved, epilogue.moving)
 
@@ -130,7 +141,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         moved = problem.batch * problem.in_pixels * problem.in_channels * ITEMSIZE[problem.types.a]
         moved += problem.batch * problem.out_pixels * problem.out_channels * ITEMSIZE[problem.types.out]
         formed = 0.0
-        if words_in_place(pixel_product(problem), tile) is None:
+        if not problem.low_parts and words_in_place(pixel_product(problem), tile) is None:
             elements = problem.batch * problem.in_pixels * problem.in_channels
             formed = form_seconds(problem.types, elements, threads)
         formed += parked_seconds(tile, problem.batch * problem.out_pixels * problem.out_channels, threads)

@@ -25,27 +25,30 @@ _LANES = 16
 """Of the instruction, ``vcvtneps2bf16`` over a register of 512 bits."""
 
 
+def rounded(b: VectorBuilder, value: ir.Value) -> ir.Value:
+    """A vector of float32 as the bits of bfloat16 in i16, as `round_bfloat16` rounds."""
+    builder, lanes = b.ir, b.lanes(value)
+    if not host.has("avx512bf16") or lanes % _LANES or lanes & (lanes - 1):
+        return convert(b, value, "float32", "bfloat16")
+    part, result = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.IntType(16), _LANES)
+    instruction = b.function("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(BFloat16(), _LANES), [part])
+    parts = [
+        builder.bitcast(builder.call(instruction, [b.shuffle(value, range(k, k + _LANES))]), result)
+        for k in range(0, lanes, _LANES)
+    ]
+    while len(parts) > 1:
+        parts = [b.joined(x, y) for x, y in zip(parts[::2], parts[1::2])]
+    return parts[0]
+
+
 def _round_bfloat16(v: types.Type) -> Definition:
     if not isinstance(v, Vec) or v.dtype != "float32":
         raise TypingError(f"round_bfloat16: expected a vector of float32, got {v}")
-    lanes = v.lanes
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        b = VectorBuilder(builder)
-        (value,) = values
-        if not host.has("avx512bf16") or lanes % _LANES or lanes & (lanes - 1):
-            return convert(b, value, "float32", "bfloat16")
-        part, result = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.IntType(16), _LANES)
-        instruction = b.function("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(BFloat16(), _LANES), [part])
-        parts = [
-            builder.bitcast(builder.call(instruction, [b.shuffle(value, range(k, k + _LANES))]), result)
-            for k in range(0, lanes, _LANES)
-        ]
-        while len(parts) > 1:
-            parts = [b.joined(x, y) for x, y in zip(parts[::2], parts[1::2])]
-        return parts[0]
+        return rounded(VectorBuilder(builder), values[0])
 
-    return Vec("bfloat16", lanes)(v), lower
+    return Vec("bfloat16", v.lanes)(v), lower
 
 
 round_bfloat16 = make_intrinsic("round_bfloat16", _round_bfloat16, 1)

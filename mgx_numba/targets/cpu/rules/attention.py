@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan, reads_turned_masks
+from ....codegen.cpu.contraction.parts import LINE_ELEMENTS
+from ....codegen.launch import Launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -16,6 +19,7 @@ from ...lowering.attention import accepts_attention, as_type, attention_output, 
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
+from ..parts import ValueParts, offer_parts
 from .table import lowering
 
 
@@ -49,8 +53,28 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
     for launch in chosen.launches:
         low.launch(launch, operands, ins)
+    if len(chosen.launches) == 1:
+        _offer_parts(low, problem, target, origin)
     if target is not declared:
         convert(low, ins, target, declared)
+
+
+def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: str) -> None:
+    """Let a product that reads the heads' results side by side have them in parts."""
+    columns = problem.heads * problem.width
+    if out.strides != (problem.queries * columns, problem.width, columns, 1):
+        return
+
+    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+        strides = (problem.queries * parts.pitch, problem.width, parts.pitch, 1)
+        own = replace(problem, part_strides=strides, parts_alone=alone)
+        made = with_origin(low.solutions.of((own, low.threads), lambda: plan(own, low.threads, origin)), origin)
+        results = {"high": parts.high, "low": parts.behind} | ({"out": parts.high} if alone else {})
+        return made.launches[0], results
+
+    if columns % LINE_ELEMENTS == 0:
+        rows = out.with_shape(Shape(out.type, (problem.batch, problem.queries, columns)))
+        offer_parts(low, low.steps[-1], rows, columns, remake)
 
 
 def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:

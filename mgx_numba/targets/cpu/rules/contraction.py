@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
-from ....codegen.launch import Solution
+from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem
+from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
 from ....core.types import Type
@@ -38,7 +39,8 @@ from ...lowering.contraction import (
 )
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from ..capabilities import parts_lines
+from ..capabilities import line_gaps
+from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -63,7 +65,7 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
     if accepts_contraction(ins, shape):
         return True
     lines = line_strides(shape.lens, shape.strides)
-    return lines is not None and (shape.lens[1] == 1 or shape.strides[1] == 1) and parts_lines(core_of(ins))
+    return lines is not None and (shape.lens[1] == 1 or shape.strides[1] == 1) and line_gaps(core_of(ins))
 
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
@@ -86,9 +88,6 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
         problem = _with_stored_weights(low, problem, "bfloat16")
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
-    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    chosen = contraction.chosen_solver(low, request)
-    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
     saturates = what.epilogue.saturates
     unsuited = [
         own.name
@@ -97,20 +96,21 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         or (low.ranging and own.large_alone)
         or (saturates and own.rounds_weights)
     ]
-    while True:
-        if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
-            chosen = Candidate(_select(low, problem, room, unsuited))
-        solver = chosen.solver
-        plan = _plan(low, request, chosen)
-        try:
-            packed = low.usable(plan.launches)
-            if packed and constant is not None and solver.packed_lens(problem):
-                operands["w"] = low.packed(solver, problem, constant)
-        except UnsuitedWeights:
-            packed = False
-        if packed:
-            break
-        unsuited.append(solver.name)
+    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    plain = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    found, in_parts = None, _in_parts(low, problem, operands["x"], weights)
+    if in_parts is not None:
+        problem, high, writer = in_parts
+        with contextlib.suppress(UnsupportedError):
+            found = _chosen(low, replace(plain, problem=problem), constant, room, unsuited)
+        if found is not None and take_parts(low, writer, ins):
+            operands["x"] = high
+        else:
+            found = None
+    chosen, request, plan, packed = found or _chosen(low, plain, constant, room, unsuited)
+    problem, solver = request.problem, chosen.solver
+    if packed is not None:
+        operands["w"] = packed
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
@@ -124,11 +124,47 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
+        _offer_parts(low, request, chosen, operands["out"])
     contraction.note_solver(low, ins, request, chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
-            general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
+            general = _plan(low, plain, Candidate(_select(low, plain.problem, room, _SPECIAL)))
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
+
+
+def _chosen(
+    low: Lowering,
+    request: Request,
+    constant: np.ndarray | BlockWeights | None,
+    room: int,
+    unsuited: Collection[str],
+) -> tuple[Candidate, Request, Solution, View | None]:
+    """What computes a contraction, its launches, and packed weights if there are some.
+
+    Args:
+        low: the lowering.
+        request: the contraction.
+        constant: its weights, if they are constant.
+        room: bytes by which these may grow.
+        unsuited: names of solvers that shall not compute it.
+
+    Raises:
+        UnsupportedError: no solver applies whose kernels may be used.
+    """
+    problem, unsuited = request.problem, [*unsuited]
+    chosen = contraction.chosen_solver(low, request)
+    while True:
+        if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
+            chosen = Candidate(_select(low, problem, room, unsuited))
+        solver = chosen.solver
+        plan = _plan(low, request, chosen)
+        with contextlib.suppress(UnsuitedWeights):
+            if low.usable(plan.launches):
+                if constant is None or not solver.packed_lens(problem):
+                    return chosen, request, plan, None
+                return chosen, request, plan, low.packed(solver, problem, constant)
+        unsuited.append(solver.name)
 
 
 def _select(
@@ -171,6 +207,49 @@ def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtyp
     return stored if cheaper else problem
 
 
+def _in_parts(
+    low: Lowering, problem: GemmProblem | ConvProblem, x: View, weights: np.ndarray | None
+) -> tuple[GemmProblem | ConvProblem, View, Writer] | None:
+    """The problem over a left-hand side in parts, the high parts, and who writes them, if that is possible and quicker
+    than over what is there."""
+    if weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
+        return None
+    found = parts_of(low, x)
+    if found is None:
+        return None
+    high, writer = found
+    own: GemmProblem | ConvProblem
+    if isinstance(problem, ConvProblem):
+        own = replace(problem, low_parts=writer.parts.low, x_strides=(high.strides[0], *high.strides[2:]))
+    else:
+        own = replace(problem, low_parts=writer.parts.low, a_strides=high.strides)
+    try:
+        solver, other = (_select(low, one, low.packing_room) for one in (own, problem))
+    except UnsupportedError:
+        return None
+    quicker = solver.estimate(own, low.threads) <= other.estimate(problem, low.threads)
+    return (own, high, writer) if quicker else None
+
+
+def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
+    """Let who reads the result that the last step makes have it in parts."""
+    problem, epilogue = request.problem, request.epilogue
+    columns, count = result_axes(problem)[0][-1], len(epilogue.operands)
+    if (epilogue.dtype or problem.types.out) != "float32" or epilogue.gated:
+        return
+
+    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+        high = parts.high
+        strides = high.strides[:-1]
+        if isinstance(problem, ConvProblem):
+            strides = contraction.pixel_strides(high.lens, high.strides) or ()
+        own = replace(request, epilogue=epilogue.with_parts(alone), strides=(*request.strides, strides, strides))
+        results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
+        return _plan(low, own, chosen).launches[-1], results
+
+    offer_parts(low, low.steps[-1], out, columns, remake)
+
+
 def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
 ) -> View:
@@ -185,4 +264,4 @@ def _packed_at_run_time(
     return target
 
 
-_HERE = Contractions(_refused, check_body, _launch, parts_lines=True)
+_HERE = Contractions(_refused, check_body, _launch, line_gaps=True)

@@ -128,7 +128,7 @@ class WinogradWriter:
         moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
         moved += self.word_bytes * zeros
         results = problem.batch * problem.out_pixels * problem.out_channels
-        moved += ITEMSIZE[self.epilogue.out_dtype(problem.types.out)] * results
+        moved += self.epilogue.stored_bytes(problem.types.out) * results
         seen = self.epilogue.moving
         launch = Launch(source, a.values, TaskRange(tasks, block.grain), problem.flops, moved, seen)
         return Solution((launch,), -(-tasks // block.grain) * claim * self.word_bytes)

@@ -24,6 +24,7 @@ from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens
 from ..pack import aligned_zeros
+from ..parts import fills_lines
 from ..rows import image_strides
 from ..solver import Setting, Solver
 from .blocks import best_block, given_block, winograd_blockings
@@ -70,6 +71,9 @@ class ConvWinograd(Solver[ConvProblem]):
         if problem.group_in % 4:
             return "the input channels of a group are not a multiple of 4"
         return None
+
+    def writes_parts(self, problem: ConvProblem) -> bool:
+        return fills_lines(problem)
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Lens of the packed weights if they are not transformed: for each panel, channel and vector all taps."""

@@ -1,0 +1,26 @@
+"""Results of clusters that are stored in parts (`part_form`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....core.types import Type
+from ....graph.module import Module
+from ...problems.cluster import Tensor
+
+__all__ = ["parts_of_outputs", "store_parts_text"]
+
+
+def parts_of_outputs(module: Module, outputs: Sequence[Tensor], again: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of the outputs for the high and the low parts of a result, none if there are none; arguments are those of
+    the problem."""
+    results = module.results()
+    types = [ins.shape.type for ins in (*results, *(results[k] for k in again))]
+    narrow = (tensor.type is Type.bf16_type for tensor in outputs)
+    return tuple(k for k, (type, other) in enumerate(zip(types, narrow)) if other and type is Type.float_type)
+
+
+def store_parts_text(pointers: str, parts: Sequence[int], value: str, left: str) -> str:
+    """Statement that stores a vector at ``c`` of two outputs, or the ``left`` first elements of it."""
+    places = ", ".join(f"{pointers}{k}" for k in parts)
+    return f"store_parts_tail({places}, c, {value}, {left})" if left else f"store_parts({places}, c, {value})"

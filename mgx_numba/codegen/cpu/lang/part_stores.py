@@ -1,0 +1,98 @@
+"""Storing float32 as two bfloat16, for products in parts.
+
+store_parts(high, low, i, v)
+    what bfloat16 has of each float32 of v goes to high[i], ..., what it has of the rest to low[i], ...
+store_parts_tail(high, low, i, v, count)
+    the first count lanes only
+
+The parts are those of `part_form`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.builder import VectorBuilder
+from ...lang.memory import Definition, masked_store, store_vector
+from ...lang.vector import Vec, make_intrinsic, pointer_dtype
+from ..part_form import DROPPED_BITS, LARGEST, LOW_BITS, SIGN_BIT, TINY, bits_of
+from .bfloat16 import rounded
+
+__all__ = ["store_parts", "store_parts_tail"]  # the words of the language
+
+_I32 = ir.IntType(32)
+
+
+def _split(b: VectorBuilder, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Both parts, where each rounds to a finite number."""
+    high = rounded(b, value)
+    wide = b.ir.shl(b.ir.zext(high, b.like(value, _I32)), b.constant(b.like(value, _I32), 16))
+    return high, rounded(b, b.ir.fsub(value, b.ir.bitcast(wide, value.type)))
+
+
+def _split_any(b: VectorBuilder, value: ir.Value, bits: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Both parts of any number."""
+    bounded = value
+    for relation, limit in ((">", LARGEST), ("<", -LARGEST)):
+        beyond = b.ir.fcmp_ordered(relation, value, b.constant(value.type, limit))
+        bounded = b.ir.select(beyond, b.constant(value.type, limit), bounded)
+    high = rounded(b, bounded)
+
+    def number(x: int) -> ir.Constant:
+        return b.constant(bits.type, x)
+
+    wide = b.ir.shl(b.ir.zext(high, bits.type), number(16))
+    low = rounded(b, b.ir.fsub(value, b.ir.bitcast(wide, value.type)))
+    tiny = b.ir.icmp_unsigned("<", b.ir.and_(bits, number(0x7FFFFFFF)), number(bits_of(TINY)))
+    others = b.ir.and_(b.ir.lshr(bits, number(DROPPED_BITS)), number(LOW_BITS))
+    lower = b.ir.or_(b.ir.and_(bits, number(SIGN_BIT)), others)
+    upper, lower = (b.ir.trunc(x, high.type) for x in (b.ir.lshr(bits, number(16)), lower))
+    return b.ir.select(tiny, upper, high), b.ir.select(tiny, lower, low)
+
+
+def _store_parts(name: str, tail: bool) -> Any:
+    def define(high: types.Type, low: types.Type, i: types.Type, v: types.Type, *count: types.Type) -> Definition:
+        if not all(pointer_dtype(name, p) == "bfloat16" for p in (high, low)):
+            raise TypingError(f"{name}: expected pointers to bfloat16, got {high} and {low}")
+        if not isinstance(v, Vec) or v.dtype != "float32" or not v.lanes:
+            raise TypingError(f"{name}: expected a vector of float32, got {v}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            b = VectorBuilder(builder)
+            first, second, start, value, *left = values
+            integers = b.like(value, _I32)
+            bits = builder.bitcast(value, integers)
+            size = builder.shl(bits, b.constant(integers, 1))  # without the sign
+            least, most = (2 * bits_of(limit) for limit in (TINY, LARGEST))
+            below = builder.icmp_unsigned(
+                "<", builder.sub(size, b.constant(integers, 1)), b.constant(integers, least - 1)
+            )
+            above = builder.icmp_unsigned(">", size, b.constant(integers, most))
+            found = builder.bitcast(builder.or_(below, above), ir.IntType(v.lanes))
+            special = builder.icmp_unsigned("!=", found, ir.Constant(found.type, 0))
+
+            def store(parts: tuple[ir.Value, ir.Value]) -> None:
+                for p, part in zip((first, second), parts):
+                    if left:
+                        masked_store(b, builder.gep(p, [start]), part, left[0], "bfloat16")
+                    else:
+                        store_vector(b, builder.gep(p, [start]), part, "bfloat16")
+
+            with builder.if_else(special, likely=False) as (rare, usual):
+                with rare:
+                    store(_split_any(b, value, bits))
+                with usual:
+                    store(_split(b, value))
+            return context.get_dummy_value()
+
+        return types.void(high, low, types.int64, v, *[types.int64] * len(count)), lower
+
+    return make_intrinsic(name, define, 5 if tail else 4)
+
+
+store_parts = _store_parts("store_parts", tail=False)
+store_parts_tail = _store_parts("store_parts_tail", tail=True)

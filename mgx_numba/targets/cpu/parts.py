@@ -1,0 +1,195 @@
+"""Values in parts (`codegen.cpu.part_form`): what a product reads so is written so by the kernel that makes it.
+
+Of a step that computes a cluster, or one that a rule has told of (`offer_parts`), it is known how it would write the
+parts of its result, too; a product that reads them takes that up (`parts_of`, `take_parts`). When all steps are there,
+what nothing reads as it is, is written in parts alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from ...codegen.cpu.contraction.parts import LINE_ELEMENTS, parts_pitch
+from ...codegen.launch import Launch
+from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
+from ...core.shape import Shape
+from ...core.types import Type
+from ...dataclass import dataclass
+from ...graph.instruction import Instruction
+from ...runtime.plan import Region
+from ..lowering.buffers import Buffer, View
+from ..lowering.lowering import Lowering
+from ..lowering.steps import PendingStep
+
+__all__ = ["ValueParts", "Writer", "offer_parts", "parts_of", "take_parts"]
+
+
+@dataclass(frozen=True)
+class ValueParts:
+    """Both parts of a value that lies in its buffer in rows of ``columns`` elements, without gaps.
+
+    Rows of a part are ``pitch`` apart, the low parts ``low`` behind the high ones.
+    """
+
+    columns: int
+    pitch: int
+    low: int
+    high: View
+    behind: View
+
+    def seen(self, view: View) -> View | None:
+        """The high parts of a view of the value's buffer, if it has whole rows."""
+        strides = []
+        for length, stride in zip(view.lens, view.strides):
+            if stride == 1 and length == self.columns:
+                strides.append(1)
+            elif stride % self.columns == 0 or length == 1:
+                strides.append(stride // self.columns * self.pitch)
+            else:
+                return None
+        if view.offset % self.columns or 1 not in strides:
+            return None
+        shape = Shape(Type.bf16_type, view.lens, strides)
+        return View(self.high.buffer, shape, view.offset // self.columns * self.pitch)
+
+
+Remake = Callable[[ValueParts, bool], tuple[Launch, Mapping[str, View]]]
+"""A launch that writes parts besides the result, or alone, and the operands for its results."""
+
+
+@dataclass
+class Writer:
+    """The step that writes ``view``, with what its operands were, and how it would write ``parts``: ``taken`` once
+    something reads them, ``alone`` if they are all that it writes."""
+
+    step: PendingStep
+    view: View
+    operands: Mapping[str, View]
+    parts: ValueParts
+    remake: Remake
+    taken: bool = False
+    alone: bool = False
+
+    def take(self, low: Lowering, alone: bool) -> bool:
+        """Let the step write parts, too, or alone, if the kernels for that may be used."""
+        launch, results = self.remake(self.parts, alone)
+        if not low.usable([launch]):
+            return False
+        self.taken, self.alone = True, alone
+        self.step.launch, self.step.label = launch, f"{low.backend.name}::{launch.kernel.name}"
+        self.step.operands = {**self.operands, **results}
+        return True
+
+
+def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, remake: Remake) -> None:
+    """Note that a step can write its result in parts.
+
+    Args:
+        low: the lowering.
+        step: one with a launch.
+        view: the result; nothing is noted unless it is all of a buffer of the arena, in rows of float32 without gaps.
+        columns: elements of a row.
+        remake: the launch that writes parts.
+    """
+    whole = view.offset == 0 and view.shape.bytes == view.buffer.bytes == 4 * math.prod(view.lens)
+    if view.buffer.region is not Region.ARENA or not whole or view.type is not Type.float_type or columns < 2:
+        return
+    parts = _room(view, columns)
+    if parts is not None:
+        low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake)
+
+
+def parts_of(low: Lowering, view: View) -> tuple[View, Writer] | None:
+    """The high parts of a value, if they can be written, and what tells of the rest; from `take_parts` on they are."""
+    if view.buffer not in low.writers:
+        _offer_cluster(low, view.buffer)
+    writer: Writer | None = low.writers.get(view.buffer)
+    high = None if writer is None else writer.parts.seen(view)
+    return None if writer is None or high is None else (high, writer)
+
+
+def take_parts(low: Lowering, writer: Writer, reader: Instruction) -> bool:
+    """Let the step that makes a value write its parts for a reader; whether the kernels for that may be used."""
+    if not writer.taken:
+        alone = _readers(low, writer.step.instruction, writer.view.buffer) <= {reader}
+        if writer.take(low, alone) and not low.settling:
+            low.settling.append(partial(_settle, low))
+    return writer.taken
+
+
+def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction]:
+    """What reads the buffer of an instruction's result, besides views of it."""
+    found = set()
+    for user in ins.users:
+        seen = low.values.get(user)
+        if isinstance(seen, View) and seen.buffer is buffer:
+            found |= _readers(low, user, buffer)
+        elif seen is None or user.name != "get_tuple_elem":
+            found.add(user)
+    return found
+
+
+def _settle(low: Lowering) -> None:
+    """Write parts alone where nothing reads the value as it is."""
+    taken = [writer for writer in low.writers.values() if writer.taken]
+    besides = [writer for writer in taken if not writer.alone]
+    own = {id(writer.step): writer.view.buffer for writer in taken}
+    read: set[Buffer] = set()
+    for step in low.steps:
+        names = () if step.launch is None else step.launch.operands
+        views = [*step.inputs, *step.outputs, *(step.operands[name] for name in names)]
+        read.update(view.buffer for view in views if view.buffer is not own.get(id(step)))
+    for writer in besides:
+        launch = writer.step.launch
+        if writer.view.buffer not in read and writer.take(low, True) and low.spare is not None and launch is not None:
+            low.spare.update(dict.fromkeys(launch.kernels))  # plans for other lengths begin with it, too
+    alone = {writer.view.buffer: writer.parts.high for writer in taken if writer.alone}
+    for step in low.steps:  # launches before that of one solution are told of its result, too
+        if any(view.buffer in alone for view in step.operands.values()):
+            step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}
+
+
+def _room(view: View, columns: int) -> ValueParts | None:
+    """New memory for the parts of a view; None if it is not in such rows."""
+    pitch = parts_pitch(columns)
+    low = math.prod(view.lens) // columns * pitch
+    every = View(Buffer(Region.ARENA, 0, 2 * 2 * low), Shape(Type.bf16_type, (low,)))
+    parts = ValueParts(columns, pitch, low, every, every)
+    high = parts.seen(view)
+    return None if high is None else replace(parts, high=high, behind=high.with_shape(high.shape, low))
+
+
+def _offer_cluster(low: Lowering, buffer: Buffer) -> None:
+    """Note that the step that wrote a buffer can write it in parts, if it computes a cluster."""
+    for step in reversed(low.steps):
+        for name, view in step.operands.items():
+            if name.startswith("out") and view.buffer is buffer:
+                if step.problem is not None and step.launch is not None:
+                    _offer_result(low, step, step.problem, int(name.removeprefix("out")))
+                return
+
+
+def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | ReductionProblem, number: int) -> None:
+    """The same of one result. Its rows, those of the axis along which it is contiguous, have to be whole lines."""
+    view, count = step.operands[f"out{number}"], len(problem.outputs)
+    along = [n for n, stride in zip(view.lens, view.strides) if stride == 1 and n > 1]
+    other = isinstance(problem, ReductionProblem) and (problem.parts > 1 or problem.fold > 1)
+    types = {tensor.type for tensor in problem.outputs}
+    if len(along) != 1 or along[0] % LINE_ELEMENTS or types != {Type.float_type} or other:
+        return
+
+    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+        high = replace(problem.outputs[number], type=Type.bf16_type, strides=parts.high.strides)
+        outputs, again = [*problem.outputs, high, high], [number, number]
+        results = {f"out{count}": parts.high, f"out{count + 1}": parts.behind}
+        if alone:
+            outputs, again = [*problem.outputs, high], [number]
+            outputs[number] = high
+            results = {f"out{number}": parts.high, f"out{count}": parts.behind}
+        own = replace(problem, outputs=tuple(outputs), again=tuple(again))
+        return low.solutions.plan(low.backend, own).launches[0], results
+
+    offer_parts(low, step, view, along[0], remake)
