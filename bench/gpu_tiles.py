@@ -61,7 +61,8 @@ LOCAL_BYTES = 3
 GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
-    (3072, 3072, 768, False), (3072, 768, 3072, False), (3072, 768, 3072, True), (197, 3072, 768, False),
+    (3072, 3072, 768, False), (3072, 768, 3072, False), (3072, 768, 768, True), (3072, 2304, 768, True),
+    (3072, 3072, 768, True), (3072, 768, 3072, True), (197, 3072, 768, False),
     (197, 768, 3072, False),
     (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
     (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
@@ -144,9 +145,9 @@ def candidates(
     yield None, 0, planned(placed)
     question, cores = tile_question(placed, parts), multiprocessors()
     longest = NEAR * weighed_tiles(question, cores)[0][0]
-    for tile in (*TILES, *MORE):
+    for tile in (tile.turned() if question.turned else tile for tile in (*TILES, *MORE)):
         for splits in (1, 2, 3, 4, 6, 8):
-            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
+            if question.turned and tile.cluster > 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
                 continue

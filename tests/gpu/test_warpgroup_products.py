@@ -50,8 +50,10 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         (WarpgroupTile(64, 128, 2, 1, 2, 2), 4),
         (WarpgroupTile(64, 64, 3, 1, pingpong=2), 2),
         (WarpgroupTile(64, 64, 3, 1, pingpong=3), 1),
+        (WarpgroupTile(64, 96, 2, 1), 2),
+        (WarpgroupTile(128, 32, 2, 1, 1, 2), 2),
     ],
-    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "three turns"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "three turns", "one and a half", "half"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
@@ -226,7 +228,7 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
     (kernel,) = compiled(program, interpreter()).kernels()
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     for wanted in (
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier",
         "mbarrier.try_wait.parity",
         "st.global.v4",
@@ -312,3 +314,35 @@ def test_the_order_of_columns_in_turns() -> None:
         own = [2 * q, 2 * q + 1, 8 + 2 * q, 8 + 2 * q + 1]
         assert order[0, own].tolist() == list(range(4 * q, 4 * q + 4))
     assert np.array_equal(order[1], order[0] + 16)
+
+
+@pytest.mark.parametrize(
+    ("type", "columns", "turned", "after"),
+    [
+        (F16, 136, True, ""),
+        (BF16, 72, False, "relu"),
+        (F16, 76, False, ""),
+        (F16, 70, False, "relu"),
+        (F32, 72, False, ""),
+    ],
+)
+def test_what_threads_made_of_their_sums_is_exchanged(
+    type: Type, columns: int, turned: bool, after: str, forced: None, on: Engine
+) -> None:
+    """Where right operands are no constants, and nothing is read for each column, sums are rounded before neighbours
+    meet."""
+    program, rng = Program(), np.random.default_rng(columns)
+    lens = {"a": (70, 128), "b": (128, columns) if turned else (columns, 128)}
+    a, b = (program.main.add_parameter(name, Shape(type, n)) for name, n in lens.items())
+    if not turned:
+        b = program.main.add_instruction("transpose", [b], permutation=(1, 0))
+    sums = program.main.add_instruction("dot", [a, b])
+    program.main.add_return([program.main.add_instruction(after, [sums]) if after else sums])
+    inputs = {name: rng.standard_normal(n).astype(type.numpy) for name, n in lens.items()}
+    made = agree(program, inputs, type, on)
+    assert any("row_of_turns" in kernel.text for kernel in made.kernels()) == (type is not F32 and columns % 4 == 0)
+    inputs["a"][3, 5], inputs["a"][69, 0] = np.inf, np.nan
+    (got,) = made.run(inputs)
+    (wanted,) = reference(program, inputs).results
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(wanted))

@@ -24,6 +24,8 @@ SLICE_BYTES = 128
 """Bytes of the sum that a stage has of each row and column."""
 STEP_BYTES = 32
 """Those that one instruction multiplies."""
+TURNED_COLUMNS = SLICE_BYTES // 2
+"""Columns of 16 bits that lie side by side in a row of a stage, where they do in memory."""
 WARPGROUP = 128
 """Threads of a warpgroup."""
 OWN_ROWS = 64
@@ -127,6 +129,19 @@ class WarpgroupTile:
         """Memory of a block besides its barriers."""
         return self.stages * self.stage_bytes
 
+    @property
+    def turned_bytes(self) -> int:
+        """The same where the right operand's columns lie side by side: its rows have room for `TURNED_COLUMNS`."""
+        columns = -(-self.columns // TURNED_COLUMNS) * TURNED_COLUMNS
+        return self.stages * (self.rows + columns) * SLICE_BYTES
+
+    def turned(self) -> WarpgroupTile:
+        """The tile with as many stages as then take no more memory than those that it has."""
+        wanted = self
+        while wanted.turned_bytes > self.shared_bytes:
+            wanted = replace(wanted, stages=wanted.stages - 1)
+        return wanted
+
 
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
@@ -219,6 +234,8 @@ class TileQuestion:
         rows, columns, planes: of the result.
         slices: slices of `SLICE_BYTES` of the sum.
         widths: a tile's columns are a multiple of it.
+        turned: whether the right operand's columns lie side by side; the part that each block of a cluster brings of
+            them is then a multiple of `TURNED_COLUMNS`.
         reads: whether the epilogue reads something for each sum.
         parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
         whole: whether sums are not computed in parts that are added later.
@@ -232,6 +249,7 @@ class TileQuestion:
     reads: bool = False
     parts: bool = False
     whole: bool = False
+    turned: bool = False
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -252,9 +270,10 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
 def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     candidates = [
         (tile_cycles(tile, splits, question, cores), tile, splits)
-        for tile in TILES
+        for tile in (tile.turned() if question.turned else tile for tile in TILES)
         for splits in ((1,) if question.whole else SPLITS)
         if tile.columns % (question.widths * tile.cluster) == 0
+        and (not question.turned or tile.cluster == 1 or tile.columns % (TURNED_COLUMNS * tile.cluster) == 0)
         and (splits == 1 or question.slices >= splits * LEAST_SLICES)
         and (not question.parts or tile.fits_parts(-(-question.slices // splits)))
         and (tile.pingpong == 1 or _takes_turns(tile, splits, question, cores))
