@@ -3,7 +3,8 @@
     python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
 
 Of float16, with ``--kind high`` of float32 in parts, or with ``--kind highest`` of float32 by multiply-adds, which are
-no warpgroups'. Each is checked against more precise ones, and timed as 20
+no warpgroups'. With ``--constant`` right operands are known before, and may lie in any order: as a network's weights.
+Each is checked against more precise ones, and timed as 20
 launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
 package are written as 128x192s5b1c2a1p1: rows, columns, stages, blocks of a multiprocessor, rows and columns of a
 cluster's tiles, and sets of warpgroups that take turns.
@@ -128,7 +129,7 @@ def exact_candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[FmaTi
 
 
 def candidates(
-    problem: GemmProblem | ConvProblem, kind: str
+    problem: GemmProblem | ConvProblem, kind: str, constant: bool
 ) -> Iterator[tuple[FmaTile | WarpgroupTile | None, int, Solution]]:
     """The tiles and splits of a problem, the first of which is the one that is chosen."""
     if kind == "highest":
@@ -136,7 +137,7 @@ def candidates(
         return
     parts = kind == "high"
     request = Request(problem, Epilogue(), (), 1, False)
-    placed = PlacedRequest(request, precision="high", constant=parts, any_order=parts)
+    placed = PlacedRequest(request, precision="high", constant=parts or constant, any_order=parts or constant)
     refused = parts_refusal(placed) if parts else wgmma_refusal(placed)
     assert not refused, refused
     planned = parts_solution if parts else wgmma_solution
@@ -166,11 +167,16 @@ def candidates(
 
 
 def compile_part(
-    part: int, parts: int, given: list[GemmProblem | ConvProblem], kind: str, more: list[WarpgroupTile]
+    part: int,
+    parts: int,
+    given: list[GemmProblem | ConvProblem],
+    kind: str,
+    constant: bool,
+    more: list[WarpgroupTile],
 ) -> int:
     """Compile this process's share of all kernels into the store."""
     MORE[:] = more
-    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p, kind) for k in solution.kernels}
+    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p, kind, constant) for k in solution.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
     cuda_engine().load(mine)
     return len(mine)
@@ -257,7 +263,9 @@ def label_of(tile: FmaTile | WarpgroupTile, splits: int) -> str:
     return f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
 
 
-def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem, kind: str) -> dict[str, Any]:
+def compare(
+    torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem, kind: str, constant: bool
+) -> dict[str, Any]:
     """Check and time all candidates of a problem."""
     name_of, allowed = KINDS[kind]
     dtype, wide = getattr(torch, name_of), torch.float32 if name_of == "float16" else torch.float64
@@ -283,12 +291,13 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
     out = torch.empty(wanted.shape, device="cuda", dtype=dtype)
     ordered = {(0, False): w}
     found = []
-    for tile, splits, solution in candidates(problem, kind):
+    for tile, splits, solution in candidates(problem, kind, constant):
         out.fill_(float("nan"))
         how = solution.turns, solution.halves
         if how not in ordered:
             turned_columns = in_turns(columns, 0, solution.turns) if solution.turns else columns
-            ordered[how] = torch.from_numpy(in_halves(turned_columns).view(np.int16)).cuda()
+            kept = in_halves(turned_columns).view(np.int16) if solution.halves else np.ascontiguousarray(turned_columns)
+            ordered[how] = torch.from_numpy(kept).cuda()
         torch.cuda.synchronize()
         places = {"x": x.data_ptr(), "w": ordered[how].data_ptr(), "out": out.data_ptr()}
         seconds = runner.seconds(solution, places)
@@ -318,6 +327,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
     parser.add_argument("--kind", choices=KINDS, default="fp16", help="element types")
+    parser.add_argument("--constant", action="store_true", help="right operands that are constants")
     parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
     parser.add_argument("--tiles", default="", help="comma-separated tiles besides those of the package")
     parser.add_argument("--json", help="file for the figures")
@@ -326,7 +336,8 @@ def main() -> int:
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
-        gemms = [g for g in GEMMS if given.kind != "high" or not g[3]]  # parts of constants lie in one order
+        constant = given.constant or given.kind == "high"  # which lie in one order
+        gemms = [g for g in GEMMS if not (constant and g[3])]
         problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g, given.kind) for g in gemms}
     if "conv" in parts:
         problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c, given.kind) for c in CONVS}
@@ -334,7 +345,8 @@ def main() -> int:
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         asked = [
-            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, MORE) for k in range(workers)
+            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, given.constant, MORE)
+            for k in range(workers)
         ]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)
     import torch
@@ -345,7 +357,7 @@ def main() -> int:
     runner = Runner()
     figures = []
     for name, problem in problems.items():
-        figures.append(compare(torch, runner, name, problem, given.kind))
+        figures.append(compare(torch, runner, name, problem, given.kind, given.constant))
         if given.json:  # also what there is so far, in case that time runs out
             Path(given.json).write_text(json.dumps(figures))
     return 0

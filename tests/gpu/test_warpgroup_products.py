@@ -221,6 +221,9 @@ def test_tiles_fit_a_multiprocessor(tile: WarpgroupTile) -> None:
     # 228 KiB, of which each block takes one for the driver, one for alignment, and its barriers
     assert tile.blocks * (tile.shared_bytes + 2048 + 256) <= 228 << 10
     assert tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
+    turned = tile.turned()
+    assert turned.stages >= 3 and turned.turned_bytes <= tile.shared_bytes
+    assert (turned == tile) == (tile.columns % 64 == 0)
 
 
 def test_the_instructions_are_those_of_warpgroups() -> None:
@@ -238,14 +241,35 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
 
 
 def test_chosen_tiles_use_a_large_device() -> None:
-    choose = lambda *lens: wgmma_tiles.chosen_tile(TileQuestion(*lens))  # noqa: E731
+    choose = lambda *lens, **more: wgmma_tiles.weighed_tiles(TileQuestion(*lens, **more), 132)[0][1:]  # noqa: E731
     tile, splits = choose(4096, 4096, 64, 1)
     assert tile.rows * tile.columns >= 128 * 128 and splits == 1
-    tile, splits = choose(32 * 14 * 14, 256, 36, 1)  # few tiles, whose rows come once for two of them
+    tile, splits = choose(32 * 14 * 14, 256, 36, 1, taps=9)  # few tiles, whose rows come once for two of them
     assert tile.across == 2 and splits == 1
     tile, splits = choose(1, 768, 48, 1)
     assert tile.rows == 64 and splits > 1
-    assert all(choose(n, 96, 12, 1, 64)[0].columns % 64 == 0 for n in (1, 100, 10000))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_most_multiprocessors_have_a_tile_of_bert(turned: bool) -> None:
+    """3072 by 768 sums: 128 tiles of 192 by 96; with 128 or 192 columns there would be 96 or two rounds."""
+    for slices in (12, 48):
+        ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(TileQuestion(3072, 768, slices, 1, turned=turned), 132)
+        assert (tile.rows, tile.columns, splits) == (192, 96, 1)
+
+
+def test_blocks_that_ask_for_constants_early_need_no_pairs() -> None:
+    """As a convolution of 32 images of 7 by 7 pixels of 512 channels."""
+    question = TileQuestion(32 * 7 * 7, 512, 72, 1, taps=9, constant=True)
+    ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(question, 132)
+    assert (tile.rows, tile.columns, tile.cluster * tile.across, splits) == (64, 128, 1, 1)
+
+
+def test_columns_side_by_side_come_in_whole_boxes_to_blocks_below_one_another() -> None:
+    for columns in (96, 768, 1000):
+        for _, tile, _ in wgmma_tiles.weighed_tiles(TileQuestion(3000, columns, 12, 1, turned=True), 132):
+            assert tile.cluster == 1 or tile.columns // tile.cluster % 64 == 0
+            assert tile.pingpong == 1
 
 
 def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
@@ -298,7 +322,7 @@ def test_columns_of_constants_lie_in_turns(
     m.add_return([m.add_instruction("relu", [sums])])
     made = compiled(program, on, fast_math=True, float32_matmul_precision="medium")
     text = made.kernels()[0].text
-    assert ("sums_in_turns" in text) == bool(turns)
+    assert ("sums_in_turns" in text and "row_of_turns" not in text) == bool(turns)
     assert not turns or f", {turns})" in text.split("sums_in_turns")[1].split("\n")[0]
     (got,), (wanted,) = made.run({"x": values[0]}), reference(program, {"x": values[0]}).results
     if integer:

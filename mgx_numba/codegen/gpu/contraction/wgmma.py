@@ -36,6 +36,7 @@ from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
     EARLY_REGISTERS,
+    NEIGHBOURS,
     SLICE_BYTES,
     STEP_BYTES,
     TileQuestion,
@@ -53,8 +54,6 @@ ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128.""
 _ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
 LINE_BYTES = 128
 """Bytes of a line of the caches: CUDA C++ programming guide, "Device memory accesses"."""
-NEIGHBOURS = 8
-"""Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
@@ -120,7 +119,9 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
     gated = placed.request.epilogue.gated
     widths = 16 if gated else 8
-    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, widths, reads, parts, gated, turned)
+    shape = extent.rows, extent.columns, slices, extent.planes
+    taps = problem.taps if isinstance(problem, ConvProblem) else 0
+    return TileQuestion(*shape, widths, reads, parts, gated, turned, taps, placed.constant)
 
 
 class WarpgroupText(ContractionText):

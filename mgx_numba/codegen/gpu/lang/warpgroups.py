@@ -26,8 +26,8 @@ from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "give_registers", "row_of_turns", "scale_sums", "sums_in_turns",
-    "sums_part", "sums_row", "take_registers",
+    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "give_registers", "row_of_turns", "scale_sums",
+    "sums_in_turns", "sums_part", "sums_row", "take_registers",
     "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
