@@ -118,11 +118,12 @@ class WarpgroupTile:
 
     def fits_parts(self, slices: int) -> bool:
         """Whether registers hold what a thread multiplies of so many slices in parts, see `PART_SLICES`; blocks that
-        bring each other's rows, and sets that take turns, were not tried with parts."""
+        bring each other's rows, sets that take turns, and 96 columns were not tried with parts."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
-        return self.across == self.pingpong == 1 and least <= self.spare_registers
+        tried = self.across == self.pingpong == 1 and not TURNED_COLUMNS < self.columns < WIDE_PARTS
+        return tried and least <= self.spare_registers
 
     @property
     def shared_bytes(self) -> int:
@@ -186,23 +187,22 @@ LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
-# In cycles of a multiprocessor; fitted to 770 tiles of 29 products and convolutions of 16 bits, as `bench.gpu_tiles`
-# measures them, on an H200: those that are chosen lose 1.2% in the mean to the fastest ones, at most 13% (0.3 us). With
-# one of them 3% larger or smaller they lose 1.1 to 1.4% in the mean.
+# In cycles of a multiprocessor; fitted to 785 tiles of 29 products and convolutions of 16 bits, as `bench.gpu_tiles`
+# measures them, on an H200: those that are chosen lose 1.0% in the mean to the fastest ones, at most 13% (0.3 us). With
+# one of these 3% larger or smaller they lose 1.0 to 1.3% in the mean.
 MULTIPLIES = 3360
 """Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
 numbers were measured."""
-PAIRED = 3450
+PAIRED = 3480
 """The same of a cluster's blocks, whose columns or rows come once for all of them."""
 IN_TURNS = 2880
 """The same of a warpgroup that takes turns with another one."""
 LONG_TURN, LEAST_TURNS = 12, 4
 """Slices of a sum, and tiles of each multiprocessor, from which on sets of warpgroups may take turns: that was measured
 with 12 and 6, and with few tiles there is no turn to take."""
-DELIVERY = 10300
-"""Bytes a cycle that come from the second-level cache to all multiprocessors, and `DISTINCT` of those that blocks which
-run together want, each counted once: a slice waits for both."""
-DISTINCT = 3350
+DELIVERY, DISTINCT = 10300, 3350
+"""Bytes a cycle that come from the second-level cache to all multiprocessors, and of those that blocks which run
+together want, each counted once: a slice waits for both."""
 GATHERING = 39
 """Bytes a cycle of an image's pixels that the copy engine brings to one multiprocessor."""
 LEAST_SLICE = 345
@@ -213,7 +213,7 @@ STORING = 10
 """Sums a cycle that are finished and stored."""
 LAUNCH = 3300
 """A second launch, that adds parts."""
-PAIRING, PAIRING_CONSTANTS = 1700, 1200
+PAIRING, PAIRING_CONSTANTS = 1800, 1200
 """Until blocks of a cluster have met, in the beginning and in the end; and what only others gain by asking for
 constants before the launch before is done."""
 ADDING = 1850.0
