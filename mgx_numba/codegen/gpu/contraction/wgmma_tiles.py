@@ -220,7 +220,7 @@ ADDING = 1850.0
 """Bytes of parts that all of the device writes and reads a cycle."""
 LATENCY = 2100
 """Until a slice is there that was asked for, which the stages of a ring share."""
-PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.25, 2.0
+PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
 """Times as long as a slice of 16-bit numbers that one of float32 in parts takes (six instructions in the place of four,
 whose left operand is in registers), and of a tile of fewer than `WIDE_PARTS` columns, which its halves make wait."""
 WIDE_PARTS = 128
