@@ -3,7 +3,8 @@
     python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
 
 Of float16, with ``--kind high`` of float32 in parts, or with ``--kind highest`` of float32 by multiply-adds, which are
-no warpgroups'. Each is checked against more precise ones, and timed as 20
+no warpgroups'. With ``--constant`` right operands are known before, and may lie in any order: as a network's weights.
+Each is checked against more precise ones, and timed as 20
 launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
 package are written as 128x192s5b1c2a1p1: rows, columns, stages, blocks of a multiprocessor, rows and columns of a
 cluster's tiles, and sets of warpgroups that take turns.
@@ -61,7 +62,8 @@ LOCAL_BYTES = 3
 GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
-    (3072, 3072, 768, False), (3072, 768, 3072, False), (3072, 768, 3072, True), (197, 3072, 768, False),
+    (3072, 3072, 768, False), (3072, 768, 3072, False), (3072, 768, 768, True), (3072, 2304, 768, True),
+    (3072, 3072, 768, True), (3072, 768, 3072, True), (197, 3072, 768, False),
     (197, 768, 3072, False),
     (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
     (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
@@ -127,7 +129,7 @@ def exact_candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[FmaTi
 
 
 def candidates(
-    problem: GemmProblem | ConvProblem, kind: str
+    problem: GemmProblem | ConvProblem, kind: str, constant: bool
 ) -> Iterator[tuple[FmaTile | WarpgroupTile | None, int, Solution]]:
     """The tiles and splits of a problem, the first of which is the one that is chosen."""
     if kind == "highest":
@@ -135,7 +137,7 @@ def candidates(
         return
     parts = kind == "high"
     request = Request(problem, Epilogue(), (), 1, False)
-    placed = PlacedRequest(request, precision="high", constant=parts, any_order=parts)
+    placed = PlacedRequest(request, precision="high", constant=parts or constant, any_order=parts or constant)
     refused = parts_refusal(placed) if parts else wgmma_refusal(placed)
     assert not refused, refused
     planned = parts_solution if parts else wgmma_solution
@@ -144,9 +146,9 @@ def candidates(
     yield None, 0, planned(placed)
     question, cores = tile_question(placed, parts), multiprocessors()
     longest = NEAR * weighed_tiles(question, cores)[0][0]
-    for tile in (*TILES, *MORE):
+    for tile in (tile.turned() if question.turned else tile for tile in (*TILES, *MORE)):
         for splits in (1, 2, 3, 4, 6, 8):
-            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % (64 * tile.cluster):
+            if question.turned and tile.cluster > 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
                 continue
@@ -165,11 +167,16 @@ def candidates(
 
 
 def compile_part(
-    part: int, parts: int, given: list[GemmProblem | ConvProblem], kind: str, more: list[WarpgroupTile]
+    part: int,
+    parts: int,
+    given: list[GemmProblem | ConvProblem],
+    kind: str,
+    constant: bool,
+    more: list[WarpgroupTile],
 ) -> int:
     """Compile this process's share of all kernels into the store."""
     MORE[:] = more
-    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p, kind) for k in solution.kernels}
+    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p, kind, constant) for k in solution.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
     cuda_engine().load(mine)
     return len(mine)
@@ -256,7 +263,9 @@ def label_of(tile: FmaTile | WarpgroupTile, splits: int) -> str:
     return f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks}{pair} k{splits}"
 
 
-def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem, kind: str) -> dict[str, Any]:
+def compare(
+    torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem, kind: str, constant: bool
+) -> dict[str, Any]:
     """Check and time all candidates of a problem."""
     name_of, allowed = KINDS[kind]
     dtype, wide = getattr(torch, name_of), torch.float32 if name_of == "float16" else torch.float64
@@ -282,12 +291,13 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
     out = torch.empty(wanted.shape, device="cuda", dtype=dtype)
     ordered = {(0, False): w}
     found = []
-    for tile, splits, solution in candidates(problem, kind):
+    for tile, splits, solution in candidates(problem, kind, constant):
         out.fill_(float("nan"))
         how = solution.turns, solution.halves
         if how not in ordered:
             turned_columns = in_turns(columns, 0, solution.turns) if solution.turns else columns
-            ordered[how] = torch.from_numpy(in_halves(turned_columns).view(np.int16)).cuda()
+            kept = in_halves(turned_columns).view(np.int16) if solution.halves else np.ascontiguousarray(turned_columns)
+            ordered[how] = torch.from_numpy(kept).cuda()
         torch.cuda.synchronize()
         places = {"x": x.data_ptr(), "w": ordered[how].data_ptr(), "out": out.data_ptr()}
         seconds = runner.seconds(solution, places)
@@ -317,6 +327,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
     parser.add_argument("--kind", choices=KINDS, default="fp16", help="element types")
+    parser.add_argument("--constant", action="store_true", help="right operands that are constants")
     parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
     parser.add_argument("--tiles", default="", help="comma-separated tiles besides those of the package")
     parser.add_argument("--json", help="file for the figures")
@@ -325,7 +336,8 @@ def main() -> int:
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
-        gemms = [g for g in GEMMS if given.kind != "high" or not g[3]]  # parts of constants lie in one order
+        constant = given.constant or given.kind == "high"  # which lie in one order
+        gemms = [g for g in GEMMS if not (constant and g[3])]
         problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g, given.kind) for g in gemms}
     if "conv" in parts:
         problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c, given.kind) for c in CONVS}
@@ -333,7 +345,8 @@ def main() -> int:
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         asked = [
-            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, MORE) for k in range(workers)
+            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, given.constant, MORE)
+            for k in range(workers)
         ]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)
     import torch
@@ -344,7 +357,7 @@ def main() -> int:
     runner = Runner()
     figures = []
     for name, problem in problems.items():
-        figures.append(compare(torch, runner, name, problem, given.kind))
+        figures.append(compare(torch, runner, name, problem, given.kind, given.constant))
         if given.json:  # also what there is so far, in case that time runs out
             Path(given.json).write_text(json.dumps(figures))
     return 0

@@ -184,7 +184,7 @@ def test_tiles_of_sums_that_are_whole_are_weighed_once_for_rows_of_whole_tiles()
     rng = random.Random(2)
     for _ in range(100):
         sizes = rng.randrange(1, 5000), rng.choice((64, 96, 768)), rng.randrange(1, 7), rng.choice((1, 12))
-        question = TileQuestion(*sizes, rng.choice((8, 64)), rng.random() < 0.5, rng.random() < 0.5)
+        question = TileQuestion(*sizes, 8, *(rng.random() < 0.5 for _ in range(6)))
         assert weighed_tiles(question, 132) == _weighed(question, 132)
     before = _weighed.cache_info().misses
     for rows in range(1, 129):

@@ -50,8 +50,10 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         (WarpgroupTile(64, 128, 2, 1, 2, 2), 4),
         (WarpgroupTile(64, 64, 3, 1, pingpong=2), 2),
         (WarpgroupTile(64, 64, 3, 1, pingpong=3), 1),
+        (WarpgroupTile(64, 96, 2, 1), 2),
+        (WarpgroupTile(128, 32, 2, 1, 1, 2), 2),
     ],
-    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "three turns"],
+    ids=["", "rounds", "high", "pairs", "beside", "fours", "turns", "three turns", "one and a half", "half"],
 )
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warpgroups with a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several
@@ -219,6 +221,9 @@ def test_tiles_fit_a_multiprocessor(tile: WarpgroupTile) -> None:
     # 228 KiB, of which each block takes one for the driver, one for alignment, and its barriers
     assert tile.blocks * (tile.shared_bytes + 2048 + 256) <= 228 << 10
     assert tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
+    turned = tile.turned()
+    assert turned.stages >= 3 and turned.turned_bytes <= tile.shared_bytes
+    assert (turned == tile) == (tile.columns % 64 == 0)
 
 
 def test_the_instructions_are_those_of_warpgroups() -> None:
@@ -226,7 +231,7 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
     (kernel,) = compiled(program, interpreter()).kernels()
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     for wanted in (
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier",
         "mbarrier.try_wait.parity",
         "st.global.v4",
@@ -236,14 +241,35 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
 
 
 def test_chosen_tiles_use_a_large_device() -> None:
-    choose = lambda *lens: wgmma_tiles.chosen_tile(TileQuestion(*lens))  # noqa: E731
+    choose = lambda *lens, **more: wgmma_tiles.weighed_tiles(TileQuestion(*lens, **more), 132)[0][1:]  # noqa: E731
     tile, splits = choose(4096, 4096, 64, 1)
     assert tile.rows * tile.columns >= 128 * 128 and splits == 1
-    tile, splits = choose(32 * 14 * 14, 256, 36, 1)  # few tiles, whose rows come once for two of them
+    tile, splits = choose(32 * 14 * 14, 256, 36, 1, taps=9)  # few tiles, whose rows come once for two of them
     assert tile.across == 2 and splits == 1
     tile, splits = choose(1, 768, 48, 1)
     assert tile.rows == 64 and splits > 1
-    assert all(choose(n, 96, 12, 1, 64)[0].columns % 64 == 0 for n in (1, 100, 10000))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_most_multiprocessors_have_a_tile_of_bert(turned: bool) -> None:
+    """3072 by 768 sums: 128 tiles of 192 by 96; with 128 or 192 columns there would be 96 or two rounds."""
+    for slices in (12, 48):
+        ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(TileQuestion(3072, 768, slices, 1, turned=turned), 132)
+        assert (tile.rows, tile.columns, splits) == (192, 96, 1)
+
+
+def test_blocks_that_ask_for_constants_early_need_no_pairs() -> None:
+    """As a convolution of 32 images of 7 by 7 pixels of 512 channels."""
+    question = TileQuestion(32 * 7 * 7, 512, 72, 1, taps=9, constant=True)
+    ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(question, 132)
+    assert (tile.rows, tile.columns, tile.cluster * tile.across, splits) == (64, 128, 1, 1)
+
+
+def test_columns_side_by_side_come_in_whole_boxes_to_blocks_below_one_another() -> None:
+    for columns in (96, 768, 1000):
+        for _, tile, _ in wgmma_tiles.weighed_tiles(TileQuestion(3000, columns, 12, 1, turned=True), 132):
+            assert tile.cluster == 1 or tile.columns // tile.cluster % 64 == 0
+            assert tile.pingpong == 1
 
 
 def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
@@ -296,7 +322,7 @@ def test_columns_of_constants_lie_in_turns(
     m.add_return([m.add_instruction("relu", [sums])])
     made = compiled(program, on, fast_math=True, float32_matmul_precision="medium")
     text = made.kernels()[0].text
-    assert ("sums_in_turns" in text) == bool(turns)
+    assert ("sums_in_turns" in text and "row_of_turns" not in text) == bool(turns)
     assert not turns or f", {turns})" in text.split("sums_in_turns")[1].split("\n")[0]
     (got,), (wanted,) = made.run({"x": values[0]}), reference(program, {"x": values[0]}).results
     if integer:
@@ -312,3 +338,35 @@ def test_the_order_of_columns_in_turns() -> None:
         own = [2 * q, 2 * q + 1, 8 + 2 * q, 8 + 2 * q + 1]
         assert order[0, own].tolist() == list(range(4 * q, 4 * q + 4))
     assert np.array_equal(order[1], order[0] + 16)
+
+
+@pytest.mark.parametrize(
+    ("type", "columns", "turned", "after"),
+    [
+        (F16, 136, True, ""),
+        (BF16, 72, False, "relu"),
+        (F16, 76, False, ""),
+        (F16, 70, False, "relu"),
+        (F32, 72, False, ""),
+    ],
+)
+def test_what_threads_made_of_their_sums_is_exchanged(
+    type: Type, columns: int, turned: bool, after: str, forced: None, on: Engine
+) -> None:
+    """Where right operands are no constants, and nothing is read for each column, sums are rounded before neighbours
+    meet."""
+    program, rng = Program(), np.random.default_rng(columns)
+    lens = {"a": (70, 128), "b": (128, columns) if turned else (columns, 128)}
+    a, b = (program.main.add_parameter(name, Shape(type, n)) for name, n in lens.items())
+    if not turned:
+        b = program.main.add_instruction("transpose", [b], permutation=(1, 0))
+    sums = program.main.add_instruction("dot", [a, b])
+    program.main.add_return([program.main.add_instruction(after, [sums]) if after else sums])
+    inputs = {name: rng.standard_normal(n).astype(type.numpy) for name, n in lens.items()}
+    made = agree(program, inputs, type, on)
+    assert any("row_of_turns" in kernel.text for kernel in made.kernels()) == (type is not F32 and columns % 4 == 0)
+    inputs["a"][3, 5], inputs["a"][69, 0] = np.inf, np.nan
+    (got,) = made.run(inputs)
+    (wanted,) = reference(program, inputs).results
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(wanted))

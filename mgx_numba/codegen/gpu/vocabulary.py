@@ -133,6 +133,8 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
     sums_in_turns(sums, ROW, PART, LANES)
                                          the same of columns that lie in turns (`contraction.placed.in_turns`): the
                                          thread's own sums, from column q LANES on
+    row_of_turns(x)                      of lanes of 16 bits made of such sums of columns that do not lie in turns:
+                                         those of neighbours, as of sums_row; all 32 threads of a warp call it
 
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick

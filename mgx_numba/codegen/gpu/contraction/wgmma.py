@@ -36,6 +36,7 @@ from .wgmma_tiles import (
     AHEAD,
     AHEAD_REGISTERS,
     EARLY_REGISTERS,
+    NEIGHBOURS,
     SLICE_BYTES,
     STEP_BYTES,
     TileQuestion,
@@ -53,8 +54,6 @@ ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128.""
 _ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
 LINE_BYTES = 128
 """Bytes of a line of the caches: CUDA C++ programming guide, "Device memory accesses"."""
-NEIGHBOURS = 8
-"""Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
@@ -86,7 +85,7 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     launch = Launch(
         kernel=gpu_kernel(name, lines, threads, len(values), blocks=tile.blocks, cluster=text.sharing.blocks),
         args=values,
-        geometry=Grid((text.blocks, 1, text.splits), (threads, 1, 1), tile.shared_bytes),
+        geometry=Grid((text.blocks, 1, text.splits), (threads, 1, 1), text.shared_bytes),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
@@ -119,8 +118,10 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
         slices = problem.taps * -(-problem.group_in // slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
     gated = placed.request.epilogue.gated
-    widths = 64 if turned else 16 if gated else 8
-    return TileQuestion(extent.rows, extent.columns, slices, extent.planes, widths, reads, parts, gated)
+    widths = 16 if gated else 8
+    shape = extent.rows, extent.columns, slices, extent.planes
+    taps = problem.taps if isinstance(problem, ConvProblem) else 0
+    return TileQuestion(*shape, widths, reads, parts, gated, turned, taps, placed.constant)
 
 
 class WarpgroupText(ContractionText):
@@ -147,7 +148,7 @@ class WarpgroupText(ContractionText):
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
         question = self._question(placed)
         rows, columns, slices, planes = question.rows, question.columns, question.slices, question.planes
-        self.turned, self.reads = question.widths == 64, question.reads
+        self.turned, self.reads = question.turned, question.reads
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(question)
         part = -(-slices // splits)
         self.splits = -(-slices // part)
@@ -175,7 +176,9 @@ class WarpgroupText(ContractionText):
         most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
         self._share_columns(columns, most)
         self.left_elements = self.tile.rows * self.slice
-        self.right_elements = self.tile.columns * self.right_slice
+        kept = -(-self.tile.columns // self.slice) * self.slice if self.turned else self.tile.columns
+        self.right_elements = kept * self.right_slice
+        self.shared_bytes = self.tile.turned_bytes if self.turned else self.tile.shared_bytes
 
     def _share_columns(self, columns: int, most: int) -> None:
         """Note how many neighbouring results a thread stores at once, ``width``, at most so many, and the order of the
@@ -187,7 +190,14 @@ class WarpgroupText(ContractionText):
         apart = 4 * self.width * sums
         gathered = self.placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
         self.turns = self.width if gathered else 0
+        self.rounds_first = self._exchanges_words()
         self.gated = 4 * max(2, self.width) if sums > 1 else 0
+
+    def _exchanges_words(self) -> bool:
+        """Whether threads exchange what they made of their sums and not these: of 16 bits it is half as much."""
+        whole = self.splits == 1 and self.width > 2 and self.sums == 1 and not self.turns
+        same = all(operand.access not in ("full", "per_n") for operand in self.request.epilogue.operands)
+        return whole and same and ITEMSIZE[self.out_dtype] == 2
 
     def _use_slices(self) -> None:
         """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
@@ -215,9 +225,15 @@ class WarpgroupText(ContractionText):
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
         b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
-        across = self.slice if self.turned else self.own_columns
         self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, a, (self.left_box, self.own_rows, 1, 1)))
-        self._map_right(b, (self.right_box, across, 1, 1))
+        if not self.turned:
+            self._map_right(b, (self.right_box, self.own_columns, 1, 1))
+            return
+        whole, rest = divmod(self.own_columns, self.slice)
+        if whole:
+            self._map_right(b, (self.slice, self.slice, 1, 1))
+        if rest:
+            self.arguments.tensor_map("map_rest", "w", layout_of(self.right, b, (rest, self.slice, 1, 1)))
 
     def _map_right(self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
         """Declare the right operand, or what the launch before made of it."""
@@ -276,8 +292,9 @@ class WarpgroupText(ContractionText):
             pingpong.begin_barriers(buffer)
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
-            buffer.line("tensor_prefetch(map_x)")
-            buffer.line("tensor_prefetch(map_w)")
+            for name in self.arguments.names:
+                if name.startswith("map_"):
+                    buffer.line(f"tensor_prefetch({name})")
         together = "cluster_barrier()" if self.sharing.blocks > 1 else "barrier()"
         buffer.line(together)
         with buffer.block(f"if warp == {tile.consumers // WARP}:"), buffer.block(f"if thread == {tile.consumers}:"):
@@ -399,9 +416,10 @@ class WarpgroupText(ContractionText):
         if not self.turned:
             self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
-        for j in range(own // self.slice):
-            to = f"offset(to_w, {j * self.slice * self.slice})"
-            self.sharing.bring(buffer, "w", to, f"place4(own_column + {j * self.slice}, {along}, {place})")
+        for first in range(0, own, self.slice):
+            to = f"offset(to_w, {first * self.slice})"
+            operand = "w" if own - first >= self.slice else "rest"
+            self.sharing.bring(buffer, operand, to, f"place4(own_column + {first}, {along}, {place})")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
@@ -566,14 +584,15 @@ class WarpgroupText(ContractionText):
         """
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
-        name = "sums_in_turns" if self.turns else "sums_row"
+        name = "sums_in_turns" if self.turns or self.rounds_first else "sums_row"
         pieces = range(self.sums * part.piece, self.sums * (part.piece + 1))
         rows = [[buffer.emit(f"{name}(sums, {half}, {piece}, {wide})") for piece in pieces] for half in (0, 1)]
         values = []
         for own in part.places:
             sums = [row if lanes > 1 else f"splat(extract({row}, {own.lane}), 1)" for row in rows[own.half]]
             extras = [extra for _, extra in sorted(own.extras.items())]
-            values.append(self._finished(buffer, sums, extras, lanes) if self.splits == 1 else sums[0])
+            value = self._finished(buffer, sums, extras, lanes) if self.splits == 1 else sums[0]
+            values.append(buffer.emit(f"row_of_turns({value})") if self.rounds_first else value)
         for own, value in zip(part.places, values):
             with buffer.block(f"if {own.stored}:"):
                 if self.splits == 1:

@@ -20,6 +20,7 @@ __all__ = [
     "add_sums",
     "finite_sums",
     "fma_sums",
+    "row_of_turns",
     "scale_sums",
     "sums_in_turns",
     "sums_part",
@@ -83,8 +84,7 @@ def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
     found = []
     for lane in range(WARP):
         q = lane % 4
-        first = q * wide if wide != 4 else 8 * (q % 2) + 4 * (q // 2)
-        columns = 4 * wide * part + first + np.arange(wide)
+        columns = 4 * wide * part + _first_of(q, wide) + np.arange(wide)
         neighbours = lane - q + columns % 8 // 2
         places = columns // 8 * 4 + 2 * row + columns % 2
         found.append(np.array([_ready(lanes[n][0])[k] for n, k in zip(neighbours, places)]))
@@ -95,6 +95,22 @@ def sums_in_turns(sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
     """See the vocabulary."""
     places = 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
     return _ready(sums)[places]
+
+
+def row_of_turns(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
+    """See the vocabulary; of all lanes of a warp."""
+    held = np.stack([own for (own,) in lanes])
+    wide = held.shape[1]
+    found = []
+    for lane in range(WARP):
+        columns = _first_of(lane % 4, wide) + np.arange(wide)
+        found.append(held[lane - lane % 4 + columns % 8 // 2, columns // 8 * 2 + columns % 2])
+    return found
+
+
+def _first_of(q: int, wide: int) -> int:
+    """The first column of thread ``q`` of four that have ``wide`` neighbours each."""
+    return q * wide if wide != 4 else 8 * (q % 2) + 4 * (q // 2)
 
 
 def _rows() -> np.ndarray:

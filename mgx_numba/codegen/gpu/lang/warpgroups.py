@@ -19,14 +19,15 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.extending import register_model
 
-from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype
+from ...lang.target import itemsize
+from ...lang.vector import Vec, constant_int, describe, make_intrinsic, pointer_dtype
 from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
 
 __all__ = [
-    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "give_registers", "scale_sums", "sums_in_turns",
-    "sums_part", "sums_row", "take_registers",
+    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "give_registers", "row_of_turns", "scale_sums",
+    "sums_in_turns", "sums_part", "sums_row", "take_registers",
     "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
 ]  # fmt: skip
 
@@ -307,15 +308,30 @@ def _vector(builder: ir.IRBuilder, numbers: Sequence[ir.Value]) -> ir.Value:
     return result
 
 
-def _exchange_pairs(
+def _exchange(
     builder: ir.IRBuilder, odd: ir.Value, mask: int, pairs: list[list[ir.Value]], near: int, far: int
 ) -> None:
-    """Between a thread and its neighbour, that is ``odd``: both near ones go to the even thread, both far ones to the
-    odd one; near is then what the even thread had."""
-    for k in (0, 1):
-        a, b = pairs[near][k], pairs[far][k]
+    """Between a thread and its neighbour, that is ``odd``: all near ones go to the even thread, all far ones to the odd
+    one; near is then what the even thread had."""
+    for k, (a, b) in enumerate(zip(pairs[near], pairs[far])):
         come = shuffled(builder, builder.select(odd, a, b), mask)
         pairs[near][k], pairs[far][k] = builder.select(odd, come, a), builder.select(odd, b, come)
+
+
+def _neighbours(builder: ir.IRBuilder, pairs: list[list[ir.Value]]) -> list[ir.Value]:
+    """What threads have of pairs of columns, one of each piece of eight, so exchanged between four threads that each
+    has neighbours, in their order."""
+    pieces = len(pairs)
+    bits = min(2, pieces.bit_length() - 1)
+    lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)
+    for bit in range(bits):
+        odd = builder.icmp_unsigned("!=", builder.and_(lane, _I32(1 << bit)), _I32(0))
+        apart = pieces >> bits << bit
+        for near in range(pieces):
+            if not near & apart:
+                _exchange(builder, odd, 1 << bit, pairs, near, near + apart)
+    rest = pieces >> bits
+    return [x for k in range(rest) for own in pairs[k::rest] for x in own]
 
 
 def _row(name: str, exchanged: bool) -> Any:
@@ -332,20 +348,24 @@ def _row(name: str, exchanged: bool) -> Any:
                 [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
                 for j in range(pieces)
             ]
-            bits = min(2, pieces.bit_length() - 1) if exchanged else 0
-            lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)
-            for bit in range(bits):
-                odd = builder.icmp_unsigned("!=", builder.and_(lane, _I32(1 << bit)), _I32(0))
-                apart = pieces >> bits << bit
-                for near in range(pieces):
-                    if not near & apart:
-                        _exchange_pairs(builder, odd, 1 << bit, pairs, near, near + apart)
-            rest = pieces >> bits
-            return _vector(builder, [x for k in range(rest) for own in pairs[k::rest] for x in own])
+            return _vector(builder, _neighbours(builder, pairs) if exchanged else [x for own in pairs for x in own])
 
         return Vec(held.dtype, wide)(held, row, number, lanes), lower
 
     return make_intrinsic(name, define, 4, literal=True)
+
+
+def _row_of_turns(x: types.Type) -> Any:
+    dtype, lanes = describe("row_of_turns", x)
+    if itemsize(dtype) != 2 or lanes not in (2, 4, 8, 16):
+        raise TypingError(f"row_of_turns: expected 2, 4, 8 or 16 lanes of 16 bits, got {x}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        words = builder.bitcast(values[0], ir.VectorType(_I32, lanes // 2))
+        found = _neighbours(builder, [[builder.extract_element(words, _I32(k))] for k in range(lanes // 2)])
+        return builder.bitcast(_vector(builder, found), values[0].type)
+
+    return x(x), lower
 
 
 def _add(sums: types.Type, more: types.Type) -> Any:
@@ -417,6 +437,7 @@ give_registers, take_registers = _registers("give_registers", "dec"), _registers
 wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
 wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
 sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
+row_of_turns = make_intrinsic("row_of_turns", _row_of_turns, 1)
 sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 scale_sums = make_intrinsic("scale_sums", _scale, 3)
 fma_sums = make_intrinsic("fma_sums", _fused, 4)
