@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
 
-SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes")
-"""The compile options that a file keeps: a file must not make its reader measure, or read and write files of tuning
-records."""
+SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
+"""The compile options that a file keeps, those that are not None: a file must not make its reader measure, or read and
+write files of tuning records."""
 
 
 def save(
@@ -103,7 +103,7 @@ def saved_options(p: program) -> dict[str, Any]:
     if p._target is not None and p._options is not None:
         extra["compiled"] = {
             "target": p._target.name(),
-            **{name: getattr(p._options, name) for name in SAVED_OPTIONS},
+            **{name: value for name in SAVED_OPTIONS if (value := getattr(p._options, name)) is not None},
             **({} if p._options.offload_copy else {"offload_copy": False}),
             "disabled_passes": list(p._options.disabled_passes),
         }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import OptionError
+from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT, target_names
 
 __all__ = [
@@ -31,6 +32,7 @@ _FLAGS = {
     "default_dim_value": "--batch",
     "default_dyn_dim_value": "--default-dyn-dim",
     "dim_params": "--dim-param",
+    "float32_matmul_precision": "--float32-matmul-precision",
     "map_dyn_input_dims": "--dyn-input-dim",
     "map_input_dims": "--input-dim",
     "num_threads": "--num-threads",
@@ -178,6 +180,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         target.add_argument(f"--{name}", dest="target", action="store_const", const=name, help=text)
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
     group.add_argument("--disable-fast-math", action="store_true", help="keep the rounding of every operation")
+    group.add_argument(
+        "--float32-matmul-precision",
+        choices=FLOAT32_PRECISIONS,
+        help="of products: as float32 has them, three of fewer bits, or one (default: by fast math)",
+    )
     group.add_argument("--exhaustive-tune", action="store_true", help="measure every kernel choice")
     group.add_argument("--tune-budget", type=float, metavar="S", help="seconds that measuring may take (default: any)")
     group.add_argument(

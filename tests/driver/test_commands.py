@@ -326,11 +326,12 @@ def test_onnx_operators_are_listed(capsys: Any) -> None:
 @pytest.mark.parametrize("target", ["--cpu", "--ref"])
 def test_compile_saves_how_it_was_compiled(model: Path, target: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "model.mxr"
-    assert drive("compile", model, target, "--disable-fast-math", "--binary", "-o", path) == 0
+    flags = ("--disable-fast-math", "--float32-matmul-precision", "highest")
+    assert drive("compile", model, target, *flags, "--binary", "-o", path) == 0
     assert "Compilation time: " in capsys.readouterr().err
     compiled = load_program(path)[1]["compiled"]
     assert compiled["target"] == target[2:]
-    assert compiled["fast_math"] is False
+    assert compiled["fast_math"] is False and compiled["float32_matmul_precision"] == "highest"
     assert mgx_numba.load(str(path)).is_compiled()
 
 
