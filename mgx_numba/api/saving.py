@@ -38,9 +38,12 @@ def save(
             trust it: see docs/cpp.md.
 
     Raises:
-        OptionError: unknown format; machine code in JSON, or of a program whose target makes none.
+        OptionError: unknown format; machine code in JSON, or of a program whose target makes none; no program or path.
         MgxError: no library can be made of the program: errors are those of ``export_library``.
     """
+    _check_program("save", p)
+    if not isinstance(filename, (str, os.PathLike)):
+        raise OptionError(f"save: filename must be a path, got {type(filename).__name__}")
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_program
 
@@ -55,11 +58,19 @@ def save(
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
     """What ``save`` would write (msgpack), as bytes."""
+    _check_program("save_buffer", p)
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_buffer as to_bytes
 
     objects, library = _machine_code(p) if embed_objects else None, _library(p) if embed_library else None
     return to_bytes(p._portable, _beside(p), objects=objects, library=library)
+
+
+def _check_program(function: str, given: Any) -> None:
+    from .program import program
+
+    if not isinstance(given, program):
+        raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
 
 def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
