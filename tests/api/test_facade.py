@@ -200,6 +200,19 @@ def test_files_and_buffers_are_of_programs(tmp_path: Path) -> None:
         migraphx.program().create_module(3)  # type: ignore[arg-type]
 
 
+def test_a_module_that_runs_itself_was_compiled() -> None:
+    program = migraphx.program()
+    main, inner = program.get_main_module(), program.create_module("inner")
+    condition = main.add_literal(np.array(True))
+    inner.add_return([inner.add_literal(np.float32(1))])
+    branch = migraphx.op("if")
+    with pytest.raises(OperatorError, match="module 'main' cannot run module 'main': it would run itself"):
+        main.add_instruction(branch, [condition], [inner, main])
+    main.add_instruction(branch, [condition], [inner, inner])
+    with pytest.raises(OperatorError, match="module 'inner' cannot run module 'main': it would run itself"):
+        inner.add_instruction(branch, [condition], [main, main])
+
+
 def test_a_value_fills_an_argument() -> None:
     with pytest.raises(ShapeError, match=r"'x' cannot be an element of float_type, \{2\}, \{1\}"):
         migraphx.fill_argument(migraphx.shape(type="float", lens=[2]), "x")  # type: ignore[arg-type]
