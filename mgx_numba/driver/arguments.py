@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ __all__ = [
     "checked_iterations",
     "file_among_words",
     "in_flags",
+    "in_words",
 ]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
@@ -48,6 +50,23 @@ def in_flags(message: str) -> str:
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message
+
+
+def in_words(message: str) -> str:
+    """A message that ends with the options of ``parse_onnx`` that mend an input, with what is to be given here."""
+    what, given, advice = message.partition("; give parse_onnx ")
+    for option in ("dim_params", "map_input_dims", "map_dyn_input_dims") if given else ():
+        advice = re.sub(rf"\b{option}=\{{(.*?)\}}", functools.partial(_words, _FLAGS[option]), advice)
+    return f"{what}; give {advice}" if given else message
+
+
+def _words(flag: str, entries: re.Match[str]) -> str:
+    """A flag and its words, from the entries of a dictionary of lengths or lists of these."""
+    words = []
+    for name, value in re.findall(r"'([^']*)': (\[.*?\]|\d+)", entries[1]):
+        ranges = re.sub(r"dynamic_dimension\((\d+), (\d+)\)", r"{min:\1,max:\2}", value).replace(" ", "")
+        words.append(f"@{name} " + (f"'{ranges}'" if "{" in ranges else value.strip("[]").replace(",", "")))
+    return f"{flag} {' '.join(words)}"
 
 
 class _Words(argparse.Action):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from .._version import __version__
 from ..errors import MgxError, OptionError
 from ..nearest import did_you_mean
-from .arguments import file_among_words, in_flags
+from .arguments import file_among_words, in_flags, in_words
 from .commands import COMMANDS
 from .environment import report_environment
 from .logs import LOG, add_logging, logged
@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace, header: str) -> int:
             status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
     except MgxError as error:
-        LOG.error("%s", in_flags(str(error)) if isinstance(error, OptionError) else error)
+        LOG.error("%s", in_flags(str(error)) if isinstance(error, OptionError) else in_words(str(error)))
         return FAILURE
     except MemoryError as error:
         LOG.error("not enough memory: %s", error)
