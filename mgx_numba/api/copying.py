@@ -8,8 +8,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..interrupts import whole_module
-
 if TYPE_CHECKING:
     from .program import program
 
@@ -39,9 +37,7 @@ def copied(p: program) -> program:
 
 def pickled(p: program) -> tuple[Callable[[bytes], program], tuple[bytes]]:
     """What ``pickle`` asks for: the bytes of ``save_buffer`` and what reads them, on a device of the same number."""
-    whole_module("mgx_numba.api.saving")
-    from .loading import load_buffer
-    from .saving import save_buffer
+    from .. import load_buffer, save_buffer
 
     device_id = 0 if p._options is None else p._options.device_id
     return functools.partial(load_buffer, device_id=device_id), (save_buffer(p),)

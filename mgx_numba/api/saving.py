@@ -67,9 +67,7 @@ def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = F
 
 
 def _check_program(function: str, given: Any) -> None:
-    from .program import program
-
-    if not isinstance(given, program):
+    if not hasattr(type(given), "_portable"):
         raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
 
