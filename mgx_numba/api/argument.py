@@ -192,7 +192,15 @@ def generate_argument(s: shape, seed: int = 0) -> argument:
 
 
 def fill_argument(s: shape, value: float) -> argument:
-    """An argument whose every element is ``value``."""
+    """An argument whose every element is ``value``.
+
+    Raises:
+        ShapeError: the value is none of the shape's type, or the shape is dynamic.
+    """
     result = Argument.from_shape(s._value)
-    result.numpy()[...] = value
+    for leaf in _leaves(result):
+        try:
+            leaf.numpy()[...] = value
+        except (TypeError, ValueError) as error:
+            raise ShapeError(f"{value!r} cannot be an element of {leaf.shape}: {error}") from None
     return argument.wrap(result)

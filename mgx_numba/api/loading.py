@@ -80,7 +80,13 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
 
 
 def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> program:
-    """A program from what ``save_buffer`` gave; ``trust_objects`` and ``device_id`` are those of ``load``."""
+    """A program from what ``save_buffer`` gave; ``trust_objects`` and ``device_id`` are those of ``load``.
+
+    Raises:
+        FormatError: it is malformed, or no bytes.
+    """
+    if not isinstance(b, (bytes, bytearray, memoryview)):
+        raise FormatError(f"load_buffer needs the bytes of an .mxr file, got {type(b).__name__}")
     _reading()
     from ..graph.mxr import load_buffer as from_bytes
 

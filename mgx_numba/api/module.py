@@ -185,7 +185,7 @@ class module:
         """Append an operation."""
         if not isinstance(op, _op):
             raise OperatorError(f"add_instruction: op must be an op, got {op!r}")
-        return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args)))
+        return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args, self._value)))
 
     def add_literal(self, data: Any) -> instruction_ref:
         """Put a constant (argument, array, buffer), which is copied, at the front of the module."""
@@ -226,7 +226,9 @@ class module:
 
         if not isinstance(macro, _macro):
             raise OperatorError(f"a macro is needed, got {macro!r}")
-        results = add_macro(self._value, before, macro._name, _values(args), _modules(mod_args), macro._options)
+        results = add_macro(
+            self._value, before, macro._name, _values(args), _modules(mod_args, self._value), macro._options
+        )
         return [instruction_ref(r) for r in results]
 
     def print(self) -> None:
@@ -259,7 +261,12 @@ def _values(args: Any) -> list[Instruction]:
     return [a._value for a in args]
 
 
-def _modules(mod_args: Any) -> list[Module]:
+def _modules(mod_args: Any, runner: Module) -> list[Module]:
+    """The modules that are to be run by an instruction of ``runner``."""
     if isinstance(mod_args, module) or not all(isinstance(m, module) for m in mod_args):
         raise OperatorError(f"mod_args must be a list of modules, got {mod_args!r}")
-    return [m._value for m in mod_args]
+    modules = [m._value for m in mod_args]
+    for inner in modules:
+        if inner is runner or runner in inner.submodules():
+            raise OperatorError(f"module {runner.name!r} cannot run module {inner.name!r}: it would run itself")
+    return modules

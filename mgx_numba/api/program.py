@@ -22,6 +22,7 @@ from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
+from .copying import cloned, copied, pickled
 from .options import CompileOptions, asked_quantizations, parse_compile_options, trace_level
 from .results import given_out, result_of, untold_shapes
 from .shape import shape, shape_map
@@ -51,7 +52,10 @@ _UNCOMPILED = (
 
 
 class program:
-    """A model. ``compile`` prepares it for a target in place; the portable form is kept and is what ``save`` writes."""
+    """A model. ``compile`` prepares it for a target in place; the portable form is kept and is what ``save`` writes.
+
+    ``copy`` and ``pickle`` make programs of their own of one, compiled as it is; ``pickle`` keeps what ``save`` does.
+    """
 
     def __init__(self) -> None:
         # What is called for `_portable`, `_records`, `_tuning` and `_calibration` when these are first looked at.
@@ -456,14 +460,16 @@ class program:
 
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
-        copy = program.wrap(self._portable.clone())
-        copy._disabled_passes = self._disabled_passes
-        copy._records = list(self._records)
-        copy._store = self._store
-        copy._layer_choices, copy._find_calibration = self._layer_choices, self._find_calibration
-        if "_calibration" in self.__dict__:
-            copy._calibration = self._calibration
-        return copy
+        return cloned(self)
+
+    def __copy__(self) -> program:
+        return copied(self)
+
+    def __deepcopy__(self, memo: Any) -> program:
+        return copied(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickled(self)
 
     def sort(self) -> None:
         """Order the instructions topologically."""

@@ -199,8 +199,9 @@ def _where(
     t = get_target(DEFAULT) if t is None else t
     if not isinstance(t, target):
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
-    if isinstance(calibration, Mapping):
-        raise OptionError("calibration must be a list of mappings, one a batch, of inputs by name: got one mapping")
+    if calibration is None or isinstance(calibration, Mapping):
+        given = "None" if calibration is None else "one mapping"
+        raise OptionError(f"calibration must be a list of mappings, one a batch, of inputs by name: got {given}")
     return t, calibration
 
 

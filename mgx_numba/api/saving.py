@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
 
-SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes")
-"""The compile options that a file keeps: a file must not make its reader measure, or read and write files of tuning
-records."""
+SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
+"""The compile options that a file keeps, those that are not None: a file must not make its reader measure, or read and
+write files of tuning records."""
 
 
 def save(
@@ -38,9 +38,12 @@ def save(
             trust it: see docs/cpp.md.
 
     Raises:
-        OptionError: unknown format; machine code in JSON, or of a program whose target makes none.
+        OptionError: unknown format; machine code in JSON, or of a program whose target makes none; no program or path.
         MgxError: no library can be made of the program: errors are those of ``export_library``.
     """
+    _check_program("save", p)
+    if not isinstance(filename, (str, os.PathLike)):
+        raise OptionError(f"save: filename must be a path, got {type(filename).__name__}")
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_program
 
@@ -55,11 +58,17 @@ def save(
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
     """What ``save`` would write (msgpack), as bytes."""
+    _check_program("save_buffer", p)
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_buffer as to_bytes
 
     objects, library = _machine_code(p) if embed_objects else None, _library(p) if embed_library else None
     return to_bytes(p._portable, _beside(p), objects=objects, library=library)
+
+
+def _check_program(function: str, given: Any) -> None:
+    if not hasattr(type(given), "_portable"):
+        raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
 
 def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
@@ -103,7 +112,7 @@ def saved_options(p: program) -> dict[str, Any]:
     if p._target is not None and p._options is not None:
         extra["compiled"] = {
             "target": p._target.name(),
-            **{name: getattr(p._options, name) for name in SAVED_OPTIONS},
+            **{name: value for name in SAVED_OPTIONS if (value := getattr(p._options, name)) is not None},
             **({} if p._options.offload_copy else {"offload_copy": False}),
             "disabled_passes": list(p._options.disabled_passes),
         }

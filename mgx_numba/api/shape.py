@@ -119,7 +119,10 @@ class shape:
 
     def _static(self, what: str) -> Shape:
         if self._value.is_dynamic:
-            raise ShapeError(f"SHAPE: {what}() called on a dynamic shape: {self._value}")
+            hint = ""
+            if any(dim.max == UNBOUNDED for dim in self._value.dyn_dims):
+                hint = "; parse_onnx(..., default_dim_value=1) reads what a model leaves open as 1, as MIGraphX does"
+            raise ShapeError(f"SHAPE: {what}() called on a dynamic shape: {self._value}{hint}")
         return self._value
 
     def type(self) -> Type:

@@ -20,7 +20,7 @@ def as_strings(array: np.ndarray) -> np.ndarray:
     """An array of ``str`` objects: the array itself if it is one, else a copy with bytes decoded (UTF-8).
 
     Raises:
-        ShapeError: an element is neither ``str`` nor UTF-8 bytes; the message has its position.
+        ShapeError: an element is neither ``str`` nor UTF-8 bytes; the message has its position, if there is a choice.
     """
     if array.dtype.kind == "O" and all(type(x) is str for x in array.flat):
         return array
@@ -37,7 +37,10 @@ def _text(value: object, number: int, lens: tuple[int, ...]) -> str:
             raise ShapeError(f"element {_place(number, lens)} is no UTF-8 text: {value!r}") from None
     if isinstance(value, str):
         return str(value)
-    raise ShapeError(f"element {_place(number, lens)} is of type {type(value).__name__}, expected str")
+    kind = type(value).__name__
+    if not lens:
+        raise ShapeError(f"{kind} is neither an array nor a number nor str")
+    raise ShapeError(f"element {_place(number, lens)} is of type {kind}, expected str, as in all arrays of objects")
 
 
 def _place(number: int, lens: tuple[int, ...]) -> list[int]:

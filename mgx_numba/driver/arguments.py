@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import OptionError
+from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT, target_names
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "checked_iterations",
     "file_among_words",
     "in_flags",
+    "in_words",
 ]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
@@ -31,6 +34,7 @@ _FLAGS = {
     "default_dim_value": "--batch",
     "default_dyn_dim_value": "--default-dyn-dim",
     "dim_params": "--dim-param",
+    "float32_matmul_precision": "--float32-matmul-precision",
     "map_dyn_input_dims": "--dyn-input-dim",
     "map_input_dims": "--input-dim",
     "num_threads": "--num-threads",
@@ -46,6 +50,23 @@ def in_flags(message: str) -> str:
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message
+
+
+def in_words(message: str) -> str:
+    """A message that ends with the options of ``parse_onnx`` that mend an input, with what is to be given here."""
+    what, given, advice = message.partition("; give parse_onnx ")
+    for option in ("dim_params", "map_input_dims", "map_dyn_input_dims") if given else ():
+        advice = re.sub(rf"\b{option}=\{{(.*?)\}}", functools.partial(_words, _FLAGS[option]), advice)
+    return f"{what}; give {advice}" if given else message
+
+
+def _words(flag: str, entries: re.Match[str]) -> str:
+    """A flag and its words, from the entries of a dictionary of lengths or lists of these."""
+    words = []
+    for name, value in re.findall(r"'([^']*)': (\[.*?\]|\d+)", entries[1]):
+        ranges = re.sub(r"dynamic_dimension\((\d+), (\d+)\)", r"{min:\1,max:\2}", value).replace(" ", "")
+        words.append(f"@{name} " + (f"'{ranges}'" if "{" in ranges else value.strip("[]").replace(",", "")))
+    return f"{flag} {' '.join(words)}"
 
 
 class _Words(argparse.Action):
@@ -178,6 +199,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         target.add_argument(f"--{name}", dest="target", action="store_const", const=name, help=text)
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
     group.add_argument("--disable-fast-math", action="store_true", help="keep the rounding of every operation")
+    group.add_argument(
+        "--float32-matmul-precision",
+        choices=FLOAT32_PRECISIONS,
+        help="of products: as float32 has them, three of fewer bits, or one (default: by fast math)",
+    )
     group.add_argument("--exhaustive-tune", action="store_true", help="measure every kernel choice")
     group.add_argument("--tune-budget", type=float, metavar="S", help="seconds that measuring may take (default: any)")
     group.add_argument(

@@ -23,6 +23,8 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
         options["fast_math"] = False
     if args.num_threads is not None:
         options["num_threads"] = args.num_threads
+    if args.float32_matmul_precision is not None:
+        options["float32_matmul_precision"] = args.float32_matmul_precision
     if args.exhaustive_tune:
         options["exhaustive_tune"] = True
     if args.tune_budget is not None:

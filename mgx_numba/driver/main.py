@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from .._version import __version__
 from ..errors import MgxError, OptionError
 from ..nearest import did_you_mean
-from .arguments import file_among_words, in_flags
+from .arguments import file_among_words, in_flags, in_words
 from .commands import COMMANDS
 from .environment import report_environment
 from .logs import LOG, add_logging, logged
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 1 when a verification found a difference; 2 on an error, which is told on standard error in one line; 130
         when interrupted.
     """
+    if argv is None:
+        _open_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args = parser.parse_args(arguments)
@@ -60,7 +63,7 @@ def _run(args: argparse.Namespace, header: str) -> int:
             status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
     except MgxError as error:
-        LOG.error("%s", in_flags(str(error)) if isinstance(error, OptionError) else error)
+        LOG.error("%s", in_flags(str(error)) if isinstance(error, OptionError) else in_words(str(error)))
         return FAILURE
     except MemoryError as error:
         LOG.error("not enough memory: %s", error)
@@ -68,12 +71,23 @@ def _run(args: argparse.Namespace, header: str) -> int:
     except KeyboardInterrupt:
         LOG.info("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has left: nothing more can be told, and the interpreter shall not try.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is None:  # nothing more can be written to our output, and the interpreter shall not try
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # then its reader has left
+            LOG.error("%s: %s", error.filename or "standard output", error.strerror or error)
         return FAILURE
     LOG.info("Complete(%.3gs): %s", time.perf_counter() - start, header)
     return status
+
+
+def _open_output() -> None:
+    """Make standard output what any text can be written to: names in a model know nothing of its encoding, and it may
+    have been closed."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):

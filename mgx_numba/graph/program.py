@@ -63,8 +63,10 @@ class Program:
         """A new empty module.
 
         Raises:
-            ValidationError: the name is taken.
+            ValidationError: the name is taken, or no string.
         """
+        if not isinstance(name, str):
+            raise ValidationError(f"the name of a module must be a string, got {name!r}")
         if name in self._modules:
             raise ValidationError(f"program already has a module {name!r}")
         module = Module(name, self.allowance)

@@ -162,6 +162,9 @@ class Operator:
         """Floating-point operations of one evaluation (0 where none are counted)."""
         return 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.name, self.attributes())
+
     def __str__(self) -> str:
         return self._text
 
@@ -278,6 +281,11 @@ def make_op(name: str, **attributes: Any) -> Operator:
         return cls(**values)
     except TypeError as error:
         raise OperatorError(f"{name}: {error}") from None
+
+
+def _again(name: str, attributes: dict[str, Any]) -> Operator:
+    """An operator that was pickled: some of their classes have no name in a module."""
+    return make_op(name, **attributes)
 
 
 def _convert(op: str, key: str, kind: str, value: Any) -> Any:

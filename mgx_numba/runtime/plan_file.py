@@ -29,7 +29,7 @@ from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, Tens
 __all__ = ["PlanReader", "constant_pieces", "plan_pieces"]
 
 _HEAD = struct.Struct("<8sQ32s")
-_MAGIC = b"mgxplan1"
+_MAGIC = b"mgxplan2"
 _ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 64 << 20
 """Read at a time: what takes some hundredths of a second."""
@@ -64,9 +64,12 @@ def constant_pieces(constants: Sequence[np.ndarray]) -> tuple[list[int], int, li
 
 def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
     kernels = {kernel: number for number, kernel in enumerate(plan.kernels())}
+    steps = [step for step in plan.steps if isinstance(step, Step)]
+    instructions = {text: number for number, text in enumerate(dict.fromkeys(step.instruction for step in steps))}
     return {
+        "instructions": list(instructions),
         "kernels": [[k.backend, k.name, k.text, k.origin, k.symbol] for k in kernels],
-        "steps": [_step(step, kernels) for step in plan.steps if isinstance(step, Step)],
+        "steps": [_step(step, kernels, instructions) for step in steps],
         "arena_bytes": plan.arena_bytes,
         "constants": [[a.dtype.name, a.shape, at] for a, at in zip(plan.constants, offsets, strict=True)],
         "parameters": [[p.name, p.dtype, p.lens] for p in plan.parameters],
@@ -76,9 +79,9 @@ def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
     }
 
 
-def _step(step: Step, kernels: Mapping[KernelSource, int]) -> dict[str, Any]:
+def _step(step: Step, kernels: Mapping[KernelSource, int], instructions: Mapping[str, int]) -> dict[str, Any]:
     fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(Step)}
-    fields["kernel"] = kernels[step.kernel]
+    fields["kernel"], fields["instruction"] = kernels[step.kernel], instructions[step.instruction]
     fields["args"] = [_argument(arg, kernels) for arg in step.args]
     fields["geometry"] = _geometry(step.geometry)
     fields["outputs"] = [[_pointer(v.pointer), v.dtype, v.lens, v.strides] for v in step.outputs]
@@ -153,7 +156,7 @@ class PlanReader:
             kernel.__dict__["symbol"] = symbol  # as it would be computed: the file is of this machine
             kernels.append(kernel)
         return Plan(
-            steps=[_read_step(fields, kernels) for fields in content["steps"]],
+            steps=[_read_step(fields, kernels, content["instructions"]) for fields in content["steps"]],
             arena_bytes=content["arena_bytes"],
             constants=[_read_constant(block, *entry) for entry in content["constants"]],
             parameters=[ParameterSpec(name, dtype, tuple(lens)) for name, dtype, lens in content["parameters"]],
@@ -170,8 +173,8 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _read_step(fields: dict[str, Any], kernels: list[KernelSource]) -> Step:
-    fields["kernel"] = kernels[fields["kernel"]]
+def _read_step(fields: dict[str, Any], kernels: list[KernelSource], instructions: list[str]) -> Step:
+    fields["kernel"], fields["instruction"] = kernels[fields["kernel"]], instructions[fields["instruction"]]
     fields["args"] = tuple(_read_argument(arg, kernels) for arg in fields["args"])
     fields["geometry"] = _read_geometry(fields["geometry"])
     fields["outputs"] = tuple(

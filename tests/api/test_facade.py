@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import mgx_numba as migraphx
 from mgx_numba.errors import (
     CompileError,
+    FormatError,
     OperatorError,
     OptionError,
     ParameterError,
@@ -49,7 +52,7 @@ def test_lengths_must_be_integers(given: Any) -> None:
 
 def test_dynamic_shape_has_bytes_and_no_elements() -> None:
     assert dynamic.bytes() == 4 * 3 * 4
-    with pytest.raises(ShapeError, match=r"elements\(\) called on a dynamic shape"):
+    with pytest.raises(ShapeError, match=r"elements\(\) called on a dynamic shape: .*\}$"):
         dynamic.elements()
 
 
@@ -183,6 +186,52 @@ def test_failed_compilation_leaves_the_program_usable(monkeypatch: pytest.Monkey
 def test_buffer_must_be_bytes(given: Any) -> None:
     with pytest.raises(ParseError, match="needs the bytes of a model"):
         migraphx.parse_onnx_buffer(given)
+
+
+def test_files_and_buffers_are_of_programs(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="save needs a program, got str"):
+        migraphx.save(str(tmp_path / "model.mxr"), migraphx.program())  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="save: filename must be a path, got NoneType"):
+        migraphx.program().save(None)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="save_buffer needs a program, got NoneType"):
+        migraphx.save_buffer(None)  # type: ignore[arg-type]
+    with pytest.raises(FormatError, match="load_buffer needs the bytes of an .mxr file, got str"):
+        migraphx.load_buffer("model.mxr")  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="the name of a module must be a string, got 3"):
+        migraphx.program().create_module(3)  # type: ignore[arg-type]
+
+
+def test_a_module_that_runs_itself_was_compiled() -> None:
+    program = migraphx.program()
+    main, inner = program.get_main_module(), program.create_module("inner")
+    condition = main.add_literal(np.array(True))
+    inner.add_return([inner.add_literal(np.float32(1))])
+    branch = migraphx.op("if")
+    with pytest.raises(OperatorError, match="module 'main' cannot run module 'main': it would run itself"):
+        main.add_instruction(branch, [condition], [inner, main])
+    main.add_instruction(branch, [condition], [inner, inner])
+    with pytest.raises(OperatorError, match="module 'inner' cannot run module 'main': it would run itself"):
+        inner.add_instruction(branch, [condition], [main, main])
+
+
+def test_who_asks_for_lengths_that_a_model_leaves_open_is_told_of_the_option() -> None:
+    text = '<ir_version: 9, opset_import: ["": 17]> g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }'
+    program = migraphx.parse_onnx(onnx.parser.parse_model(text))
+    for shape in (program.get_parameter_shapes()["x"], *program.get_output_shapes()):
+        with pytest.raises(ShapeError, match=r"lens\(\) called on a dynamic shape: .*default_dim_value=1"):
+            shape.lens()
+
+
+def test_a_value_fills_an_argument() -> None:
+    with pytest.raises(ShapeError, match=r"'x' cannot be an element of float_type, \{2\}, \{1\}"):
+        migraphx.fill_argument(migraphx.shape(type="float", lens=[2]), "x")  # type: ignore[arg-type]
+    assert migraphx.fill_argument(migraphx.shape(type="bf16", lens=[2], strides=[0]), 2.5).tolist() == [2.5, 2.5]
+
+
+@pytest.mark.parametrize("given", [None, object(), (k for k in "ab")])
+def test_what_is_no_array_was_called_no_str(given: Any) -> None:
+    with pytest.raises(ShapeError, match=f"^{type(given).__name__} is neither an array nor a number nor str$"):
+        migraphx.argument(given)
 
 
 @pytest.mark.parametrize("given", ["n", 1.5, {"min": 1}])

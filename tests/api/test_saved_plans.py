@@ -98,6 +98,24 @@ def test_second_load_decodes_and_compiles_nothing(tmp_path: Path, decodings: lis
     assert decodings == []
 
 
+def test_each_step_of_an_instruction_repeated_its_text(folder: Path, tmp_path: Path):
+    net = migraphx.program()
+    mm = net.get_main_module()
+    inputs = [mm.add_parameter(f"x{k}", migraphx.shape(type="float", lens=[2, 3])) for k in range(20)]
+    mm.add_return([mm.add_instruction(migraphx.op("concat", axis=0), inputs)])
+    net.compile("cpu", num_threads=1)
+    net.save(tmp_path / "net.mxr")
+    (plan,) = (path.read_bytes() for path in (folder / "plans").rglob("*") if path.is_file())
+    text = net._compiled.executable.plan.steps[0].instruction.encode()
+    assert (
+        len(net._compiled.executable.plan.steps) > 1 and plan.count(text) <= 2
+    )  # of the steps, and of the kernel's origin
+    again = migraphx.load(tmp_path / "net.mxr")
+    assert [s.instruction for s in again._compiled.executable.plan.steps] == [
+        s.instruction for s in net._compiled.executable.plan.steps
+    ]
+
+
 def test_the_program_is_decoded_when_it_is_asked_for(tmp_path: Path, decodings: list[str]):
     net = compiled()
     migraphx.save(net, tmp_path / "net.mxr")

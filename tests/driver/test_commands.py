@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 
 import mgx_numba
@@ -326,11 +326,12 @@ def test_onnx_operators_are_listed(capsys: Any) -> None:
 @pytest.mark.parametrize("target", ["--cpu", "--ref"])
 def test_compile_saves_how_it_was_compiled(model: Path, target: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "model.mxr"
-    assert drive("compile", model, target, "--disable-fast-math", "--binary", "-o", path) == 0
+    flags = ("--disable-fast-math", "--float32-matmul-precision", "highest")
+    assert drive("compile", model, target, *flags, "--binary", "-o", path) == 0
     assert "Compilation time: " in capsys.readouterr().err
     compiled = load_program(path)[1]["compiled"]
     assert compiled["target"] == target[2:]
-    assert compiled["fast_math"] is False
+    assert compiled["fast_math"] is False and compiled["float32_matmul_precision"] == "highest"
     assert mgx_numba.load(str(path)).is_compiled()
 
 
@@ -411,6 +412,20 @@ def test_wrong_input_is_told(model: Path, tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 6), np.float32))
     assert drive("run", model, "--ref", "--load-arg", "@x", tmp_path / "x.npy") == 2
     assert "Incorrect shape" in capsys.readouterr().err
+
+
+def test_advice_on_lengths_named_options_that_the_driver_does_not_have(tmp_path: Path, capsys: Any) -> None:
+    text = '<ir_version: 9, opset_import: ["": 17]> g (float[n, m, 2] x) => (float[n, m, 2] y) { y = Relu(x) }'
+    path = tmp_path / "open.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    np.save(tmp_path / "x.npy", np.zeros((3, 4, 2), np.float32))
+    words = ("run", path, "--ref", "--load-arg", "@x", tmp_path / "x.npy")
+    assert drive(*words) == 2
+    told = capsys.readouterr().err
+    ranges = "[{min:1,max:3},{min:1,max:4},2]"
+    assert f"give --dim-param @n 3 @m 4, --input-dim @x 3 4 2, or --dyn-input-dim @x '{ranges}' for all" in told
+    for given in (("--dim-param", "@n", 3, "@m", 4), ("--input-dim", "@x", 3, 4, 2), ("--dyn-input-dim", "@x", ranges)):
+        assert drive(*words, *given) == 0
 
 
 def test_time_prints_one_line(model: Path, capsys: Any) -> None:

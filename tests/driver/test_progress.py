@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import mgx_numba
 from mgx_numba.driver.progress import track
 from mgx_numba.targets.progress import compile_progress
 
@@ -59,6 +62,31 @@ def test_pipe_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with compile_progress() as show:
         assert show is None
     assert stream.getvalue() == ""
+
+
+def _driver(words: str, output: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The driver's process, its standard output redirected by a shell."""
+    command = f"{shlex.quote(sys.executable)} -m mgx_numba {words} {output}"
+    settings = {**os.environ, **environment}
+    folder = Path(__file__).parents[2]
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=settings, cwd=folder, timeout=120)
+
+
+def test_letters_that_the_output_lacks_ended_in_a_traceback(tmp_path: Path) -> None:
+    program = mgx_numba.program()
+    main = program.get_main_module()
+    main.add_return([main.add_parameter("\u00fc", mgx_numba.shape(type="float", lens=[2]))])
+    program.save(tmp_path / "model.mxr")
+    found = _driver(f"read {tmp_path}/model.mxr", "", PYTHONIOENCODING="ascii")
+    assert found.returncode == 0 and "\\xfc = @param:\\xfc -> float_type" in found.stdout
+
+
+def test_output_that_cannot_be_written_ended_in_a_traceback() -> None:
+    found = _driver("onnx -l", ">/dev/full")
+    assert found.returncode == 2 and "error: standard output: No space left on device" in found.stderr
+    assert "Traceback" not in found.stderr and "Exception" not in found.stderr
+    closed = _driver("onnx -l", ">&-")
+    assert closed.returncode == 0 and "Traceback" not in closed.stderr
 
 
 def test_reader_that_leaves_early_is_no_error() -> None:

@@ -295,6 +295,27 @@ def test_external_data_behind_a_link_that_leaves_the_folder(tmp_path: Path) -> N
     fails(external_model(tmp_path / "model", "data.bin"), "leaves the model's folder through a link")
 
 
+def test_external_data_of_a_cache_whose_models_are_links_were_not_found(tmp_path: Path) -> None:
+    """Hugging Face's: snapshots hold links to blobs, whose names are hashes."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "a1" / "onnx"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    os.replace(external_model(tmp_path, "model.onnx_data"), blobs / "1")
+    (blobs / "2").write_bytes(np.arange(6, dtype=np.float32).tobytes())
+    for name, blob in (("model.onnx", "1"), ("model.onnx_data", "2")):
+        (snapshot / name).symlink_to(Path("../../../blobs") / blob)
+    program = parse_onnx(snapshot / "model.onnx")
+    (literal,) = [ins for ins in program.main if ins.literal is not None]
+    np.testing.assert_array_equal(literal.literal.numpy().ravel(), np.arange(6))
+    (snapshot / "model.onnx_data").unlink()
+    fails(snapshot / "model.onnx", "does not exist in '.*a1/onnx' or '.*blobs'")
+    (blobs / "model.onnx_data").write_bytes(bytes(24))
+    parse_onnx(snapshot / "model.onnx")
+    (tmp_path / "secret").write_bytes(bytes(100))
+    (snapshot / "model.onnx_data").symlink_to(tmp_path / "secret")
+    fails(snapshot / "model.onnx", "leaves the model's folder through a link")
+
+
 def test_external_data_of_a_model_without_folder(tmp_path: Path) -> None:
     data = external_model(tmp_path, "data.bin").read_bytes()
     fails(data, "give external_data_path")

@@ -139,6 +139,16 @@ def assert_same(loaded: Program, saved: Program) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("lens", [(), (1,), (1, 1), (0,), (2, 1)])
+def test_strings_without_axes_could_not_be_saved(lens: tuple[int, ...], format: str, tmp_path: Path) -> None:
+    program = Program()
+    texts = np.array(["\u00e9", "b"] * 2, object)[: int(np.prod(lens))].reshape(lens)
+    program.main.add_return([program.main.add_literal(texts)])
+    save_program(program, tmp_path / "model", format)
+    assert_same(load_program(tmp_path / "model", format)[0], program)
+
+
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("build", PROGRAMS)
 def test_round_trip_loses_nothing(build: Callable[[], Program], format: str, tmp_path: Path) -> None:
     program = build()

@@ -53,6 +53,8 @@ static void built()
     m.add_return({padded, x});
     q.compile(migraphx::target("cpu"));
     require(q.is_library(), "the CPU runs a library");
+    q.experimental_get_context().finish();
+    require(q.experimental_get_context().get_queue<void*>() == nullptr, "contexts have no streams");
     std::vector<float> values{-4, -2, 0, 1, 2, 3};
     const auto results = q.eval({{"x", migraphx::argument(s, values.data())}});
     const float least = -std::numeric_limits<float>::infinity();
@@ -89,6 +91,7 @@ static void parsed()
     migraphx::program r = migraphx::parse_onnx(folder + "/open.onnx", open);
     require(r.get_parameter_shapes()["x"].dynamic(), "open lengths");
     require(r.get_parameter_shapes()["x"].dyn_dims()[0] == migraphx::dynamic_dimension(1, 8), "a range");
+    require(migraphx::dynamic_dimension{1, 8, migraphx::optimals{2}} != migraphx::dynamic_dimension(1, 8), "optimals");
     r.compile(migraphx::cpu::target{});
     require(!r.is_library(), "lengths that a run tells");
     write("open", r.eval({{"x", x}})[0]);

@@ -53,3 +53,10 @@ def test_unknown_ceiling_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", "mmx3")
     with pytest.raises(OptionError, match="mmx3"):
         host.features()
+
+
+@x86
+def test_unknown_features_narrowed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "avx2,-avx512")
+    with pytest.raises(OptionError, match="no CPU has 'avx512'; did you mean avx512"):
+        host.features()

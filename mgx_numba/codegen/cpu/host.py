@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...dataclass import dataclass
 from ...errors import OptionError
+from ...nearest import did_you_mean
 from ..lang.target import itemsize
 from ..platform import platform
 from .tile_permission import tiles_permitted
@@ -99,7 +100,7 @@ def host() -> Host:
     """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``.
 
     Raises:
-        OptionError: the variable names an unknown ceiling or level.
+        OptionError: the variable names an unknown ceiling, level or feature.
     """
     return _host(os.environ.get(ENVIRONMENT, ""))
 
@@ -111,6 +112,8 @@ def _host(limits: str) -> Host:
         if item == EMULATED_TILES:
             emulated = True
         elif item.startswith("-"):
+            if item[1:] not in table and platform().triple.startswith("x86_64"):  # LLVM lists all there
+                raise OptionError(f"{ENVIRONMENT}={limits!r}: no CPU has {item[1:]!r}{did_you_mean(item[1:], table)}")
             table[item[1:]] = False
         elif item in _CEILINGS:
             above = _CEILINGS[item]

@@ -40,7 +40,7 @@ LARGEST = 3
 """Layers of the largest own errors that are tried exact."""
 MOST_LOST = 0.1
 """Of --precision: relative root mean square that passes by default. Networks in 8 bits lose 0.005 to 0.03."""
-_OPTIONS = ("fast_math", "num_threads", "memory_reuse")
+_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "float32_matmul_precision")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

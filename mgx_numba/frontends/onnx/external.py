@@ -1,12 +1,14 @@
 """External tensor data: files beside the model, read into memory, never outside of the model's folder.
 
-ONNX `ExternalData.md`: ``location`` is a path relative to the model, ``offset`` and ``length`` are in bytes.
+ONNX `ExternalData.md`: ``location`` is a path relative to the model, ``offset`` and ``length`` are in bytes. A model
+reached through a link has two folders, that of the link and that of the file, as in the cache of Hugging Face, where
+``snapshots/<revision>`` links to ``blobs``: data may lie in either, which is also the rule of ONNX Runtime.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,12 @@ __all__ = ["ExternalData"]
 
 
 class ExternalData:
-    """Reads external data below ``folder`` (``None``: the model came without a folder, external data is an
-    error).
+    """Reads external data below ``folders``, of which the first that has a file is taken (empty: the model came without
+    one, external data is an error).
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
         self._read: weakref.WeakValueDictionary[tuple[Path, int, int], np.ndarray] = weakref.WeakValueDictionary()
 
     def __call__(self, tensor: TensorProto, length: int) -> np.ndarray:
@@ -38,12 +40,12 @@ class ExternalData:
         """
         where = f"tensor {tensor.name!r}"
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        if self.folder is None:
+        if not self._folders:
             raise ParseError(
                 f"{where} has its data in {entries.get('location', '')!r}: give"
                 " external_data_path, the folder of that file"
             )
-        path = _resolve(self.folder, entries.get("location", ""), where)
+        path = _resolve(self._folders, entries.get("location", ""), where)
         offset = _number(entries, "offset", 0, where)
         stated = _number(entries, "length", length, where)
         if stated != length:
@@ -69,20 +71,23 @@ def _read(path: Path, offset: int, length: int, where: str) -> np.ndarray:
         raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
 
 
-def _resolve(folder: Path, location: str, where: str) -> Path:
+def _resolve(folders: Sequence[Path], location: str, where: str) -> Path:
     if not location or "\0" in location:
         raise ParseError(f"{where}: external data has no location, or one that is no path: {location!r}")
     for kind in (PurePosixPath, PureWindowsPath):
         pure = kind(location)
         if pure.is_absolute() or pure.drive or pure.root or ".." in pure.parts:
             raise ParseError(f"{where}: external data at {location!r} would leave the model's folder")
-    folder = folder.resolve()
-    path = (folder / location).resolve()
-    if not path.is_relative_to(folder):
-        raise ParseError(f"{where}: external data at {location!r} leaves the model's folder through a link")
-    if not path.is_file():
-        raise ParseError(f"{where}: external data file {location!r} does not exist in {str(folder)!r}")
-    return path
+    roots = [folder.resolve() for folder in folders]
+    for root in roots:
+        path = (root / location).resolve()
+        if not path.is_file():
+            continue
+        if not any(path.is_relative_to(allowed) for allowed in roots):
+            raise ParseError(f"{where}: external data at {location!r} leaves the model's folder through a link")
+        return path
+    searched = " or ".join(dict.fromkeys(repr(str(root)) for root in roots))
+    raise ParseError(f"{where}: external data file {location!r} does not exist in {searched}")
 
 
 def _number(entries: Mapping[str, str], key: str, default: int, where: str) -> int:

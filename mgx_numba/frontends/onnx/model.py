@@ -83,19 +83,19 @@ def load_model(source: Any, external_data_path: str = "") -> Model:
 
     Args:
         source: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        external_data_path: folder of external data; the model's own folder when empty and ``source`` is a
-            path.
+        external_data_path: folder of external data; when empty and ``source`` is a path, that of the path, or of the
+            file to which it links.
 
     Raises:
         ParseError: the file cannot be read or is no ONNX model, or its operator set imports are unusable.
         UnsupportedError: an operator set outside of what is supported.
     """
-    folder = Path(external_data_path) if external_data_path else None
+    folders = [Path(external_data_path)] if external_data_path else []
     raw: dict[int, np.ndarray] = {}
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         proto, raw = _read_file(path)
-        folder = folder or path.resolve().parent
+        folders = folders or [path.parent, path.resolve().parent]
     elif isinstance(source, (bytes, bytearray, memoryview)):
         proto, raw = _read_bytes(source, "the model")
     elif hasattr(source, "SerializeToString") and hasattr(source, "graph"):
@@ -110,7 +110,7 @@ def load_model(source: Any, external_data_path: str = "") -> Model:
     opsets = opset_versions(proto.opset_import, {domain for domain, _, _ in functions})
     if not opsets:
         raise ParseError("the model imports no operator set")
-    return Model(proto, ExternalData(folder), opsets, functions, raw)
+    return Model(proto, ExternalData(folders), opsets, functions, raw)
 
 
 def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[str, int]:

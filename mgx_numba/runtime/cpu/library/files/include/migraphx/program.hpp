@@ -94,6 +94,18 @@ inline std::string path(const std::string& file)
 
 } // namespace wire
 
+/// What a program runs in. Runs are complete when they return, so there is no stream that could be waited for.
+class context {
+public:
+    void finish() const {}
+    /// A null pointer, or whatever else of the type stands for the default stream.
+    template <class Stream>
+    Stream get_queue() const
+    {
+        return Stream();
+    }
+};
+
 /// A program. Copies share it; any number of threads may call `eval` at once, but nothing else beside it that changes it.
 class program {
 public:
@@ -156,6 +168,7 @@ public:
     {
         return eval(given);
     }
+    context experimental_get_context() const { return context(); }
     /// Give inputs other lengths, in place; a program that is compiled is compiled for them.
     void reshape(const std::unordered_map<std::string, std::vector<std::size_t>>& lengths) const
     {

@@ -50,6 +50,9 @@ template <> struct element_type<std::int32_t> { static constexpr mgx_type value 
 template <> struct element_type<std::uint64_t> { static constexpr mgx_type value = MGX_UINT64; };
 template <> struct element_type<std::int64_t> { static constexpr mgx_type value = MGX_INT64; };
 
+/// Lengths of a range that are worth tuning for.
+using optimals = std::set<std::size_t>;
+
 /// A range of lengths, and those of it that are worth tuning for.
 struct dynamic_dimension {
     std::size_t min, max;
@@ -136,7 +139,9 @@ public:
     const std::vector<std::size_t>& lengths() const
     {
         if(dynamic())
-            throw error(MGX_BAD_PARAM, "shape: its lengths are open; dyn_dims() has their ranges");
+            throw error(MGX_BAD_PARAM,
+                        "shape: its lengths are open; dyn_dims() has their ranges, and onnx_options.set_default_dim_value(1) "
+                        "gives what a model leaves open the length 1, as MIGraphX does");
         return lens_;
     }
     const std::vector<std::size_t>& lens() const { return lengths(); }
