@@ -12,7 +12,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, positions, split_heads, stages
+from .attention import Mask, attend, merge_heads, positions, restrict_causal, split_heads, stages
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
@@ -100,8 +100,11 @@ def attend_projected(
     if attention_bias is not None:
         mask.add(g, attention_bias)
     y = merge_heads(g, attend(g, q, k, v, _scale(node, d), mask))
-    present = g.op("concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0) if node.wants(1) else y
-    return [y, present]
+    if not node.wants(1):
+        return [y]
+    if g.lens(k) != g.lens(v):
+        raise ShapeError(f"output 'present' holds both keys {list(g.lens(k))} and values {list(g.lens(v))}")
+    return [y, g.op("concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0)]
 
 
 @register("MultiHeadAttention", domain=MICROSOFT)
@@ -131,10 +134,14 @@ def multi_head_attention(
     q, k, v = _unpack(g, query, key, value, heads)
     if bias is not None:
         q, k, v = _add_biases(g, q, k, v, bias, projected=key is None or rank(key) != 4)
+    past = 0
     if past_key is not None and past_value is not None:
+        past = g.lens(past_key)[2]
         k, v = g.op("concat", past_key, k, axis=2), g.op("concat", past_value, v, axis=2)
     b, _, s, d = g.lens(q)
-    mask = Mask(causal=node.get_bool("unidirectional"))
+    mask = Mask()
+    if node.get_bool("unidirectional"):
+        restrict_causal(g, mask, s, g.lens(k)[2], past)
     if padding is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)

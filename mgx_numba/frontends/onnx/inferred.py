@@ -28,7 +28,7 @@ _SMALL = 256
 
 SAMPLES = (8, 1, 2, 4, 16, 64)
 """Lengths that are tried in place of ranges, until a node can be read for two of them: far apart, so that what is cut
-off at some length is seen to vary."""
+off at some length is seen to vary. After them come the lengths that inputs have, which others may have to equal."""
 
 
 def result_shapes(
@@ -164,7 +164,8 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
     if any(not x.shape.ranked for x in inputs):
         return None
     seen: list[list[Shape]] = []
-    for sample in SAMPLES:
+    fixed_lens = sorted({d.min for x in inputs for d in x.shape.dims if d.is_fixed})
+    for sample in dict.fromkeys((*SAMPLES, *fixed_lens)):
         shapes = _read_for(g, model, inputs, sample)
         if shapes is not None:
             seen.append(shapes)
