@@ -136,9 +136,10 @@ def _shape(
     type = ir_type(number)
     if not given.tensor_type.HasField("shape"):
         return _ranked(model, type, inputs), number
+    # onnx 1.23 multiplies lengths that it does not know as 0: those of Attention's heads
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
-        if d.WhichOneof("value") == "dim_value"
+        if d.WhichOneof("value") == "dim_value" and (d.dim_value or not ranges)
         else ranges.get(d.dim_param, DynamicDimension(0, UNBOUNDED))
         for d in given.tensor_type.shape.dim
     ]
