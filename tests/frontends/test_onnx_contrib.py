@@ -290,6 +290,18 @@ def test_statistics_of_skip_simplified_layer_normalization() -> None:
     np.testing.assert_allclose(inverse, 1 / np.sqrt((total**2).mean(2, keepdims=True) + 1e-5), rtol=1e-5)
 
 
+@pytest.mark.parametrize("constant", [(), (6,)])
+def test_positions_of_a_prompt_follow_its_first(constant: tuple[int, ...]) -> None:
+    tokens = [normal(2, 3, 32), *(normal(2, 3, 16, seed=seed) for seed in (1, 2))]
+    caches = [normal(2, 1, 3, 16, seed=seed) for seed in (3, 4)]
+    lengths = [np.array([2, 2], np.int32), np.array(3, np.int32)]
+    tables = [normal(10, 8, seed=seed) for seed in (5, 6)]
+    inputs = [*tokens, *caches, *lengths, *tables, np.array([[4, 2, 2], [1, 0, 7]])]
+    options = {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1, "outputs": (FLOAT,) * 3}
+    model, feeds = single("GroupQueryAttention", inputs, domain="com.microsoft", constant=constant, **options)
+    assert_like_onnxruntime(model, feeds)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_operator_agrees_with_onnxruntime(name: str) -> None:
     op_type, inputs, options = CASES[name]

@@ -231,12 +231,13 @@ def group_query_attention(
     whole = capacity if count is None else max(capacity, int(count.ravel()[0]))
     if whole < s:
         raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")
-    start = _start(g, ends, total, s, prompt=None if count is None else int(count.ravel()[0]) == s)
+    prompt = None if count is None else int(count.ravel()[0]) == s
+    start = _start(g, ends, total, s, prompt)
     tokens = g.pointwise("add", start, positions(g, s, 1))
     if node.get_bool("do_rotary"):
         if cosine is None or sine is None:
             raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
-        where = tokens if places is None else places
+        where = tokens if places is None else _given_places(g, places, total, prompt)
         cosine, sine = (table_rows(g, t, where, q.shape.type) for t in (cosine, sine))
         interleaved = node.get_bool("rotary_interleaved")
         q, k = rotate(g, q, cosine, sine, interleaved), rotate(g, k, cosine, sine, interleaved)
@@ -299,9 +300,22 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
     before = g.pointwise("sub", ends, g.literal(np.int64(s)))
     if prompt is False:
         return before
-    whole = g.reshape(g.convert(total, Type.int64_type), (1, 1))
-    first = g.pointwise("equal", whole, g.literal(np.int64(s)))
-    return g.pointwise("where", first, g.literal(np.int64(0)), before)
+    return g.pointwise("where", _is_prompt(g, total, s), g.literal(np.int64(0)), before)
+
+
+def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
+    """Whether all of the tokens are new, [1, 1]."""
+    return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(np.int64(s)))
+
+
+def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
+    """Positions [b, s] of the new tokens: as ``position_ids`` has them, but those of a prompt follow the very first."""
+    b, s = g.lens(places)
+    if prompt is False or b * s == 0:
+        return places
+    first = g.convert(g.slice(g.slice(places, 0, 0, 1), 1, 0, 1), Type.int64_type)
+    following = g.broadcast(g.pointwise("add", first, positions(g, s, 1)), (b, s))
+    return following if prompt else g.pointwise("where", _is_prompt(g, total, s), following, places)
 
 
 def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
