@@ -21,12 +21,13 @@ ParserT = TypeVar("ParserT", bound=Parser)
 @dataclass(frozen=True)
 class Handler:
     """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs
-    are ``None``.
+    are ``None``, and so are those of ``optional``, which have a place before required ones.
     """
 
     parse: Parser
     required: int
     most: int | None
+    optional: frozenset[int] = frozenset()
 
 
 class Families:
@@ -71,7 +72,8 @@ def handler_of(function: Parser) -> Handler:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     unbounded = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     required = sum(p.default is p.empty for p in positional)
-    return Handler(function, required, None if unbounded else len(positional))
+    optional = frozenset(k for k, p in enumerate(positional[:required]) if str(p.annotation).endswith("| None"))
+    return Handler(function, required, None if unbounded else len(positional), optional)
 
 
 def check_arity(handler: Handler, inputs: Sequence[Instruction | None]) -> None:
@@ -85,5 +87,5 @@ def check_arity(handler: Handler, inputs: Sequence[Instruction | None]) -> None:
     if len(inputs) < handler.required:
         raise ParseError(f"got {len(inputs)} inputs, expected at least {handler.required}")
     for position in range(handler.required):
-        if inputs[position] is None:
+        if inputs[position] is None and position not in handler.optional:
             raise ParseError(f"input {position} is missing")

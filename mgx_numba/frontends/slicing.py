@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.integers import slice_bounds
 from ..errors import UnsupportedError
 from ..graph.instruction import Instruction
 from .builder import GraphBuilder
@@ -24,7 +25,7 @@ def strided_slice(
             if step < 0:
                 raise UnsupportedError(f"axis {axis} has length {dim}: a negative step needs a fixed length")
             continue
-        begin, end, _ = slice(starts[k], ends[k], step).indices(dim.min)
+        begin, end = slice_bounds(starts[k], ends[k], dim.min, step)
         if step < 0:
             begin, end = end + 1, min(max(begin, 0), dim.min - 1) + 1
         low[k], high[k] = begin, max(begin, end)

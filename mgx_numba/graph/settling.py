@@ -57,14 +57,17 @@ class _Computed:
 
 
 class _RecordedCopy:
-    """A traced copy of a program."""
+    """A traced copy of a program, for lengths of which some were other ones when the trace was checked: those that
+    were not are as they were traced, since what is computed in C of them may have stayed."""
 
-    def __init__(self, trace: Trace, traced: FollowedSettling) -> None:
+    def __init__(self, trace: Trace, traced: FollowedSettling, symbols: Sequence[int]) -> None:
         """
         Raises:
             TypeError: a constant depends on lengths in a way that is not traced.
         """
         program = traced.program
+        self._symbols = tuple(symbols)
+        self._checked: frozenset[int] = frozenset()
         self._trace = trace
         self._tape = _Tape(trace, traced)
         numbers = numbers_of(program)
@@ -74,6 +77,18 @@ class _RecordedCopy:
         shapes = [_without_values(argument) for argument in numbers.literals]
         plain = copy_with(program, numbers, [int.__index__(v) for v in numbers.values], shapes)
         self._pattern = CopyPattern(plain, [trace.number(value) for value in numbers.values])
+
+    def check(self, symbols: Sequence[int]) -> None:
+        """Note that the copy for these lengths was right."""
+        self._checked |= self._others(symbols)
+
+    def serves(self, symbols: Sequence[int]) -> bool:
+        """Whether what the trace says of these lengths has been checked."""
+        return self._others(symbols) <= self._checked
+
+    def _others(self, symbols: Sequence[int]) -> frozenset[int]:
+        """Numbers of the lengths that are not as they were traced."""
+        return frozenset(k for k, (a, b) in enumerate(zip(symbols, self._symbols, strict=True)) if a != b)
 
     def copy(self, symbols: Sequence[int]) -> Numbered | None:
         """The copy for these lengths; None if it is not the traced one with other numbers."""
@@ -236,7 +251,7 @@ class Settled:
         with self._lock:
             known = list(self._recorded)
         for one in known:
-            found = one.copy(symbols)
+            found = one.copy(symbols) if one.serves(symbols) else None
             if found is not None:
                 with self._lock:
                     self.replayed += 1
@@ -257,7 +272,7 @@ class Settled:
     def _learn(self, made: Program, lens: Lens, symbols: tuple[int, ...]) -> None:
         """Check the traces that wait for other lengths on these; if there is none for such, trace their copy."""
         with self._lock:
-            first, waiting = self._first, list(self._waiting)
+            first, waiting, partly = self._first, list(self._waiting), list(self._recorded)
             self._first = first or (lens, symbols)
         if first is None:  # many a program is settled once
             return
@@ -268,8 +283,11 @@ class Settled:
             return
         fitting = [(one, found) for one in waiting if (found := one.copy(symbols)) is not None]
         right = [one for one, found in fitting if _equal(found, wanted)]
+        right += [one for one in partly if (found := one.copy(symbols)) is not None and _equal(found, wanted)]
+        for one in right:
+            one.check(symbols)
         recorded: _RecordedCopy | None = None
-        if not fitting and len(waiting) < MOST_WAITING:
+        if not fitting and not right and len(waiting) < MOST_WAITING:
             recorded = self._traced(lens)
             found = None if recorded is None else recorded.copy(symbols)
             if recorded is not None and (found is None or not _equal(found, wanted)):
@@ -277,11 +295,12 @@ class Settled:
             earlier = None if recorded is None else recorded.copy(first[1])
             if recorded is not None and earlier is not None:
                 right = [recorded] if _equal(earlier, numbers_of(self.made(first[0]))) else []
+                recorded.check(first[1])
                 recorded = None
         with self._lock:
             checked = [one for one, _ in fitting]
             self._waiting = [one for one in (*self._waiting, recorded) if one is not None and one not in checked]
-            self._recorded = [*right, *self._recorded][:MOST_TRACES]
+            self._recorded = [*right, *(one for one in self._recorded if one not in right)][:MOST_TRACES]
             self._failures = 0 if right else self._failures + (recorded is None)
 
     def _traced(self, lens: Lens) -> _RecordedCopy | None:
@@ -295,7 +314,7 @@ class Settled:
             traced = FollowedSettling(noted)
             traced.copy(self._source)
             traced.program.keep_ranks(self._source.output_shapes())
-            recorded = _RecordedCopy(trace, traced)
+            recorded = _RecordedCopy(trace, traced, [lens[name][axis] for name, axis in self._moving])
         except (MgxError, TypeError, ValueError, ArithmeticError):
             return None
         return None if trace.lost else recorded

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.integers import slice_bounds
 from ..core.shape import DynamicDimension, Shape
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
@@ -97,7 +98,7 @@ class Slice(Operator):
 
 def _clip(start: int, end: int, length: int) -> tuple[int, int]:
     """Bounds as ``0 <= start <= end <= length``."""
-    low, high, _ = slice(start, end).indices(length)
+    low, high = slice_bounds(start, end, length)
     return low, max(low, high)
 
 

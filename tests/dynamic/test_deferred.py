@@ -7,7 +7,7 @@ import base64
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import mgx_numba
 from mgx_numba.api.program import program as public_program
@@ -47,6 +47,31 @@ def test_ranks_are_known_where_anything_tells_them() -> None:
     for lens in ((24,), (2, 3, 4), (24, 1, 1, 1)):
         (result,) = evaluate(program, {"x": x, "n": np.array(lens)})
         np.testing.assert_array_equal(result, np.abs(x).reshape(lens))
+
+
+def test_a_length_that_onnx_does_not_infer_is_not_0() -> None:
+    """ONNX takes heads of unknown length for empty ones."""
+    g = Graph(opset=23)
+    y = g.op("Attention", "q", "k", "v", q_num_heads=6, kv_num_heads=3)
+    inputs = {"q": (FLOAT, [1, 5, 12]), "k": (FLOAT, [1, "t", "k"]), "v": (FLOAT, [1, "t", "v"])}
+    program = parse_onnx(g.model(inputs, [g.op("Add", y, g.weights(12))]))
+    assert program.output_shapes()[0].dims[2].max > 0
+    q, k, v = normal(1, 5, 12), normal(1, 4, 6, seed=1), normal(1, 4, 6, seed=2)
+    (result,) = evaluate(program, {"q": q, "k": k, "v": v})
+    assert result.shape == (1, 5, 12) and np.isfinite(result).all()
+
+
+def test_types_are_found_for_lengths_that_constants_have() -> None:
+    """Of an operator that ONNX does not know, whose inputs have to have 33 columns."""
+    g = Graph()
+    one, zero = g.const(np.float32(0.5)), g.const(np.int8(3))
+    parts = ("x", one, zero, g.const(np.ones((33, 5), np.int8)), one, zero, "", one, zero)
+    model = g.model({"x": (TensorProto.INT8, ["m", "k"])}, [g.op("QGemm", *parts, domain="com.microsoft")])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    program = parse_onnx(model)
+    assert program.output_shapes()[0].type is Type.int8_type
+    (result,) = evaluate(program, {"x": np.ones((2, 33), np.int8)})
+    assert result.shape == (2, 5) and result.dtype == np.int8
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])

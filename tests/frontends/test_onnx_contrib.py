@@ -73,6 +73,39 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [X, normal(8, 24, seed=1), normal(24, seed=2)],
         {"num_heads": 2},
     ),
+    "embed_layer_normalization_without_segments": (
+        "EmbedLayerNormalization",
+        [
+            np.array([[1, 4, 2], [0, 3, 3]], np.int32),
+            None,
+            normal(5, 8),
+            normal(6, 8, seed=1),
+            None,
+            normal(8, seed=3),
+            normal(8, seed=4),
+        ],
+        {"outputs": (FLOAT, I32)},
+    ),
+    "causal_attention_of_more_queries_than_keys": (
+        "MultiHeadAttention",
+        [normal(2, 5, 8), normal(2, 3, 8, seed=1), normal(2, 3, 8, seed=2)],
+        {"num_heads": 2, "unidirectional": 1},
+    ),
+    "causal_attention_of_a_past_and_fewer_keys": (
+        "MultiHeadAttention",
+        [
+            normal(2, 5, 8),
+            *(normal(2, 3, 8, seed=seed) for seed in (1, 2)),
+            *(None, None, None),
+            *(normal(2, 2, 1, 4, seed=seed) for seed in (3, 4)),
+        ],
+        {"num_heads": 2, "unidirectional": 1, "outputs": (FLOAT, FLOAT, FLOAT)},
+    ),
+    "quantised_leaky_relu_without_a_zero_point": (
+        "QLinearLeakyRelu",
+        [u8(3, 5), SCALE, None, *OUT],
+        {"alpha": 0.3, "outputs": (U8,)},
+    ),
     "attention_causal_with_mask": (
         "Attention",
         [X, normal(8, 24, seed=1), normal(24, seed=2), np.array([[1, 1, 0], [1, 1, 1]], np.int32)],
@@ -255,6 +288,18 @@ def test_statistics_of_skip_simplified_layer_normalization() -> None:
     _, mean, inverse, total = run(model, feeds)
     np.testing.assert_allclose(mean, total.mean(2, keepdims=True), atol=1e-6)
     np.testing.assert_allclose(inverse, 1 / np.sqrt((total**2).mean(2, keepdims=True) + 1e-5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [(), (6,)])
+def test_positions_of_a_prompt_follow_its_first(constant: tuple[int, ...]) -> None:
+    tokens = [normal(2, 3, 32), *(normal(2, 3, 16, seed=seed) for seed in (1, 2))]
+    caches = [normal(2, 1, 3, 16, seed=seed) for seed in (3, 4)]
+    lengths = [np.array([2, 2], np.int32), np.array(3, np.int32)]
+    tables = [normal(10, 8, seed=seed) for seed in (5, 6)]
+    inputs = [*tokens, *caches, *lengths, *tables, np.array([[4, 2, 2], [1, 0, 7]])]
+    options = {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1, "outputs": (FLOAT,) * 3}
+    model, feeds = single("GroupQueryAttention", inputs, domain="com.microsoft", constant=constant, **options)
+    assert_like_onnxruntime(model, feeds)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -118,6 +119,21 @@ def test_copies_are_those_that_settling_gives(name: str) -> None:
                 np.testing.assert_array_equal(a, b)
     assert str(source) == before
     assert copies.replayed >= (0 if name == "best" else 20)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_bounds_of_slices_follow_from_lengths(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For lengths of which some are as they were traced, also where what slices compute notes nothing."""
+    if not traced:
+        monkeypatch.setattr("mgx_numba.ops.slice.slice_bounds", lambda a, b, length: slice(a, b).indices(length)[:2])
+    g = Graph()
+    half = g.op("Add", g.op("Div", g.dim("x", 2), g.ints(2)), g.ints(1))
+    source = program_of(g, {"x": ["N", "H", "W"]}, [g.op("Slice", "x", g.ints(0), half, g.ints(2))])
+    copies = Settled(source, rewrite)
+    for n, h, w in itertools.product((37, 67, 1, 4), (41, 71, 1), (43, 73, 1, 2, 0)):
+        lens = {"x": (n, h, w)}
+        assert copies.of(lens).program == copies.made(lens), lens
+    assert copies.replayed or not traced
 
 
 def test_lengths_that_do_not_fit_are_refused_after_others_were_traced() -> None:

@@ -40,6 +40,17 @@ def test_sums_of_images_are_read_in_8_bits(options: Options) -> None:
     assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
 
 
+@pytest.mark.parametrize("short", [Type.bf16_type, Type.half_type])
+def test_operands_of_contractions_in_16_bits_are_not_read_in_8(short: Type) -> None:
+    """Steps of 0.001 end below what the value has."""
+    g = Graph()
+    x = g.op("tanh", g.param("x", [2, 3, 6, 6]))
+    operands = (g.op("convert", v, target_type=short) for v in (x, g.param("w", [4, 3, 3, 3])))
+    y = g.op("convert", g.op("convolution", *operands), target_type=FLOAT)
+    program = g.ret(y, g.op("relu", quantized(g, x, 0.001, 99)))
+    assert str(check(program, NarrowResiduals(), options=CPU, atol=0.05)) == str(program)
+
+
 def test_sums_of_images_are_read_in_float8_where_they_are_quantised_so() -> None:
     """And what only moves or compares them, here a maximum, does it in 8 bits."""
     g = Graph()

@@ -60,6 +60,15 @@ def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
     return g.literal(np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)]))
 
 
+def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
+    """Hide from each of ``s`` queries, of which the first is at position ``past``, the keys of ``t`` after it."""
+    if past == t - s:
+        mask.causal = True
+        return
+    g.limit(s * t, "the mask")
+    mask.restrict(g, g.literal(np.arange(t) <= np.arange(s)[:, None] + past))
+
+
 def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
     """[b, s, heads * d] as [b, heads, s, d]."""
     lens = g.lens(x)
@@ -206,11 +215,10 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
         raise ParseError(f"window sizes {left} and {right} must be at least -1")
     g.limit(s * t, "the mask")
     if nonpad is None:
+        if causal:
+            restrict_causal(g, mask, s, t, past)
         offset = np.arange(s)[:, None] + past - np.arange(t)
-        mask.causal = causal and past == t - s
         allowed = np.ones((s, t), bool)
-        if causal and not mask.causal:
-            allowed &= offset >= 0
         if left >= 0:
             allowed &= offset <= left
         if right >= 0:

@@ -12,7 +12,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, positions, split_heads, stages
+from .attention import Mask, attend, merge_heads, positions, restrict_causal, split_heads, stages
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
@@ -100,8 +100,11 @@ def attend_projected(
     if attention_bias is not None:
         mask.add(g, attention_bias)
     y = merge_heads(g, attend(g, q, k, v, _scale(node, d), mask))
-    present = g.op("concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0) if node.wants(1) else y
-    return [y, present]
+    if not node.wants(1):
+        return [y]
+    if g.lens(k) != g.lens(v):
+        raise ShapeError(f"output 'present' holds both keys {list(g.lens(k))} and values {list(g.lens(v))}")
+    return [y, g.op("concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0)]
 
 
 @register("MultiHeadAttention", domain=MICROSOFT)
@@ -131,10 +134,14 @@ def multi_head_attention(
     q, k, v = _unpack(g, query, key, value, heads)
     if bias is not None:
         q, k, v = _add_biases(g, q, k, v, bias, projected=key is None or rank(key) != 4)
+    past = 0
     if past_key is not None and past_value is not None:
+        past = g.lens(past_key)[2]
         k, v = g.op("concat", past_key, k, axis=2), g.op("concat", past_value, v, axis=2)
     b, _, s, d = g.lens(q)
-    mask = Mask(causal=node.get_bool("unidirectional"))
+    mask = Mask()
+    if node.get_bool("unidirectional"):
+        restrict_causal(g, mask, s, g.lens(k)[2], past)
     if padding is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)
@@ -224,12 +231,13 @@ def group_query_attention(
     whole = capacity if count is None else max(capacity, int(count.ravel()[0]))
     if whole < s:
         raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")
-    start = _start(g, ends, total, s, prompt=None if count is None else int(count.ravel()[0]) == s)
+    prompt = None if count is None else int(count.ravel()[0]) == s
+    start = _start(g, ends, total, s, prompt)
     tokens = g.pointwise("add", start, positions(g, s, 1))
     if node.get_bool("do_rotary"):
         if cosine is None or sine is None:
             raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
-        where = tokens if places is None else places
+        where = tokens if places is None else _given_places(g, places, total, prompt)
         cosine, sine = (table_rows(g, t, where, q.shape.type) for t in (cosine, sine))
         interleaved = node.get_bool("rotary_interleaved")
         q, k = rotate(g, q, cosine, sine, interleaved), rotate(g, k, cosine, sine, interleaved)
@@ -292,9 +300,22 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
     before = g.pointwise("sub", ends, g.literal(np.int64(s)))
     if prompt is False:
         return before
-    whole = g.reshape(g.convert(total, Type.int64_type), (1, 1))
-    first = g.pointwise("equal", whole, g.literal(np.int64(s)))
-    return g.pointwise("where", first, g.literal(np.int64(0)), before)
+    return g.pointwise("where", _is_prompt(g, total, s), g.literal(np.int64(0)), before)
+
+
+def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
+    """Whether all of the tokens are new, [1, 1]."""
+    return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(np.int64(s)))
+
+
+def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
+    """Positions [b, s] of the new tokens: as ``position_ids`` has them, but those of a prompt follow the very first."""
+    b, s = g.lens(places)
+    if prompt is False or b * s == 0:
+        return places
+    first = g.convert(g.slice(g.slice(places, 0, 0, 1), 1, 0, 1), Type.int64_type)
+    following = g.broadcast(g.pointwise("add", first, positions(g, s, 1)), (b, s))
+    return following if prompt else g.pointwise("where", _is_prompt(g, total, s), following, places)
 
 
 def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:

@@ -28,7 +28,7 @@ _SMALL = 256
 
 SAMPLES = (8, 1, 2, 4, 16, 64)
 """Lengths that are tried in place of ranges, until a node can be read for two of them: far apart, so that what is cut
-off at some length is seen to vary."""
+off at some length is seen to vary. After them come the lengths that inputs have, which others may have to equal."""
 
 
 def result_shapes(
@@ -136,9 +136,10 @@ def _shape(
     type = ir_type(number)
     if not given.tensor_type.HasField("shape"):
         return _ranked(model, type, inputs), number
+    # onnx 1.23 multiplies lengths that it does not know as 0: those of Attention's heads
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
-        if d.WhichOneof("value") == "dim_value"
+        if d.WhichOneof("value") == "dim_value" and (d.dim_value or not ranges)
         else ranges.get(d.dim_param, DynamicDimension(0, UNBOUNDED))
         for d in given.tensor_type.shape.dim
     ]
@@ -164,7 +165,8 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
     if any(not x.shape.ranked for x in inputs):
         return None
     seen: list[list[Shape]] = []
-    for sample in SAMPLES:
+    fixed_lens = sorted({d.min for x in inputs for d in x.shape.dims if d.is_fixed})
+    for sample in dict.fromkeys((*SAMPLES, *fixed_lens)):
         shapes = _read_for(g, model, inputs, sample)
         if shapes is not None:
             seen.append(shapes)

@@ -24,6 +24,8 @@ __all__ = ["NarrowResiduals"]
 
 IMAGE = 4
 """Axes of the values of convolutional networks, whose additions are quantised by custom."""
+SHORT = (Type.half_type, Type.bf16_type)
+"""What has such a value is stored in few bits already, mostly for a contraction in 16 bits, whose operands stay."""
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -52,7 +54,7 @@ class NarrowResiduals(Pass):
             return
         users = list(source.users)
         same = [u for u in users if u.name == "quantizelinear" and parameters(u) == known]
-        others = [u for u in users if u not in same and u.shape.type is not Type.half_type]
+        others = [u for u in users if u not in same and u.shape.type not in SHORT]
         if not others or any(isinstance(u.op, Return) or not u.op.pointwise or u.module is not module for u in users):
             return
         can = options.capabilities
