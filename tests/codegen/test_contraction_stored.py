@@ -136,6 +136,17 @@ def test_infinite_and_smallest_weights(types: ElementTypes) -> None:
         np.testing.assert_array_equal(out, b.astype(np.float32).sum(0, keepdims=True))
 
 
+def test_every_weight_is_exact(types: ElementTypes) -> None:
+    b = np.arange(1 << 16, dtype=np.uint16).view(STORED[types.b])[None]
+    problem = GemmProblem(2, b.size, 1, types=types)
+    out = np.zeros((2, b.size), np.float32)
+    weights = GemmPacked().pack_weights(problem, b)
+    run_plan(GemmPacked().plan(problem), {"x": np.array([[1], [-2]], np.float32), "w": weights, "out": out})
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = b.astype(np.float32) * np.array([[1], [-2]], np.float32)
+    np.testing.assert_array_equal(out, expected)
+
+
 def test_weights_of_blocks_of_integers_are_of_float32() -> None:
     stored = GemmProblem(1, 64, 64, types=ElementTypes("float32", "float16", "float32", "float32"), fast_math=True)
     assert "float16" in str(GemvInt16().refusal(stored))

@@ -21,7 +21,9 @@ from .tile_writer import ProductWriter, constant
 
 __all__ = ["tile_stored_bfloat16", "tile_stored_float16"]
 
-_I16 = ir.IntType(16)
+_I8, _I16 = ir.IntType(8), ir.IntType(16)
+_HALF, _BYTES = ir.VectorType(_I8, 16), ir.VectorType(_I8, 32)
+_ZERO = 128  # by definition: vpshufb makes a zero of a byte whose place has the highest bit set
 
 
 class _StoredWriter(ProductWriter):
@@ -50,7 +52,27 @@ class _Float16Writer(_StoredWriter):
 
 
 class _StoredBFloat16Writer(_StoredWriter):
+    """In vectors of 256 bits one instruction orders the bytes of eight weights, which lie in both halves, behind zeros:
+    to widen and to shift takes two, and products of 4 to 8% more time than in float32 (Zen 5 with AVX2, 128 and 197
+    rows by 768x768, 3072x768; so 2% at most)."""
+
     stored = "bfloat16"
+
+    def write(self) -> None:
+        if self.lanes == 8:
+            # LLVM makes two other instructions of an order that it knows; it does not know that no panel is negative.
+            zero = self.ir.trunc(self.ir.ashr(self.begin, constant(63)), _I8)
+            order = ir.Constant(_BYTES, [byte for k in range(8) for byte in (_ZERO, _ZERO, 2 * k, 2 * k + 1)])
+            self.order = self.ir.or_(order, self.b.splat(zero, 32))
+        super().write()
+
+    def load_columns(self, pointer: ir.Value, j: int) -> ir.Value:
+        if self.lanes != 8:
+            return super().load_columns(pointer, j)
+        place = self.ir.bitcast(self.at(pointer, constant(j * self.lanes)), _HALF.as_pointer())
+        twice = ir.Constant(ir.VectorType(ir.IntType(32), 32), [*range(16)] * 2)
+        halves = self.ir.shuffle_vector(self.ir.load(place, align=2), ir.Constant(_HALF, ir.Undefined), twice)
+        return self.ir.bitcast(self.call("llvm.x86.avx2.pshuf.b", _BYTES, [halves, self.order]), self.vector)
 
 
 tile_stored_float16 = tile_intrinsic("tile_stored_float16", "float32", _Float16Writer)
