@@ -56,7 +56,7 @@ STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
 """As those of `GemvPacked`."""
 STREAMS_AHEAD = {2: 1.0, 1: 1.05}
 """Those of weights that are asked for ahead. On Zen 5, one thread while others used the caches and memory, two streams
-take 0.85 to 0.92 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the last cache two take as long as four."""
+take 0.86 to 0.98 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the last cache two take as long as four."""
 UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
@@ -64,8 +64,9 @@ AHEAD_BYTES = 12 << 10
 """How far ahead, in all streams together, weights are asked for that the last cache may not have kept: then misses are
 waited for less than the few vectors would make one wait whose sums are under way. With two streams on Zen 5, one thread
 while others used the cache, too, 6 KiB ahead of each take 0.75 to 1.0 of the time of not asking of 23 MB, 0.97 to 1.1
-of 57 to 76 MB; 8 KiB are as good, 3 and 4.5 KiB take up to 1.25 times as long. In that cache it costs 4 to 8% of 9 MB.
-Into L2 costs 30% there, and of what comes from memory 10%."""
+of 57 to 76 MB; 8 KiB are as good, 3 and 4.5 KiB take up to 1.25 times as long. In that cache it costs 4 to 8% of 9
+to 13 MB, and one thread on a quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2
+costs 30% of 9 MB there, and of what comes from memory 10%."""
 KEPT_SHARE = 0.5
 """Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
 other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5)."""
