@@ -327,7 +327,7 @@ def test_nothing_is_touched_past_the_end(form: BlockFormat) -> None:
 @pytest.mark.parametrize("features", ["", "avx2"])
 def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
-    n, k, form = 70, 300, FORMS[0]
+    n, k, form = 250, 300, FORMS[0]
     x, w, problem = rows(2, k), weights(form, n, k), problem_for(rows(2, k), n, form, True)
     packed = GEMV.pack_blocks(problem, w)
     found = []
@@ -335,6 +335,8 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
         with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
             plan = GEMV.plan(problem)
         assert ("prefetch" in plan.launches[-1].kernel.text) == bool(found)
+        assert ("prefetch(w1" in plan.launches[-1].kernel.text) == bool(found)
+        assert ("w2 = " in plan.launches[-1].kernel.text) != bool(found)  # two streams are asked for, of four
         pages = GuardedPages()
         arrays = {"x": x, "w": packed, "out": np.zeros((2, n), np.float32)}
         arrays = {name: pages.place(array) for name, array in arrays.items()}

@@ -54,14 +54,19 @@ CHAINS = 24
 """Vectors of sums that fit the registers beside what they are made of."""
 STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
 """As those of `GemvPacked`."""
+STREAMS_AHEAD = {2: 1.0, 1: 1.05}
+"""Those of weights that are asked for ahead. On Zen 5, one thread while others used the caches and memory, two streams
+take 0.86 to 0.98 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the last cache two take as long as four."""
 UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
-AHEAD_BYTES = 3072
-"""How far ahead of each stream weights are asked for that the last cache may not have kept. On Zen 5 they come from
-memory at 1.0 to 1.5 times the speed, and where they take 25 of 32 MB while others use that cache, too, at 1.0 to 1.6
-times; half and twice as far are about as good, 1 KiB is no better than none. In that cache it costs 3 to 10% of 9 MB.
-Into L2 is no better."""
+AHEAD_BYTES = 12 << 10
+"""How far ahead, in all streams together, weights are asked for that the last cache may not have kept: then misses are
+waited for less than the few vectors would make one wait whose sums are under way. With two streams on Zen 5, one thread
+while others used the cache, too, 6 KiB ahead of each take 0.75 to 1.0 of the time of not asking of 23 MB, 0.97 to 1.1
+of 57 to 76 MB; 8 KiB are as good, 3 and 4.5 KiB take up to 1.25 times as long. In that cache it costs 4 to 8% of 9
+to 13 MB, and one thread on a quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2
+costs 30% of 9 MB there, and of what comes from memory 10%."""
 KEPT_SHARE = 0.5
 """Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
 other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5)."""
@@ -83,6 +88,7 @@ class GemvNBits(BlockSolver):
     """Up to `MOST_ROWS` rows, of all products of a batch together."""
 
     name = "gemv_nbits"
+    revision = 1
 
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
@@ -264,9 +270,10 @@ def _launch(
     words = packed_lens(problem)[1]
     panels = -(-problem.n // lanes)
     most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (left.each if left.integers else 1))
-    streams = best_streams(STREAMS, most, panels, threads)
-    groups = -(-panels // streams)
     size = 4 * words * panels
+    kept = size <= KEPT_SHARE * machine().last_cache_bytes
+    streams = best_streams(STREAMS if kept else STREAMS_AHEAD, most, panels, threads)
+    groups = -(-panels // streams)
     arguments = Arguments()
     left.pointers(arguments, offsets["x"])
     arguments.pointer("w", "w", "int32")
@@ -281,7 +288,7 @@ def _launch(
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
-    ahead = AHEAD_BYTES if size > KEPT_SHARE * machine().last_cache_bytes else 0
+    ahead = 0 if kept else AHEAD_BYTES // streams
     if left.integers:
         arguments.integers(flag_count=batched.m * left.shares)
     product = _Product(form, lanes, streams, batched.m, ahead, left.each)
