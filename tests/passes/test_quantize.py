@@ -109,6 +109,29 @@ def test_coarser_steps_that_are_made_of_values() -> None:
         assert len(direct) == 2
 
 
+@pytest.mark.parametrize("relu_first", [False, True])
+def test_coarser_steps_of_what_is_negative_where_finer_ones_are_of_a_relu(relu_first: bool) -> None:
+    g = Graph()
+    x = g.op("tanh", g.param("x", [1, 3, 6, 4]))
+    makers = [lambda: quantized(g, g.op("relu", x), 0.004, 0), lambda: quantized(g, x, 0.008, 0, "int8")]
+    program = g.ret(*(make() for make in (makers if relu_first else makers[::-1])))
+    check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0081)
+
+
+@pytest.mark.parametrize("between", ["transpose", "pooling"])
+def test_coarser_steps_where_a_maximum_behind_other_operations_leaves_some_out(between: str) -> None:
+    g = Graph()
+    x = g.op("relu", g.param("x", [1, 5, 5, 3]))
+    axes = (0, 3, 1, 2) if between == "transpose" else (0, 1, 2, 3)
+    moved = g.op("transpose", x, permutation=axes)
+    if between == "pooling":
+        moved = g.op("pooling", moved, lengths=(1, 1), stride=(1, 1), mode="max")
+    pooled = quantized(g, g.op("pooling", moved, lengths=(2, 2), stride=(2, 2), mode="max"), 0.01, 0)
+    program = g.ret(pooled, quantized(g, g.op("concat", x, g.random(1, 5, 5, 2), axis=3), 0.03, 128))
+    after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
+    assert all(i.inputs[0].name != "dequantizelinear" for i in (j for j in after.main if j.name == "quantizelinear"))
+
+
 @pytest.mark.parametrize("scale, zero, type", LEFT)
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2), (2, 0, 1, 1)])
 @pytest.mark.parametrize("group", [1, 2])
