@@ -129,7 +129,7 @@ def test_coarser_steps_where_a_maximum_behind_other_operations_leaves_some_out(b
     pooled = quantized(g, g.op("pooling", moved, lengths=(2, 2), stride=(2, 2), mode="max"), 0.01, 0)
     program = g.ret(pooled, quantized(g, g.op("concat", x, g.random(1, 5, 5, 2), axis=3), 0.03, 128))
     after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
-    assert all(i.inputs[0].name != "dequantizelinear" for i in (j for j in after.main if j.name == "quantizelinear"))
+    assert all(i.inputs[0].name != "dequantizelinear" for i in after.main if i.name == "quantizelinear")
 
 
 @pytest.mark.parametrize("scale, zero, type", LEFT)
@@ -495,6 +495,18 @@ def test_what_is_dequantised_at_once_needs_no_integers(zero: int | None) -> None
         integers = g.op("quantizelinear", x, g.scalar(0.01, x), g.spread(g.lit(zero or 0, np.uint8), 4, 64))
         back = g.op("dequantizelinear", integers, g.scalar(0.01, x), g.spread(g.lit(point, np.uint8), 4, 64))
         assert conversions(g.ret(back, *([integers] if read_again else [])), FAST) > 0
+
+
+@pytest.mark.parametrize("sums_first", [False, True])
+def test_sums_are_requantised_alike_on_either_side_of_what_is_added(sums_first: bool) -> None:
+    g = Graph()
+    x = quantized(g, g.param("x", [2, 8, 5, 6]), 0.01631, 91)
+    added = quantized(g, g.param("added", [2, 8, 3, 4]), 0.0217, 100)
+    sums = g.op("convolution", x, weights(g, (8, 8, 3, 3), 0))
+    program = g.ret(quantized(g, g.op("add", *((sums, added) if sums_first else (added, sums))), 0.0413, 7))
+    passes = (SimplifyQdq(), RewriteQuantization())
+    after = check(program, *passes, options=FAST, rtol=0, atol=0.0414, idempotent=False)
+    assert names(after).count("div") == 2  # of the parameters alone
 
 
 def test_products_of_8_bits_are_multiplied_by_the_inverse_of_a_scale() -> None:
