@@ -194,7 +194,7 @@ def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
     finest, p = min(zip(others, known), key=lambda pair: pair[1][0] if pair[1] else 0.0)
     if p is None or p[0] * FINER > own[0] or not m.options.fast_math:
         return "no steps are much finer, or fast_math is off"
-    if x.name not in NEVER_NEGATIVE and _begins_at_zero(p) and not _begins_at_zero(own):
+    if _begins_at_zero(p) and not (_begins_at_zero(own) or _never_negative(x)):
         return "finer steps are of no negative numbers, as where a relu has gone before them"
     if not all(_covers(x, p, user) for user in finest.users):
         return "what is quantised in finer steps may lie beyond them"
@@ -202,6 +202,12 @@ def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
     narrow = finest if comes_first else pair_like(b, "quantizelinear", x, p)
     coarser = b.op(m.ins.op, pair_like(b, "dequantizelinear", narrow, p), *m.ins.inputs[1:])
     return {m.ins: coarser} if comes_first else {m.ins: coarser, finest: narrow}
+
+
+def _never_negative(x: Instruction) -> bool:
+    """Whether an operation makes no negative number."""
+    least = uniform_value(x.inputs[1]) if x.name == "clip" else None
+    return x.name in NEVER_NEGATIVE or (least is not None and least >= 0)
 
 
 def _begins_at_zero(p: Parameters) -> bool:
@@ -214,7 +220,7 @@ def _covers(x: Instruction, p: Parameters, user: Instruction) -> bool:
     then is quantised first, it must be that of all, and none may be negative."""
     if user.name not in SAME_ELEMENTS:
         return user.name != "slice"
-    if user.name == "pooling" and not (_of_all_elements(user) and x.name in NEVER_NEGATIVE and _begins_at_zero(p)):
+    if user.name == "pooling" and not (_of_all_elements(user) and _never_negative(x) and _begins_at_zero(p)):
         return False
     return all(_covers(x, p, reader) for reader in user.users)
 
