@@ -249,6 +249,24 @@ def test_pixels_that_bfloat16_cannot_hold() -> None:
         convolution(PARTS, problem, x, w)
 
 
+@pytest.mark.parametrize("types", [BFLOAT16, NARROW], ids=str)
+def test_infinite_pixels_behind_a_tap_that_fills_no_step(types: ElementTypes) -> None:
+    """Weights of zero multiply what is read there, the next pixel or the next group's channels."""
+    rng = np.random.default_rng(19)
+    for lens, options, blocking in (
+        ((2, 3, 20, (7, 9), (3, 3)), {"pads_begin": (1, 1), "pads_end": (1, 1)}, None),
+        ((1, 20, 20, (6, 11), (3, 3)), {"stride": (2, 2), "pads_begin": (1, 0)}, None),
+        ((1, 48, 40, (40, 5), (3, 2)), {}, Blocking(256, 2, 2, 16)),
+        ((1, 40, 40, (7, 9), (3, 3)), {"groups": 2, "dilation": (1, 2)}, Blocking(256, 1, 1, 16)),
+        ((2, 7, 20, (40,), (3,)), {"pads_end": (2,)}, None),
+    ):
+        problem = ConvProblem(*lens, types=types, fast_math=True, **options)
+        x = values(rng, types, (problem.batch, *problem.in_lens, problem.in_channels))
+        pixels = x.reshape(-1, problem.in_channels)
+        pixels[5, 0], pixels[len(pixels) // 2 + 1, -1], pixels[-1, 1] = np.inf, np.nan, -np.inf
+        convolution(types, problem, x, values(rng, types, problem.weight_lens, True), blocking=blocking)
+
+
 @pytest.mark.parametrize("blocking", [Blocking(256, 1, 2, 16), Blocking(256, 2, 2, 16)])
 def test_rows_wait_while_none_of_a_block_exist(blocking: Blocking) -> None:
     """Of the 80 places of a line 64 are dropped, two blocks of rows; those of the first line are not multiplied."""

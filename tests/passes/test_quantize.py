@@ -109,6 +109,39 @@ def test_coarser_steps_that_are_made_of_values() -> None:
         assert len(direct) == 2
 
 
+@pytest.mark.parametrize("relu_first", [False, True])
+def test_coarser_steps_of_what_is_negative_where_finer_ones_are_of_a_relu(relu_first: bool) -> None:
+    g = Graph()
+    x = g.op("tanh", g.param("x", [1, 3, 6, 4]))
+    makers = [lambda: quantized(g, g.op("relu", x), 0.004, 0), lambda: quantized(g, x, 0.008, 0, "int8")]
+    program = g.ret(*(make() for make in (makers if relu_first else makers[::-1])))
+    check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0081)
+
+
+@pytest.mark.parametrize("least, finer", [(0.0, True), (-1.0, False)])
+def test_coarser_steps_of_limited_values(least: float, finer: bool) -> None:
+    g = Graph()
+    limits = (g.spread(g.lit(v), 1, 3, 6, 4) for v in (least, 2.5))
+    x = g.op("clip", g.param("x", [1, 3, 6, 4]), *limits)
+    program = g.ret(quantized(g, x, 0.01, 0), quantized(g, x, 0.03, 128))
+    after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
+    assert any(i.inputs[0].name == "dequantizelinear" for i in after.main if i.name == "quantizelinear") == finer
+
+
+@pytest.mark.parametrize("between", ["transpose", "pooling"])
+def test_coarser_steps_where_a_maximum_behind_other_operations_leaves_some_out(between: str) -> None:
+    g = Graph()
+    x = g.op("relu", g.param("x", [1, 5, 5, 3]))
+    axes = (0, 3, 1, 2) if between == "transpose" else (0, 1, 2, 3)
+    moved = g.op("transpose", x, permutation=axes)
+    if between == "pooling":
+        moved = g.op("pooling", moved, lengths=(1, 1), stride=(1, 1), mode="max")
+    pooled = quantized(g, g.op("pooling", moved, lengths=(2, 2), stride=(2, 2), mode="max"), 0.01, 0)
+    program = g.ret(pooled, quantized(g, g.op("concat", x, g.random(1, 5, 5, 2), axis=3), 0.03, 128))
+    after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
+    assert all(i.inputs[0].name != "dequantizelinear" for i in after.main if i.name == "quantizelinear")
+
+
 @pytest.mark.parametrize("scale, zero, type", LEFT)
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2), (2, 0, 1, 1)])
 @pytest.mark.parametrize("group", [1, 2])
@@ -472,6 +505,18 @@ def test_what_is_dequantised_at_once_needs_no_integers(zero: int | None) -> None
         integers = g.op("quantizelinear", x, g.scalar(0.01, x), g.spread(g.lit(zero or 0, np.uint8), 4, 64))
         back = g.op("dequantizelinear", integers, g.scalar(0.01, x), g.spread(g.lit(point, np.uint8), 4, 64))
         assert conversions(g.ret(back, *([integers] if read_again else [])), FAST) > 0
+
+
+@pytest.mark.parametrize("sums_first", [False, True])
+def test_sums_are_requantised_alike_on_either_side_of_what_is_added(sums_first: bool) -> None:
+    g = Graph()
+    x = quantized(g, g.param("x", [2, 8, 5, 6]), 0.01631, 91)
+    added = quantized(g, g.param("added", [2, 8, 3, 4]), 0.0217, 100)
+    sums = g.op("convolution", x, weights(g, (8, 8, 3, 3), 0))
+    program = g.ret(quantized(g, g.op("add", *((sums, added) if sums_first else (added, sums))), 0.0413, 7))
+    passes = (SimplifyQdq(), RewriteQuantization())
+    after = check(program, *passes, options=FAST, rtol=0, atol=0.0414, idempotent=False)
+    assert names(after).count("div") == 2  # of the parameters alone
 
 
 def test_products_of_8_bits_are_multiplied_by_the_inverse_of_a_scale() -> None:

@@ -31,8 +31,7 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
 
     With ``fast_math`` what becomes of products in 8 bits, or of their sums, is multiplied by the inverse of a constant
     scale, as ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other
-    one. What
-    is made of 8 bits has one factor, too, if each of these numbers becomes the same by it.
+    one. What is made of 8 bits has one factor, too, if each of these numbers becomes the same by it.
     """
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
@@ -58,16 +57,18 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
 def _of_products(value: Instruction) -> bool:
     """Whether a value is made of products in 8 bits or their sums, and perhaps of other values in 8 bits, by additions,
     factors, limits and activations alone."""
-    pending, seen, found = [value], {value}, False
-    while pending and len(seen) <= MOST_OPERATIONS:
-        ins = pending.pop()
+    pending, narrow, seen, found = [value], list[Instruction](), {value}, False
+    while (pending or (narrow and not found)) and len(seen) <= MOST_OPERATIONS:
+        ins = pending.pop() if pending else narrow.pop()
         if ins.name in SUMS:
             found = True
-        elif ins.name in EPILOGUES and not (ins.shape.type in EIGHT_BITS and (found or len(ins.users) > 1)):
+        elif ins.name in EPILOGUES:
             computed = [i for i in ins.inputs if not is_constant(i)]
             found |= ins.name == "mul" and len(computed) > 1
-            pending += [i for i in computed if i not in seen]
-            seen.update(computed)
+            fresh = [i for i in computed if i not in seen]
+            seen.update(fresh)
+            pending += [i for i in fresh if i.shape.type not in EIGHT_BITS]
+            narrow += [i for i in fresh if i.shape.type in EIGHT_BITS and len(i.users) == 1]
         elif ins.shape.type not in EIGHT_BITS:
             return False
     return found and not pending

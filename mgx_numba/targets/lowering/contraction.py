@@ -78,8 +78,8 @@ class Contractions:
         launch: appends the steps.
         any_order: whether ``launch`` brings the inputs of convolutions that have no prologue into order, by
             `channels_last`, or does without.
-        line_gaps: whether ``launch`` takes convolutions whose output has something between its lines; it may raise
-            `UnsupportedError` for some.
+        line_gaps: whether ``launch`` takes convolutions whose output has something between its lines, for which it may
+            raise `UnsupportedError`, and is told of a cache line behind 8-bit inputs (`ConvProblem.line_behind`).
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]

@@ -156,8 +156,8 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
         "    o_w = 0",
         "    o_h += 1",
     ]
-    if tile.packing.parts > 1:
-        _read_parts(macro, grid)
+    if grid.noted:
+        _read_notes(macro, grid)
     moved = grid.image * problem.batch * ITEMSIZE[tile.left_word] * tile.packing.parts
     moved += groups * panels * rows_of_panel * columns * ITEMSIZE[tile.right_word]
     moved += epilogue.stored_bytes(accumulator) * problem.batch * problem.out_pixels * problem.out_channels
@@ -177,7 +177,7 @@ def _tap_places() -> list[str]:
     ]
 
 
-def _read_parts(macro: MacroKernel, grid: PixelGrid) -> None:
+def _read_notes(macro: MacroKernel, grid: PixelGrid) -> None:
     """Let the macro-kernel look at the notes of the lines that its rows read."""
     macro.arguments.pointer("flags", Operand("scratch", grid.flags), "int32")
     macro.arguments.integers(terms=grid.terms, reach=grid.reach)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch, Operand, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...statements import for_tasks, indent, kernel_text, vector_loop
 from .. import host
@@ -18,6 +18,8 @@ __all__ = ["fill_grid"]
 
 SMALL_PIXELS = (2, 4, 8)
 """Elements of pixels of which a vector takes several."""
+INFINITY = 0x7F80
+"""The bits of infinity in bfloat16, by definition: NaN has more."""
 Write = Callable[[str, str, str], list[str]]
 """Statements that store a vector, or so many elements of it, at an element of the grid."""
 
@@ -32,6 +34,8 @@ def fill_grid(grid: PixelGrid) -> Launch:
         declare_parts(arguments, grid.low * together, grid.flags)
     else:
         arguments.pointer("packed", "scratch", grid.form)
+        if grid.noted:
+            arguments.pointer("flags", Operand("scratch", grid.flags), "int32")
     arguments.integers(
         channels=p.in_channels, pixels=p.in_lens[2], in_h=p.in_lens[1], x_image=p.x_strides[0], x_h=p.x_strides[2],
         x_w=p.x_strides[3], pad_h=p.pads_begin[1], begin_w=p.pads_begin[2] * grid.pixel_elements,
@@ -53,9 +57,9 @@ def fill_grid(grid: PixelGrid) -> Launch:
         "y = (task - outer * lines) * phases + outer - image * phases - pad_h",
         "has_pixels = y >= 0 and y < in_h",
         *_zeros(grid, kind != "pixels" or grid.pixel_elements == p.in_channels),
-        *(split_row(whole(split_vector), whole(halve_vector)) if split else whole(_converted(grid))),
+        *(split_row(whole(split_vector), whole(halve_vector)) if split else _in_one_part(grid, whole)),
     ]
-    name = f"{'split' if split else f'{given}_as_{grid.form}'}_{kind}_kernel"
+    name = f"{'split' if split else f'{given}_as_{grid.form}'}_{kind}{'_noted' * (grid.noted and not split)}_kernel"
     source = cpu_kernel(name, kernel_text([*arguments.bind(), *setup, *for_tasks(task)]))
     count = grid.problem.batch * grid.phases * grid.lines
     size = grid.tile.packing.parts * ITEMSIZE[grid.tile.left_word]
@@ -127,12 +131,24 @@ def _zeros(grid: PixelGrid, margins: bool) -> list[str]:
     ]
 
 
-def _converted(grid: PixelGrid) -> Write:
-    """Elements as one part."""
+def _in_one_part(grid: PixelGrid, whole: Callable[[Write], list[str]]) -> list[str]:
+    """Statements: elements as one part, and a note of a line with infinity or NaN, if that is wanted."""
 
     def write(value: str, at: str, left: str) -> list[str]:
         end, more = ("_tail", f", {left}") if left else ("", "")
         value = value if grid.problem.types.a == grid.form else f"round_bfloat16({value})"
-        return [f"store{end}(packed, {at}, {value}{more})"]
+        if not grid.noted:
+            return [f"store{end}(packed, {at}, {value}{more})"]
+        return [
+            f"value = {value}",
+            "largest = max(largest, bitwise_and(bits_int16(value), 0x7FFF))",
+            f"store{end}(packed, {at}, value{more})",
+        ]
 
-    return write
+    if not grid.noted:
+        return whole(write)
+    return [
+        f"largest = const_int16(0, {host.lanes(grid.form)})",
+        *whole(write),
+        f"store_scalar(flags, task, 1 if reduce_max(largest) >= {INFINITY} else 0)",
+    ]

@@ -4,10 +4,11 @@ what cannot be split.
 Rows of products come in the form of `part_form`, in which parts add up to any number that is not too small; of these
 the kernel that multiplies looks for rows that have no others (`small_rows`), whose products could be denormals.
 
-Each launch that fills a grid of pixels notes of every line whether bfloat16 has its numbers, and so does who splits
-what a kernel reads next: of a row with infinity, NaN, what rounds to infinity, or nothing but numbers so small that
-their rest would be a denormal, the parts are the high and the low half of each number's bits. Where a block of rows
-reads one of those, or is too small, its sums are computed one by one in float32, of numbers put together again.
+Each launch that fills a grid of pixels in parts notes of every line whether bfloat16 has its numbers, and so does who
+splits what a kernel reads next: of a row with infinity, NaN, what rounds to infinity, or nothing but numbers so small
+that their rest would be a denormal, the parts are the high and the low half of each number's bits. Where a block of
+rows reads one of those, or is too small, its sums are computed one by one in float32, of numbers put together again.
+Grids of one part have notes of infinity and NaN where tiles read behind taps (`PixelGrid.noted`).
 """
 
 from __future__ import annotations
@@ -212,12 +213,16 @@ def one_by_one(
 
     ``terms`` numbers of each of ``taps`` taps; ``start`` is not 0 where there are sums to add to. The statements of
     ``flag``, if there are any, set ``halved``, the note of what row ``i`` reads at tap ``t``; without them the parts
-    are those of `part_form`. The rows are in the words of ``x``, from ``first`` on and so far ``apart``.
+    are those of `part_form`. The rows are in the words of ``x``, from ``first`` on and so far ``apart``. Where the
+    tile has one part, that is the number.
     """
-    lanes, columns, step = tile.lanes, tile.columns, tile.step
+    lanes, columns, step, parts = tile.lanes, tile.columns, tile.step, tile.packing.parts
     low = step * columns
     factor = [f"factor = {number_text('a_high', 'a_low')}"]
-    if flag:
+    weight = "add(bits_float32(b_high), bits_float32(shift_left(b_low, 16)))"
+    if parts == 1:
+        factor, weight = ["factor = bits_float32(a_high)"], "bits_float32(b_high)"
+    elif flag:
         factor = [
             "joined = bits_float32(bitwise_or(a_high, a_low))",
             "added = add(bits_float32(a_high), bits_float32(shift_left(a_low, 16)))",
@@ -233,18 +238,18 @@ def one_by_one(
             f"right = w0 + (p0 + idiv(c, {columns})) * w_panel + ({start}) * w_step + imod(c, {columns})",
             f"for t in range({taps}):",
             *indent([
-                *flag,
+                *(flag if parts > 1 else []),
                 f"at = {first} + table[t * {TILE_TABLE_ROWS}] + i * {apart}",
                 f"for k in range({terms}):",
                 *indent([
                     "word = idiv(k, 2)",
                     "half = 16 * imod(k, 2)",
-                    *_halves(x, "at + word", "x_low", "half", lanes, "a"),
+                    *_halves(x, "at + word", "x_low" if parts > 1 else "", "half", lanes, "a"),
                     *factor,
                     "place = t * depth_now + word",
-                    f"goal = right + idiv(place, {step}) * {2 * low} + imod(place, {step}) * {columns}",
-                    *_halves("w", "goal", str(low), "half", lanes, "b", splat=False),
-                    "acc = fma(factor, add(bits_float32(b_high), bits_float32(shift_left(b_low, 16))), acc)",
+                    f"goal = right + idiv(place, {step}) * {parts * low} + imod(place, {step}) * {columns}",
+                    *_halves("w", "goal", str(low) if parts > 1 else "", "half", lanes, "b", splat=False),
+                    f"acc = fma(factor, {weight}, acc)",
                 ]),
             ]),
             "store(sums, sums_row + i * sums_ld + c, acc)",
@@ -253,9 +258,10 @@ def one_by_one(
 
 
 def _halves(pointer: str, at: str, low: str, half: str, lanes: int, name: str, splat: bool = True) -> list[str]:
-    """Statements: the high part of one half of a word in the high bits of int32, the low part in the low ones."""
+    """Statements: the high part of one half of a word in the high bits of int32, the low part, if there is one, in the
+    low ones."""
     load = "load_splat" if splat else "load"
-    return [
-        f"{name}_high = shift_left(shift_right({load}({pointer}, {at}, {lanes}), {half}), 16)",
-        f"{name}_low = bitwise_and(shift_right({load}({pointer}, {at} + {low}, {lanes}), {half}), 0xFFFF)",
-    ]
+    high = f"{name}_high = shift_left(shift_right({load}({pointer}, {at}, {lanes}), {half}), 16)"
+    if not low:
+        return [high]
+    return [high, f"{name}_low = bitwise_and(shift_right({load}({pointer}, {at} + {low}, {lanes}), {half}), 0xFFFF)"]

@@ -153,14 +153,22 @@ class PixelGrid:
         return -(-self.problem.batch * self.image // line) * line
 
     @property
+    def noted(self) -> bool:
+        """Whether there is a note of each line: where parts cannot stand for some numbers, and where what no weight
+        counts is read behind a tap, which may be infinite."""
+        past = self.terms != self.tile.packing.k_interleave * self.tile.depth(self.terms)
+        return self.form == "bfloat16" and (self.tile.packing.parts > 1 or past) and not self.in_place
+
+    @property
     def flags(self) -> int:
-        """Byte at which the notes of lines begin, where there are two parts."""
-        return 2 * self.low * ITEMSIZE[self.tile.left_word]
+        """Byte at which the notes of lines begin, if there are some: a multiple of cache lines."""
+        line, size = host.CACHE_LINE, ITEMSIZE[self.tile.left_word]
+        return 2 * self.low * size if self.low else -(-self.problem.batch * self.image * size // line) * line
 
     @property
     def scratch(self) -> int:
         """Bytes of the grid and the notes."""
         if self.in_place:
             return 0
-        size = self.problem.batch * self.image * ITEMSIZE[self.tile.left_word]
-        return self.flags + 4 * self.problem.batch * self.phases * self.lines if self.low else size
+        notes = 4 * self.problem.batch * self.phases * self.lines if self.noted else 0
+        return self.flags + notes

@@ -194,6 +194,8 @@ def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
     finest, p = min(zip(others, known), key=lambda pair: pair[1][0] if pair[1] else 0.0)
     if p is None or p[0] * FINER > own[0] or not m.options.fast_math:
         return "no steps are much finer, or fast_math is off"
+    if _begins_at_zero(p) and not (_begins_at_zero(own) or _never_negative(x)):
+        return "finer steps are of no negative numbers, as where a relu has gone before them"
     if not all(_covers(x, p, user) for user in finest.users):
         return "what is quantised in finer steps may lie beyond them"
     comes_first = next(i for i in b.module if i in (finest, m.ins)) is finest
@@ -202,17 +204,34 @@ def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
     return {m.ins: coarser} if comes_first else {m.ins: coarser, finest: narrow}
 
 
+def _never_negative(x: Instruction) -> bool:
+    """Whether an operation makes no negative number."""
+    least = uniform_value(x.inputs[1]) if x.name == "clip" else None
+    return x.name in NEVER_NEGATIVE or (least is not None and least >= 0)
+
+
+def _begins_at_zero(p: Parameters) -> bool:
+    """Whether 0 is the least of the numbers that steps are for."""
+    return p[1] == np.iinfo(p[2].numpy).min
+
+
 def _covers(x: Instruction, p: Parameters, user: Instruction) -> bool:
     """Whether the steps that ``x`` has for a user are for all of its elements: if they are for a maximum of them, which
     then is quantised first, it must be that of all, and none may be negative."""
-    if user.name != "pooling":
+    if user.name not in SAME_ELEMENTS:
         return user.name != "slice"
-    given = user.op.attributes()
-    rank = x.shape.ndim - 2
+    if user.name == "pooling" and not (_of_all_elements(user) and _never_negative(x) and _begins_at_zero(p)):
+        return False
+    return all(_covers(x, p, reader) for reader in user.users)
+
+
+def _of_all_elements(pooling: Instruction) -> bool:
+    """Whether each element is in a window."""
+    given, lens = pooling.op.attributes(), pooling.inputs[0].shape.lens[2:]
+    rank = len(lens)
     pads = (*given["padding"], *given["padding"])[: 2 * rank]
-    windows = zip(x.shape.lens[2:], given["lengths"], given["stride"], given["dilations"], pads[:rank], pads[rank:])
-    whole = all(k >= s and d == 1 and (n + first + last - k) % s == 0 for n, k, s, d, first, last in windows)
-    return whole and x.name in NEVER_NEGATIVE and p[1:] == (0, Type.uint8_type)
+    windows = zip(lens, given["lengths"], given["stride"], given["dilations"], pads[:rank], pads[rank:])
+    return all(k >= s and d == 1 and (n + first + last - k) % s == 0 for n, k, s, d, first, last in windows)
 
 
 @rule("quantize_relu", op("quantizelinear"))

@@ -31,7 +31,8 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
     if op.mode is PadMode.constant:
         inside = inside_of(ins, out)
         if inside is not None and (x.buffer, x.offset) == (inside.buffer, inside.offset):
-            low.launch(border_launch(op.pads[:rank], op.value, inside.tensor, out.tensor), {"out": out}, ins)
+            launch = border_launch(op.pads[:rank], op.value, inside.tensor, out.tensor, low.origin(ins))
+            low.launch(launch, {"out": out}, ins)
             return
         if min(op.pads, default=0) >= 0 and has_short_rows(op.pads[:rank], x.tensor, out.tensor):
             _fill_and_copy(low, ins, op.pads[:rank], op.value, x, out)
