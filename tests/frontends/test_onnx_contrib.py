@@ -91,6 +91,21 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [normal(2, 5, 8), normal(2, 3, 8, seed=1), normal(2, 3, 8, seed=2)],
         {"num_heads": 2, "unidirectional": 1},
     ),
+    "causal_attention_of_one_query": (
+        "MultiHeadAttention",
+        [normal(2, 1, 8), normal(2, 3, 8, seed=1), normal(2, 3, 8, seed=2)],
+        {"num_heads": 2, "unidirectional": 1},
+    ),
+    "causal_attention_of_a_past_and_one_query": (
+        "MultiHeadAttention",
+        [
+            normal(2, 1, 8),
+            *(normal(2, 3, 8, seed=seed) for seed in (1, 2)),
+            *(None, None, None),
+            *(normal(2, 2, 2, 4, seed=seed) for seed in (3, 4)),
+        ],
+        {"num_heads": 2, "unidirectional": 1, "outputs": (FLOAT, FLOAT, FLOAT)},
+    ),
     "causal_attention_of_a_past_and_fewer_keys": (
         "MultiHeadAttention",
         [
