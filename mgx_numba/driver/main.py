@@ -76,9 +76,8 @@ def _run(args: argparse.Namespace, header: str) -> int:
         return INTERRUPTED
     except OSError as error:
         place = error.filename
-        if (
-            place is None and error.errno in OF_WRITING
-        ):  # nothing more can be written, and the interpreter shall not try
+        if place is None and error.errno in OF_WRITING:
+            # Nothing more can be written to our output, and the interpreter shall not try.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             place = "standard output"
         if not isinstance(error, BrokenPipeError):  # then its reader has left
