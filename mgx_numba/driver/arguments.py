@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +45,8 @@ _FLAGS = {
     "tune_budget": "--tune-budget",
 }
 _ENDS = (*FILE_TYPES, ".mxr")
+_NAME = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+"""A text as Python shows it."""
 
 
 def in_flags(message: str) -> str:
@@ -56,17 +60,20 @@ def in_words(message: str) -> str:
     """A message that ends with the options of ``parse_onnx`` that mend an input, with what is to be given here."""
     what, given, advice = message.partition("; give parse_onnx ")
     for option in ("dim_params", "map_input_dims", "map_dyn_input_dims") if given else ():
-        advice = re.sub(rf"\b{option}=\{{(.*?)\}}", functools.partial(_words, _FLAGS[option]), advice)
+        advice = re.sub(rf"\b{option}=\{{((?:{_NAME}|[^'\"}}])*)\}}", functools.partial(_words, _FLAGS[option]), advice)
     return f"{what}; give {advice}" if given else message
 
 
 def _words(flag: str, entries: re.Match[str]) -> str:
     """A flag and its words, from the entries of a dictionary of lengths or lists of these."""
-    words = []
-    for name, value in re.findall(r"'([^']*)': (\[.*?\]|\d+)", entries[1]):
+    words = [flag]
+    for name, value in re.findall(rf"({_NAME}): (\[.*?\]|\d+)", entries[1]):
         ranges = re.sub(r"dynamic_dimension\((\d+), (\d+)\)", r"{min:\1,max:\2}", value).replace(" ", "")
-        words.append(f"@{name} " + (f"'{ranges}'" if "{" in ranges else value.strip("[]").replace(",", "")))
-    return f"{flag} {' '.join(words)}"
+        words += (
+            shlex.quote(f"@{ast.literal_eval(name)}"),
+            (shlex.quote(ranges) if "{" in ranges else value.strip("[]").replace(",", "")),
+        )
+    return " ".join(words)
 
 
 class _Words(argparse.Action):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import re
@@ -26,6 +27,8 @@ __all__ = ["main"]
 PROGRAM = "mgx-numba-driver"
 FAILURE = 2  # status of the process for errors, as argparse has it
 INTERRUPTED = 130  # what shells report for a process that SIGINT ended
+OF_WRITING = frozenset((errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE))
+"""Numbers of the errors that writing alone has here: those of files are told with their names."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,10 +75,13 @@ def _run(args: argparse.Namespace, header: str) -> int:
         LOG.info("interrupted")
         return INTERRUPTED
     except OSError as error:
-        if error.filename is None:  # nothing more can be written to our output, and the interpreter shall not try
+        place = error.filename
+        if place is None and error.errno in OF_WRITING:
+            # Nothing more can be written to our output, and the interpreter shall not try.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            place = "standard output"
         if not isinstance(error, BrokenPipeError):  # then its reader has left
-            LOG.error("%s: %s", error.filename or "standard output", error.strerror or error)
+            LOG.error("%s", error if place is None else f"{place}: {error.strerror or error}")
         return FAILURE
     LOG.info("Complete(%.3gs): %s", time.perf_counter() - start, header)
     return status

@@ -162,8 +162,10 @@ class Operator:
         """Floating-point operations of one evaluation (0 where none are counted)."""
         return 0
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.name, self.attributes())
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if _REGISTRY.get(self.name) is type(self):  # some of these classes have no name in a module
+            return _again, (self.name, self.attributes())
+        return super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
         return self._text
@@ -284,7 +286,7 @@ def make_op(name: str, **attributes: Any) -> Operator:
 
 
 def _again(name: str, attributes: dict[str, Any]) -> Operator:
-    """An operator that was pickled: some of their classes have no name in a module."""
+    """An operator that was pickled."""
     return make_op(name, **attributes)
 
 

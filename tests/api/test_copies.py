@@ -61,6 +61,14 @@ def test_operators_whose_classes_are_made_could_not_be_pickled():
         assert pickle.loads(pickle.dumps(op)) == op == copy.deepcopy(op)
 
 
+def test_a_copied_module_has_inputs_of_its_own():
+    main = network().get_main_module()
+    other = copy.deepcopy(main)
+    assert other == main
+    other.add_parameter("y", mgx_numba.shape(type="float", lens=[2]))
+    assert other != main
+
+
 def test_the_precision_of_products_was_lost_in_a_file(tmp_path: Path):
     path = tmp_path / "model.mxr"
     network(float32_matmul_precision="highest", num_threads=1).save(path)

@@ -16,6 +16,7 @@ import pytest
 import mgx_numba
 from mgx_numba import __version__
 from mgx_numba.core.argument import Argument
+from mgx_numba.driver.arguments import in_words
 from mgx_numba.graph.export import to_cpp
 from mgx_numba.graph.mxr import load_program, save_argument
 from tests.driver.support import drive, small_model
@@ -426,6 +427,18 @@ def test_advice_on_lengths_named_options_that_the_driver_does_not_have(tmp_path:
     assert f"give --dim-param @n 3 @m 4, --input-dim @x 3 4 2, or --dyn-input-dim @x '{ranges}' for all" in told
     for given in (("--dim-param", "@n", 3, "@m", 4), ("--input-dim", "@x", 3, 4, 2), ("--dyn-input-dim", "@x", ranges)):
         assert drive(*words, *given) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("input.1", "@input.1"), ("two words", "'@two words'"), ("it's", "'@it'\"'\"'s'"), ("}", "'@}'")]
+)
+def test_advice_on_lengths_quotes_names_as_shells_want_them(name: str, word: str) -> None:
+    ranges = f"map_dyn_input_dims={{{name!r}: [dynamic_dimension(1, 4), 2]}}"
+    told = (
+        f"wrong; give parse_onnx dim_params={{{name!r}: 3}}, map_input_dims={{{name!r}: [3, 2]}}, or {ranges} for all"
+    )
+    wanted = f"--dim-param {word} 3, --input-dim {word} 3 2, or --dyn-input-dim {word} '[{{min:1,max:4}},2]' for all"
+    assert in_words(told) == f"wrong; give {wanted}"
 
 
 def test_time_prints_one_line(model: Path, capsys: Any) -> None:

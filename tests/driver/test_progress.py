@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import mgx_numba
+from mgx_numba.driver.commands import COMMANDS
+from mgx_numba.driver.main import main
 from mgx_numba.driver.progress import track
 from mgx_numba.targets.progress import compile_progress
 
@@ -87,6 +90,17 @@ def test_output_that_cannot_be_written_ended_in_a_traceback() -> None:
     assert "Traceback" not in found.stderr and "Exception" not in found.stderr
     closed = _driver("onnx -l", ">&-")
     assert closed.returncode == 0 and "Traceback" not in closed.stderr
+
+
+def test_an_error_of_the_system_that_is_not_of_writing_names_no_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(args: object) -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(COMMANDS["onnx"], "run", fails)
+    assert main(["onnx", "-l"]) == 2
+    assert capsys.readouterr().err.endswith("error: [Errno 12] Cannot allocate memory\n")
 
 
 def test_reader_that_leaves_early_is_no_error() -> None:

@@ -86,10 +86,38 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         ],
         {"outputs": (FLOAT, I32)},
     ),
+    "embed_layer_normalization_of_one_segment": (
+        "EmbedLayerNormalization",
+        [
+            np.array([[1, 4, 2], [0, 3, 3]], np.int32),
+            None,
+            normal(5, 8),
+            normal(6, 8, seed=1),
+            normal(2, 8, seed=2),
+            normal(8, seed=3),
+            normal(8, seed=4),
+        ],
+        {"outputs": (FLOAT, I32)},
+    ),
     "causal_attention_of_more_queries_than_keys": (
         "MultiHeadAttention",
         [normal(2, 5, 8), normal(2, 3, 8, seed=1), normal(2, 3, 8, seed=2)],
         {"num_heads": 2, "unidirectional": 1},
+    ),
+    "causal_attention_of_one_query": (
+        "MultiHeadAttention",
+        [normal(2, 1, 8), normal(2, 3, 8, seed=1), normal(2, 3, 8, seed=2)],
+        {"num_heads": 2, "unidirectional": 1},
+    ),
+    "causal_attention_of_a_past_and_one_query": (
+        "MultiHeadAttention",
+        [
+            normal(2, 1, 8),
+            *(normal(2, 3, 8, seed=seed) for seed in (1, 2)),
+            *(None, None, None),
+            *(normal(2, 2, 2, 4, seed=seed) for seed in (3, 4)),
+        ],
+        {"num_heads": 2, "unidirectional": 1, "outputs": (FLOAT, FLOAT, FLOAT)},
     ),
     "causal_attention_of_a_past_and_fewer_keys": (
         "MultiHeadAttention",

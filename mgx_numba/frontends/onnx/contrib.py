@@ -156,6 +156,8 @@ def embed_layer_normalization(
     else:
         position = g.op("gather", places, g.from_start(place_ids), axis=0)
     total = g.pointwise("add", total, position)
+    if segments is None and segment_table is not None:  # all tokens are of the first one
+        total = g.pointwise("add", total, g.slice(segment_table, 0, 0, 1))
     if segments is not None and segment_table is not None:
         total = g.op("add", total, g.op("gather", segment_table, g.from_start(segments), axis=0))
     y, _, _ = layer_norm(g, total, gamma, beta, 2, node.get_float("epsilon", 1e-12))

@@ -141,7 +141,8 @@ def multi_head_attention(
     b, _, s, d = g.lens(q)
     mask = Mask()
     if node.get_bool("unidirectional"):
-        restrict_causal(g, mask, s, g.lens(k)[2], past)
+        t = g.lens(k)[2]
+        restrict_causal(g, mask, s, t, max(past, t - s))  # fewer queries than keys are the last ones
     if padding is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)
