@@ -8,7 +8,7 @@ what nothing reads as it is, is written in parts alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
 from ...core.shape import Shape
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...runtime.plan import Region
 from ..lowering.buffers import Buffer, View
@@ -62,20 +63,27 @@ Remake = Callable[[ValueParts, bool], tuple[Launch, Mapping[str, View]]]
 
 @dataclass
 class Writer:
-    """The step that writes ``view``, with what its operands were, and how it would write ``parts``: ``taken`` once
-    something reads them, ``alone`` if they are all that it writes."""
+    """The step that writes ``view``, with what its ``launch`` and operands were, and how it would write ``parts``:
+    ``taken`` once something reads them, ``alone`` if they are all that it writes."""
 
     step: PendingStep
     view: View
     operands: Mapping[str, View]
     parts: ValueParts
     remake: Remake
+    launch: Launch | None
     taken: bool = False
     alone: bool = False
 
     def take(self, low: Lowering, alone: bool) -> bool:
-        """Let the step write parts, too, or alone, if the kernels for that may be used."""
-        launch, results = self.remake(self.parts, alone)
+        """Let the step write parts, too, or alone, if there are kernels for that, which may be used, and it does not
+        write those of another result."""
+        if not self.taken and self.step.launch is not self.launch:
+            return False
+        try:
+            launch, results = self.remake(self.parts, alone)
+        except UnsupportedError:
+            return False
         if not low.usable([launch]):
             return False
         self.taken, self.alone = True, alone
@@ -99,22 +107,29 @@ def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, rema
         return
     parts = _room(view, columns)
     if parts is not None:
-        low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake)
+        low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake, step.launch)
 
 
-def parts_of(low: Lowering, view: View) -> tuple[View, Writer] | None:
-    """The high parts of a value, if they can be written, and what tells of the rest; from `take_parts` on they are."""
+def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None:
+    """The high parts of a value, if they can be written, and what tells of the rest; from `take_parts` on they are.
+
+    Rows lie along the ``axis`` of the view.
+    """
     if view.buffer not in low.writers:
         _offer_cluster(low, view.buffer)
     writer: Writer | None = low.writers.get(view.buffer)
     high = None if writer is None else writer.parts.seen(view)
-    return None if writer is None or high is None else (high, writer)
+    return None if writer is None or high is None or high.strides[axis] != 1 else (high, writer)
 
 
-def take_parts(low: Lowering, writer: Writer, reader: Instruction) -> bool:
-    """Let the step that makes a value write its parts for a reader; whether the kernels for that may be used."""
+def take_parts(low: Lowering, writer: Writer, reader: Instruction, others: Sequence[View]) -> bool:
+    """Let the step that makes a value write its parts for a reader, whose launches have ``others`` for operands, too;
+    whether the kernels for that may be used."""
     if not writer.taken:
-        alone = _readers(low, writer.step.instruction, writer.view.buffer) <= {reader}
+        buffer = writer.view.buffer
+        copied = (view for step in low.steps if step.instruction is reader for view in step.operands.values())
+        alone = _readers(low, writer.step.instruction, buffer) <= {reader}
+        alone = alone and all(view.buffer is not buffer for view in (*others, *copied))
         if writer.take(low, alone) and not low.settling:
             low.settling.append(partial(_settle, low))
     return writer.taken
@@ -177,7 +192,7 @@ def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | 
     view, count = step.operands[f"out{number}"], len(problem.outputs)
     along = [n for n, stride in zip(view.lens, view.strides) if stride == 1 and n > 1]
     other = isinstance(problem, ReductionProblem) and (problem.parts > 1 or problem.fold > 1)
-    types = {tensor.type for tensor in problem.outputs}
+    types = {view.type for name, view in step.operands.items() if name.startswith("out")}  # one result may be in parts
     if len(along) != 1 or along[0] % LINE_ELEMENTS or types != {Type.float_type} or other:
         return
 
