@@ -247,7 +247,7 @@ def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) 
         results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
         return _plan(low, own, chosen).launches[-1], results
 
-    offer_parts(low, low.steps[-1], out, columns, remake)
+    offer_parts(low, low.steps[-1], out, columns, remake, besides=False)
 
 
 def _packed_at_run_time(
