@@ -84,14 +84,76 @@ def test_what_products_alone_read_is_written_in_parts_alone(special: bool) -> No
     assert written(steps, "relu_parts") == [["bfloat16"], ["bfloat16"]]
 
 
-def test_what_others_read_too_is_written_besides() -> None:
+def test_what_a_cluster_makes_and_others_read_too_is_written_besides() -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        x = op(m, "tanh", op(m, "add", p[0], p[0]))
+        return op(m, "add", op(m, "dot", op(m, "relu", op(m, "dot", x, weights(m, 768, 512))), weights(m, 512, 768)), x)
+
+    steps = planned(np.random.default_rng(0).standard_normal((128, 768)).astype(np.float32), build)
+    assert split(steps) == 0
+    assert written(steps, "tanh") == [["float32", "bfloat16", "bfloat16"]]
+
+
+def test_what_a_product_makes_and_others_read_too_is_split() -> None:
     def build(m: Module, p: list[Instruction]) -> Instruction:
         x = conv(m, p[0], 256)
         return op(m, "add", conv(m, conv(m, x, 512), 256), x)
 
     steps = planned(image(256), build)
-    assert split(steps) == 0
-    assert sorted(written(steps, "relu_parts")) == [["bfloat16"], ["float32"]]
+    assert written(steps, "relu_parts") == [["bfloat16"]]
+
+
+def test_what_a_product_adds_to_its_result_is_split() -> None:
+    """The same product reads a value in parts and in its epilogue, as it is."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        x = conv(m, p[0], 256)
+        y = op(m, "relu", op(m, "add", op(m, "convolution", x, weights(m, 256, 256, 1, 1)), x))
+        return conv(m, y, 256)
+
+    steps = planned(image(256), build)
+    assert written(steps, "gemm_tiles") == [["float32"], ["bfloat16"], ["float32"]]
+
+
+@pytest.mark.parametrize("rows", [768, 772])
+def test_columns_of_a_value_are_no_rows_in_parts(rows: int) -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        x = op(m, "tanh", op(m, "add", p[0], p[0]))
+        return op(m, "dot", op(m, "transpose", x, permutation=[1, 0]), weights(m, rows, 512))
+
+    planned(np.random.default_rng(0).standard_normal((rows, 256)).astype(np.float32), build)
+
+
+@pytest.mark.parametrize(("channels", "out", "group"), [(264, 160, 4), (256, 64, 2), (320, 320, 8)])
+def test_groups_leave_the_channels_of_others_as_they_are(channels: int, out: int, group: int) -> None:
+    """What ends the channels of a group, up to whole lines, would be channels of the next one."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        return conv(m, conv(m, p[0], out, 3, group), 512)
+
+    planned(image(channels), build)
+
+
+def test_one_result_of_a_cluster_is_written_in_parts() -> None:
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        x = op(m, "tanh", op(m, "add", p[0], p[0]))
+        y = op(m, "exp", op(m, "neg", op(m, "abs", x)))
+        return [op(m, "dot", x, weights(m, 768, 512)), op(m, "dot", y, weights(m, 768, 512))]
+
+    steps = planned(np.random.default_rng(0).standard_normal((128, 768)).astype(np.float32), build)
+    assert written(steps, "tanh") == [["bfloat16", "float32", "bfloat16"]] and split(steps) == 1
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_reduced_rows_are_split(axis: int) -> None:
+    """Sums that lie side by side, of columns and of rows: kernels store them otherwise than elements."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        x = op(m, "squeeze", op(m, "reduce_sum", op(m, "tanh", p[0]), axes=[axis]), axes=[axis])
+        return op(m, "dot", x, weights(m, x.shape.lens[-1], 512))
+
+    lens = (3, 128, 768) if axis == 0 else (128, 768, 3)
+    assert split(planned(np.random.default_rng(0).standard_normal(lens).astype(np.float32), build)) == 1
 
 
 def test_results_are_no_buffers_that_parts_take_the_place_of() -> None:
@@ -114,11 +176,12 @@ def test_depthwise_convolutions_and_others_write_what_products_read() -> None:
 
 def test_two_products_read_one_value_in_parts() -> None:
     def build(m: Module, p: list[Instruction]) -> list[Instruction]:
-        x = conv(m, p[0], 256)
-        return [conv(m, op(m, "tanh", x), 300), conv(m, x, 512), conv(m, x, 256, 3)]
+        x = op(m, "relu", op(m, "dot", p[0], weights(m, 768, 512)))
+        other = op(m, "dot", op(m, "unsqueeze", x, axes=[0]), op(m, "unsqueeze", weights(m, 512, 1024), axes=[0]))
+        return [op(m, "dot", x, weights(m, 512, 768)), other]
 
-    steps = planned(image(256), build)
-    assert sum("parts" in step.label and "tiles" in step.label for step in steps)
+    steps = planned(np.random.default_rng(0).standard_normal((128, 768)).astype(np.float32), build)
+    assert split(steps) <= 1 and written(steps, "relu_parts") == [["bfloat16"]]
 
 
 def rows(m: Module, x: Instruction, wide: Instruction) -> Instruction:

@@ -8,7 +8,7 @@ what nothing reads as it is, is written in parts alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,13 +18,18 @@ from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
 from ...core.shape import Shape
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...runtime.plan import Region
 from ..lowering.buffers import Buffer, View
+from ..lowering.contraction import CONVOLUTIONS, PRODUCTS
 from ..lowering.lowering import Lowering
 from ..lowering.steps import PendingStep
 
 __all__ = ["ValueParts", "Writer", "offer_parts", "parts_of", "take_parts"]
+
+_MULTIPLYING = frozenset({*PRODUCTS, *CONVOLUTIONS, "fused_contraction"})
+_VIEWS = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose".split())
 
 
 @dataclass(frozen=True)
@@ -62,20 +67,28 @@ Remake = Callable[[ValueParts, bool], tuple[Launch, Mapping[str, View]]]
 
 @dataclass
 class Writer:
-    """The step that writes ``view``, with what its operands were, and how it would write ``parts``: ``taken`` once
-    something reads them, ``alone`` if they are all that it writes."""
+    """The step that writes ``view``, with what its ``launch`` and operands were, and how it would write ``parts``:
+    ``taken`` once something reads them, ``alone`` if they are all that it writes; ``besides``: as of `offer_parts`."""
 
     step: PendingStep
     view: View
     operands: Mapping[str, View]
     parts: ValueParts
     remake: Remake
+    launch: Launch | None
+    besides: bool
     taken: bool = False
     alone: bool = False
 
     def take(self, low: Lowering, alone: bool) -> bool:
-        """Let the step write parts, too, or alone, if the kernels for that may be used."""
-        launch, results = self.remake(self.parts, alone)
+        """Let the step write parts, too, or alone, if there are kernels for that, which may be used, and it does not
+        write those of another result."""
+        if not self.taken and self.step.launch is not self.launch:
+            return False
+        try:
+            launch, results = self.remake(self.parts, alone)
+        except UnsupportedError:
+            return False
         if not low.usable([launch]):
             return False
         self.taken, self.alone = True, alone
@@ -84,7 +97,7 @@ class Writer:
         return True
 
 
-def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, remake: Remake) -> None:
+def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, remake: Remake, besides: bool) -> None:
     """Note that a step can write its result in parts.
 
     Args:
@@ -93,31 +106,53 @@ def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, rema
         view: the result; nothing is noted unless it is all of a buffer of the arena, in rows of float32 without gaps.
         columns: elements of a row.
         remake: the launch that writes parts.
+        besides: whether writing them besides the result takes less time than a pass that splits it. It does in
+            clusters, not where products are finished: with what its residual sums write besides, ResNet-50 in batches
+            of 8 took 187 ms, with passes 182, with parts alone 171 (two cores of an Emerald Rapids).
     """
     whole = view.offset == 0 and view.shape.bytes == view.buffer.bytes == 4 * math.prod(view.lens)
     if view.buffer.region is not Region.ARENA or not whole or view.type is not Type.float_type or columns < 2:
         return
     parts = _room(view, columns)
     if parts is not None:
-        low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake)
+        low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake, step.launch, besides)
 
 
-def parts_of(low: Lowering, view: View) -> tuple[View, Writer] | None:
-    """The high parts of a value, if they can be written, and what tells of the rest; from `take_parts` on they are."""
+def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None:
+    """The high parts of a value, if they can be written, and what tells of the rest; from `take_parts` on they are.
+
+    Rows lie along the ``axis`` of the view.
+    """
     if view.buffer not in low.writers:
         _offer_cluster(low, view.buffer)
     writer: Writer | None = low.writers.get(view.buffer)
     high = None if writer is None else writer.parts.seen(view)
-    return None if writer is None or high is None else (high, writer)
+    return None if writer is None or high is None or high.strides[axis] != 1 else (high, writer)
 
 
-def take_parts(low: Lowering, writer: Writer, reader: Instruction) -> bool:
-    """Let the step that makes a value write its parts for a reader; whether the kernels for that may be used."""
+def take_parts(low: Lowering, writer: Writer, reader: Instruction, others: Sequence[View]) -> bool:
+    """Let the step that makes a value write its parts for a reader, whose launches have ``others`` for operands, too;
+    whether the kernels for that may be used."""
     if not writer.taken:
-        alone = _readers(low, writer.step.instruction, writer.view.buffer) <= {reader}
+        buffer = writer.view.buffer
+        copied = (view for step in low.steps if step.instruction is reader for view in step.operands.values())
+        added = any(view.buffer is buffer for view in (*others, *copied))
+        alone = not added and _readers(low, writer.step.instruction, buffer) <= {reader}
+        if not writer.besides and (added or not (alone or _only_multiplied(writer.step.instruction))):
+            return False
         if writer.take(low, alone) and not low.settling:
             low.settling.append(partial(_settle, low))
     return writer.taken
+
+
+def _only_multiplied(ins: Instruction) -> bool:
+    """Whether all that reads an instruction's result, or a view of it, are left-hand sides of products."""
+    for user in ins.users:
+        if user.name in _MULTIPLYING and ins not in user.inputs[1:]:
+            continue
+        if user.name not in _VIEWS or not _only_multiplied(user):
+            return False
+    return True
 
 
 def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction]:
@@ -177,7 +212,7 @@ def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | 
     view, count = step.operands[f"out{number}"], len(problem.outputs)
     along = [n for n, stride in zip(view.lens, view.strides) if stride == 1 and n > 1]
     other = isinstance(problem, ReductionProblem) and (problem.parts > 1 or problem.fold > 1)
-    types = {tensor.type for tensor in problem.outputs}
+    types = {view.type for name, view in step.operands.items() if name.startswith("out")}  # one result may be in parts
     if len(along) != 1 or along[0] % LINE_ELEMENTS or types != {Type.float_type} or other:
         return
 
@@ -192,4 +227,4 @@ def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | 
         own = replace(problem, outputs=tuple(outputs), again=tuple(again))
         return low.solutions.plan(low.backend, own).launches[0], results
 
-    offer_parts(low, step, view, along[0], remake)
+    offer_parts(low, step, view, along[0], remake, besides=True)

@@ -12,6 +12,7 @@ from ...problems.cluster import ReductionProblem
 from ..loops import task_elements
 from ..machine import machine
 from .cached import CHEAP, cached_values
+from .part_results import check_parts
 from .stages import Stages
 from .vectors import Strategy, vectors_of
 from .walk import SHORTEST_PIPELINE, Walk
@@ -84,7 +85,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
+        UnsupportedError: operands do not lie in memory as parts, heads of rows, or results in parts, need it.
     """
     parts, fold = problem.parts, problem.fold
     vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold, problem.again)
@@ -103,6 +104,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
     work = count * (1 if walk.row_mode else chunk)
     batch = 1 if chunks * parts > 1 else max(1, min(rows, task_elements(prod(walk.full)) // max(work, 1)))
     inner, loop_strides = _strides(walk)
+    check_parts(walk.name, [stages.full_results[k] and inner[len(walk.inputs) + k] == 1 for k in walk.parts])
     cached = {} if strategy is Strategy.WHOLE_ROWS else cached_values(walk, stages, lanes)
     if strategy is Strategy.ROWS and _is_pipelined(walk, stages, lanes, inner, cached):
         strategy = Strategy.ROW_PIPELINE

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from ....core.types import Type
 from ....graph.module import Module
+from ....errors import UnsupportedError
 from ...problems.cluster import Tensor
 
-__all__ = ["parts_of_outputs", "store_parts_text"]
+__all__ = ["check_parts", "parts_of_outputs", "store_parts_text"]
 
 
 def parts_of_outputs(module: Module, outputs: Sequence[Tensor], again: Sequence[int]) -> tuple[int, ...]:
@@ -18,6 +19,16 @@ def parts_of_outputs(module: Module, outputs: Sequence[Tensor], again: Sequence[
     types = [ins.shape.type for ins in (*results, *(results[k] for k in again))]
     narrow = (tensor.type is Type.bf16_type for tensor in outputs)
     return tuple(k for k, (type, other) in enumerate(zip(types, narrow)) if other and type is Type.float_type)
+
+
+def check_parts(name: str, along: Sequence[bool]) -> None:
+    """Refuse results in parts, of each of which it is told whether its elements follow one another along the vectors.
+
+    Raises:
+        UnsupportedError: they do not.
+    """
+    if not all(along):
+        raise UnsupportedError(f"{name}: vectors of a result in parts do not follow its rows")
 
 
 def store_parts_text(pointers: str, parts: Sequence[int], value: str, left: str) -> str:

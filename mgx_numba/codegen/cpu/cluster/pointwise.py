@@ -14,7 +14,7 @@ from ...space import collapse
 from ...statements import dtype_name, for_tasks, kernel_text, load_text, reads_past, store_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, lanes_for, streamable, task_elements
-from .part_results import parts_of_outputs, store_parts_text
+from .part_results import check_parts, parts_of_outputs, store_parts_text
 
 __all__ = ["pointwise_launch"]
 
@@ -32,6 +32,9 @@ def pointwise_launch(
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
     the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
     one (contiguous, broadcast or strided); sizes and strides are arguments. ``again`` is as of a `PointwiseProblem`.
+
+    Raises:
+        UnsupportedError: a result in parts lies across the innermost dimension.
     """
     tensors = [*inputs, *outputs]
     space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=len(inputs))
@@ -58,6 +61,7 @@ def pointwise_launch(
 
     splats: list[str] = []
     parts = parts_of_outputs(module, outputs, again)
+    check_parts("pointwise", [inner[len(inputs) + k] == 1 for k in parts])
     streamed = is_streamed(outputs)
     aligned = [
         f"r_out{k}"

@@ -19,7 +19,7 @@ from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, 
 from .grid_filling import fill_grid
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
-from .parts import one_by_one
+from .parts import groups_end_lines, one_by_one
 from .pixel_grid import PixelGrid, grid_refusal
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
@@ -48,7 +48,7 @@ class ConvTiles(Solver[ConvProblem]):
         return grid_refusal(problem)
 
     def writes_parts(self, problem: ConvProblem) -> bool:
-        return not problem.line_gap
+        return not problem.line_gap and groups_end_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of all groups."""

@@ -34,7 +34,7 @@ from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
 __all__ = [
-    "LINE_ELEMENTS", "SplitRows", "declare_parts", "fills_lines", "halve_vector", "one_by_one", "parts_pitch",
+    "LINE_ELEMENTS", "SplitRows", "declare_parts", "fills_lines", "groups_end_lines", "halve_vector", "one_by_one", "parts_pitch",
     "row_note", "small_rows", "split_row", "split_rows", "split_vector", "split_weights",
 ]  # fmt: skip
 
@@ -137,6 +137,11 @@ def parts_pitch(k: int) -> int:
 def fills_lines(problem: ConvProblem) -> bool:
     """Whether pixels of the result are float32 that fill whole lines as parts, so that no zeros end them."""
     return problem.types.uniform == "float32" and problem.out_channels % LINE_ELEMENTS == 0
+
+
+def groups_end_lines(problem: ConvProblem) -> bool:
+    """Whether the zeros that end a group's channels, up to whole lines of parts, are no channels of the next group."""
+    return problem.groups == 1 or problem.group_out % LINE_ELEMENTS == 0
 
 
 def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:

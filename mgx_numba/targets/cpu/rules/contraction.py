@@ -103,7 +103,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem, high, writer = in_parts
         with contextlib.suppress(UnsupportedError):
             found = _chosen(low, replace(plain, problem=problem), constant, room, unsuited)
-        if found is not None and take_parts(low, writer, ins):
+        if found is not None and take_parts(low, writer, ins, what.extras):
             operands["x"] = high
         else:
             found = None
@@ -214,7 +214,7 @@ def _in_parts(
     than over what is there."""
     if weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
         return None
-    found = parts_of(low, x)
+    found = parts_of(low, x, 1 if isinstance(problem, ConvProblem) else -1)
     if found is None:
         return None
     high, writer = found
@@ -247,7 +247,7 @@ def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) 
         results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
         return _plan(low, own, chosen).launches[-1], results
 
-    offer_parts(low, low.steps[-1], out, columns, remake)
+    offer_parts(low, low.steps[-1], out, columns, remake, besides=False)
 
 
 def _packed_at_run_time(

@@ -24,7 +24,7 @@ from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens
 from ..pack import aligned_zeros
-from ..parts import fills_lines
+from ..parts import fills_lines, groups_end_lines
 from ..rows import image_strides
 from ..solver import Setting, Solver
 from .blocks import best_block, given_block, winograd_blockings
@@ -73,7 +73,7 @@ class ConvWinograd(Solver[ConvProblem]):
         return None
 
     def writes_parts(self, problem: ConvProblem) -> bool:
-        return fills_lines(problem)
+        return fills_lines(problem) and groups_end_lines(problem)
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Lens of the packed weights if they are not transformed: for each panel, channel and vector all taps."""
