@@ -199,8 +199,8 @@ def product_launches(
 
     These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
     the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
-    given. ``split`` says how a left-hand side comes in parts: it lies so in ``x``, or the kernel splits it. ``gaps`` are
-    what lies between the rows of the result, which its strides do not count.
+    given. ``split`` says how a left-hand side comes in parts: it lies so in ``x``, or the kernel splits it. ``gaps``
+    are what lies between the rows of the result, which its strides do not count.
     """
     tile = tile or tile_for(problem.types)
     how = (w, w_steps, threads, blocking, masked, x, name, near, tile, split, gaps)
