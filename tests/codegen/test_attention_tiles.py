@@ -208,3 +208,17 @@ def test_results_are_written_in_parts(products: str) -> None:
             np.testing.assert_array_equal(out, plain)
             out[...] = 77
     assert (out == 77).all()
+
+
+def test_one_query_of_grouped_heads_is_written_in_parts(products: str) -> None:
+    """Heads of a group are rows of one head there, in the parts, too."""
+    q, k, v = operands(2, 6, 2, 1, 50, 24, 32)
+    lens = (2, 1, 6 * 32)
+    out = np.full(lens, 77, np.float32)
+    problem = problem_of(q, k, v, out.reshape(2, 1, 6, 32).transpose(0, 2, 1, 3), **{products: True})
+    room, high, low = room_for_parts(lens)
+    pitch = room.shape[-1]
+    own = dataclasses.replace(problem, part_strides=(pitch, 32, pitch, 1))
+    run_plan(plan(own), {"q": q, "k": k, "v": v, "out": out, "high": room[0], "low": room[1]})
+    assert (out != 77).all()
+    np.testing.assert_array_equal(joined_parts(high, low), joined_parts(*split_parts(out)))

@@ -173,6 +173,8 @@ def test_what_reads_no_parts_refuses_them() -> None:
         and "low_parts" not in Request(GemmProblem(2, 2, 2), Epilogue(), (), 1, True).fields()
     )
     assert 4 * extents(request)[0] >= 2 * (70 * 96 + 69 * 96 + 64)
+    ends = dataclasses.replace(problem, k=65)
+    assert 4 * extents(dataclasses.replace(request, problem=ends))[0] >= 2 * (70 * 96 + 70 * 96)
 
 
 def test_epilogues_that_store_parts_have_them_last() -> None:

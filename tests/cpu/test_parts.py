@@ -144,6 +144,19 @@ def test_one_result_of_a_cluster_is_written_in_parts() -> None:
     assert written(steps, "tanh") == [["bfloat16", "float32", "bfloat16"]] and split(steps) == 1
 
 
+def test_products_of_several_launches_write_no_parts() -> None:
+    """Of five dimensions of a batch that cannot be walked as fewer; the last launch makes but some of the result."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        w = m.add_literal(np.random.default_rng(1).standard_normal((2, 1, 2, 1, 2, 256, 288)).astype(np.float32) / 16)
+        x = op(m, "dot", p[0], op(m, "multibroadcast", w, out_lens=[2, 2, 2, 2, 2, 256, 288]))
+        v = op(m, "multibroadcast", weights(m, 288, 256), out_lens=[2, 2, 2, 2, 2, 288, 256])
+        return op(m, "dot", op(m, "tanh", x), v)
+
+    x = np.random.default_rng(0).standard_normal((2, 2, 2, 2, 2, 32, 256)).astype(np.float32)
+    assert len(written(planned(x, build), "tanh")) == 4
+
+
 @pytest.mark.parametrize("axis", [0, 2])
 def test_reduced_rows_are_split(axis: int) -> None:
     """Sums that lie side by side, of columns and of rows: kernels store them otherwise than elements."""

@@ -133,6 +133,7 @@ class AttentionProblem:
             self,
             heads=self.kv_heads, queries=self.group, causal=False, q_strides=grouped(self.q_strides),
             out_strides=grouped(self.out_strides), mask=mask and replace(mask, strides=grouped(mask.strides)),
+            part_strides=self.part_strides and grouped(self.part_strides),
         )  # fmt: skip
 
     @property

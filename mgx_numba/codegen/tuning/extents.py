@@ -10,10 +10,10 @@ from ..problems.epilogue import PrologueOperand
 from ..problems.gemm import GemmProblem
 from .request import Request
 
+__all__ = ["extents", "prologue_extent", "result_axes"]
+
 LINE_ELEMENTS = 64
 """Elements that a cache line has at the most, of bytes."""
-
-__all__ = ["extents", "prologue_extent", "result_axes"]
 
 
 def extents(request: Request) -> tuple[int, int, int, list[int]]:
@@ -30,12 +30,12 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
         x += LINE_ELEMENTS if problem.line_behind else 0
         w = math.prod(problem.weight_lens)
-    if problem.low_parts:  # two elements of a part take the room of one
-        x = (problem.low_parts + x + 1) // 2
+    if problem.low_parts:  # two elements of a part take the room of one; zeros end the last row
+        x = (problem.low_parts + x + LINE_ELEMENTS) // 2
     (*rows, columns), out_strides = result_axes(problem)
     out = _reach((*rows, columns), out_strides)
     if isinstance(problem, ConvProblem) and problem.line_gap:
-        out += (problem.out_lens[0] - 1) * problem.line_gap
+        out += (problem.out_lens[-2] - 1) * problem.line_gap
     extras = []
     for k, operand in enumerate(request.epilogue.operands):
         width = columns if operand.access in ("full", "per_n") else 1

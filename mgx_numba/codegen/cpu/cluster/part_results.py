@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.types import Type
-from ....graph.module import Module
 from ....errors import UnsupportedError
+from ....graph.module import Module
 from ...problems.cluster import Tensor
 
 __all__ = ["check_parts", "parts_of_outputs", "store_parts_text"]

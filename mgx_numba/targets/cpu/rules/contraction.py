@@ -124,7 +124,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
-    if solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
+    at_once = sum("out" in launch.operands for launch in plan.launches) == 1
+    if at_once and solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
         _offer_parts(low, request, chosen, operands["out"])
     contraction.note_solver(low, ins, request, chosen)
     if low.spare is not None:
