@@ -12,6 +12,7 @@ from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -96,13 +97,13 @@ def quantized_product() -> tuple[Program, dict[str, np.ndarray]]:
     return program, {"a": a}
 
 
-def quantized_convolution() -> tuple[Program, dict[str, np.ndarray]]:
+def quantized_convolution(channels: int = 24, out: int = 40, taps: int = 3) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(5)
-    x = rng.integers(0, 256, (2, 24, 11, 13)).astype(np.uint8)
+    x = rng.integers(0, 256, (2, channels, 11, 13)).astype(np.uint8)
     program = Program()
     data = program.main.add_parameter("x", Shape(Type.uint8_type, x.shape))
-    weights = program.main.add_literal(rng.integers(-128, 128, (40, 24, 3, 3)).astype(np.int8))
-    result = program.main.add_instruction("quant_convolution", [data, weights], padding=(1, 1))
+    weights = program.main.add_literal(rng.integers(-128, 128, (out, channels, taps, taps)).astype(np.int8))
+    result = program.main.add_instruction("quant_convolution", [data, weights], padding=(taps // 2,) * 2)
     program.main.add_return([result])
     return program, {"x": x}
 
@@ -146,6 +147,7 @@ CASES = {
     "conv_direct": lambda: convolution("grouped"),
     "conv_depthwise": lambda: convolution("depthwise"),
     "conv_int8": quantized_convolution,
+    "conv_few_outputs": lambda: quantized_convolution(32, 3, 1),
     "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_transposed_tiles": lambda: convolution("transposed 2x2 by 2"),
@@ -170,6 +172,10 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     if solver.name.startswith("conv_winograd_2x2_int8"):
         monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512vnni,-avxvnni")
+    if solver.name == "conv_few_outputs" and not has_dot4(
+        host.host(), tile_for(element_types("uint8 int8 int32 int32")).bits
+    ):
+        pytest.skip("the CPU has no VNNI")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()
