@@ -71,11 +71,13 @@ class program:
         self._results: list[Shape] = []
         self._untold: dict[int, Shape] = {}  # see `untold_shapes`
         self._trace_level = 0
-        # Quick forms of a run, which give None where they decline: see `Compiled.direct`; `_quick` knows more lengths.
+        # Quick forms of a run, which give None where they decline: `_direct` is asked first, then `_quick`, which knows
+        # more lengths (see `Compiled.direct`), and `_in_stream` where the caller names a stream.
         self._direct: Direct = _declined
         self._quick: Direct = _declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
-        # The same on a device; again if results stay there, and the memory for these that callers may give.
+        # The compiled form as one of a device's target, and again if results stay there; the memory for these that
+        # callers may give, by name.
         self._on: OnDevice | None = None
         self._home: OnDevice | None = None
         self._kept: Mapping[str, Shape] = {}

@@ -180,7 +180,7 @@ class AttentionKernel:
         """Store a range of rows of the result, the sums times ``factor``."""
         lanes = self.lanes
         whole = [] if self.problem.parts_alone else _store_vector("wide", lanes)
-        parts = _store_parts("wide", lanes) if self.problem.part_strides else []
+        parts = _store_vector("wide", lanes, parts=True) if self.problem.part_strides else []
         return [
             f"for i in range({first}, {stop}):",
             f"    weight = load_splat(factor, i, {lanes})",
@@ -220,23 +220,15 @@ def inverse(total: str, problem: AttentionProblem) -> str:
     return f"div(1, {total})" if problem.nan_rows else f"where(ne({total}, 0), div(1, {total}), 0)"
 
 
-def _store_vector(count: str, lanes: int) -> list[str]:
-    """Store the vector ``x`` at ``place + e`` of the result, of whose row ``count`` elements exist."""
+def _store_vector(count: str, lanes: int, parts: bool = False) -> list[str]:
+    """Store the vector ``x`` at ``place + e`` of the result, of whose row ``count`` elements exist, or its ``parts`` at
+    ``part_place + e``."""
+    store, where = ("store_parts", "high_at, low_at, part_place + e") if parts else ("store", "out, place + e")
     return [
         f"if e + {lanes} <= {count}:",
-        "    store(out, place + e, x)",
+        f"    {store}({where}, x)",
         "else:",
-        f"    store_tail(out, place + e, x, {count} - e)",
-    ]
-
-
-def _store_parts(count: str, lanes: int) -> list[str]:
-    """The same in parts, at ``part_place + e``."""
-    return [
-        f"if e + {lanes} <= {count}:",
-        "    store_parts(high_at, low_at, part_place + e, x)",
-        "else:",
-        f"    store_parts_tail(high_at, low_at, part_place + e, x, {count} - e)",
+        f"    {store}_tail({where}, x, {count} - e)",
     ]
 
 
