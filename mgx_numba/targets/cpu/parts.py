@@ -13,8 +13,10 @@ from dataclasses import replace
 from functools import partial
 
 from ...codegen.cpu.contraction.parts import LINE_ELEMENTS, parts_pitch
+from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.launch import Launch
 from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
+from ...codegen.problems.element_types import FLOAT32
 from ...core.shape import Shape
 from ...core.types import Type
 from ...dataclass import dataclass
@@ -103,13 +105,16 @@ def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, rema
     Args:
         low: the lowering.
         step: one with a launch.
-        view: the result; nothing is noted unless it is all of a buffer of the arena, in rows of float32 without gaps.
+        view: the result; nothing is noted unless it is all of a buffer of the arena, in rows of float32 without gaps,
+            nor where the CPU has no tile for parts.
         columns: elements of a row.
         remake: the launch that writes parts.
         besides: whether writing them besides the result takes less time than a pass that splits it. It does in
             clusters, not where products are finished: with what its residual sums write besides, ResNet-50 in batches
             of 8 took 187 ms, with passes 182, with parts alone 171 (two cores of an Emerald Rapids).
     """
+    if matrix_tile(FLOAT32) is None:
+        return
     whole = view.offset == 0 and view.shape.bytes == view.buffer.bytes == 4 * math.prod(view.lens)
     if view.buffer.region is not Region.ARENA or not whole or view.type is not Type.float_type or columns < 2:
         return
@@ -123,6 +128,8 @@ def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None
 
     Rows lie along the ``axis`` of the view.
     """
+    if matrix_tile(FLOAT32) is None:
+        return None
     if view.buffer not in low.writers:
         _offer_cluster(low, view.buffer)
     writer: Writer | None = low.writers.get(view.buffer)
