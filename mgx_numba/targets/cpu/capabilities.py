@@ -32,7 +32,7 @@ from ..lowering.contraction import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
 from ..stages import has_late_lengths
 
-__all__ = ["line_gaps", "pass_options"]
+__all__ = ["bare_problem", "line_gaps", "pass_options"]
 
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
@@ -98,14 +98,14 @@ def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool
         rows = ins.shape.elements // max(ins.shape.lens[-1 if ins.name == "dot" else 1], 1)
         if rows < fewest or 0 in ins.inputs[0].shape.lens:
             return False
-        problem = _bare_problem(ins)
+        problem = bare_problem(ins)
         narrow = seconds(problem, NARROW_LEFT)
         return isfinite(narrow) and narrow <= min(seconds(problem, types) for types in (FLOAT32, WIDE_LEFT))
 
     return multiplies
 
 
-def _bare_problem(ins: Instruction) -> GemmProblem | ConvProblem:
+def bare_problem(ins: Instruction) -> GemmProblem | ConvProblem:
     """A product with constant weights, or a convolution channels-last, by its lengths alone."""
     x, weights = (i.shape.lens for i in ins.inputs)
     if ins.name == "dot":
@@ -160,7 +160,7 @@ def _stored_problem(ins: Instruction) -> ConvProblem | None:
     """A convolution by its lengths and by how its operands are stored, which may be widened for it."""
     if ins.name not in CONVOLUTIONS or 0 in (*ins.shape.lens, *ins.inputs[0].shape.lens):
         return None
-    problem = _bare_problem(ins)
+    problem = bare_problem(ins)
     assert isinstance(problem, ConvProblem)
     stored = (i.inputs[0] if widens(i) else i for i in ins.inputs[:2])
     left, right = (i.shape.type.dtype_name for i in stored)

@@ -89,6 +89,7 @@ class Solver(Protocol, Generic[P]):
         reads_parts: whether it computes those whose left-hand side comes in parts, too.
         rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
             is more of the largest result where these saturate.
+        error_variance: mean square of its errors, in that of the direct method's with the same tile.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
         line_gaps: whether it writes a convolution's result where something lies between the lines
             (`ConvProblem.line_gap`).
@@ -101,6 +102,7 @@ class Solver(Protocol, Generic[P]):
     reads_blocks: ClassVar[bool] = False
     reads_parts: ClassVar[bool] = False
     rounds_weights: ClassVar[bool] = False
+    error_variance: ClassVar[float] = 1.0
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
     line_gaps: ClassVar[bool] = False

@@ -40,6 +40,7 @@ from ...lowering.contraction import (
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
 from ..capabilities import line_gaps
+from ..error_budget import over_budget
 from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
 from .table import lowering
 
@@ -95,6 +96,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         if (constant is None and own.looks_at_values)
         or (low.ranging and own.large_alone)
         or (saturates and own.rounds_weights)
+        or (own.error_variance > 1 and over_budget(low, problem))
     ]
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
     plain = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)

@@ -1,0 +1,141 @@
+"""Which convolutions may be computed by a method whose errors are larger than the direct one's.
+
+Where an exponential function follows the last product, as in a softmax, errors of its sums that are small beside the
+largest sum are errors of the results beside the largest result times as large as the sums are, unless a mean over
+pixels has made them small. There a program takes such a method (`Solver.error_variance`) where that saves most time,
+and only as often as the sum of the squares of all layers' errors allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ...codegen.cpu.contraction import CONV_SOLVERS
+from ...codegen.cpu.contraction.select import select
+from ...codegen.cpu.microkernels.tile_table import matrix_tile
+from ...codegen.problems.convolution import ConvProblem
+from ...codegen.problems.element_types import FLOAT32
+from ...codegen.problems.gemm import GemmProblem
+from ...core.types import Type
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...ops.pooling import PoolingMode
+from ..lowering.contraction import CONVOLUTIONS, PRODUCTS, core_of
+from ..lowering.lowering import Lowering
+from .capabilities import bare_problem
+
+__all__ = ["over_budget"]
+
+GROWTH = 1.3
+"""How much larger the sum of squares may be than that of direct products. light_vgg19 would have an error of 6.6e-5 of
+the largest result without a limit, and has one below 5e-5 with 1.4 (of 4.1e-5 with 1)."""
+_EXPONENTIAL = frozenset({"exp", "softmax"})
+_GATED = frozenset({"gru", "lstm", "recurrent_steps", "rnn"})
+_COARSE = frozenset(solver.name for solver in CONV_SOLVERS if solver.error_variance > 1)
+
+_refused: WeakKeyDictionary[Lowering, frozenset[Hashable]] = WeakKeyDictionary()
+
+
+def over_budget(low: Lowering, problem: GemmProblem | ConvProblem) -> bool:
+    """Whether no method with larger errors than the direct one shall compute a problem of the program."""
+    if not isinstance(problem, ConvProblem) or problem.types != FLOAT32:
+        return False
+    tile = matrix_tile(FLOAT32)
+    if tile is None or tile.packing.parts == 1:
+        return False
+    found = _refused.get(low)
+    if found is None:
+        found = _refused[low] = _over_budget(low)
+    return _size(problem) in found
+
+
+def _over_budget(low: Lowering) -> frozenset[Hashable]:
+    """Sizes of the convolutions that stay direct."""
+    if not _magnifies(low.module):
+        return frozenset()
+    layers = [core for ins in low.module if (core := _layer(ins)) is not None]
+    saved: dict[Hashable, float] = {}
+    counts: dict[Hashable, int] = {}
+    variances: dict[Hashable, float] = {}
+    for core in layers:
+        if core.name not in CONVOLUTIONS:
+            continue
+        problem = bare_problem(core)
+        assert isinstance(problem, ConvProblem)
+        size = _size(problem)
+        counts[size] = counts.get(size, 0) + 1
+        if size not in saved:
+            saved[size], variances[size] = _saving(problem, low.threads)
+    left = (GROWTH - 1) * len(layers)
+    refused = set()
+    for size in sorted(counts, key=saved.__getitem__, reverse=True):
+        grown = counts[size] * (variances[size] - 1)
+        if grown <= left:
+            left -= grown
+        else:
+            refused.add(size)
+    return frozenset(refused)
+
+
+def _saving(problem: ConvProblem, threads: int) -> tuple[float, float]:
+    """Seconds that the quickest method saves, if it has larger errors, beside the quickest that has not, and the
+    variance of its errors."""
+    problem = replace(problem, types=FLOAT32)
+    try:
+        quickest = select(problem, threads)
+        if quickest.error_variance == 1:
+            return 0.0, 1.0
+        other = select(problem, threads, unsuited=_COARSE)
+    except UnsupportedError:
+        return 0.0, 1.0
+    return other.estimate(problem, threads) - quickest.estimate(problem, threads), quickest.error_variance
+
+
+def _layer(ins: Instruction) -> Instruction | None:
+    """The product or convolution of float32 in an instruction."""
+    if ins.name not in (*PRODUCTS, *CONVOLUTIONS, "fused_contraction"):
+        return None
+    core = core_of(ins)
+    floats = core.shape.type is core.inputs[0].shape.type is Type.float_type
+    return core if floats and 0 not in core.shape.lens else None
+
+
+def _magnifies(module: Module) -> bool:
+    """Whether an exponential function is between the last products and the results, and neither a mean over pixels nor
+    recurrent gates between these and the last convolutions."""
+    waiting, exponential = [(ins, False) for ins in module.results()], False
+    met = set()
+    while waiting:
+        ins, behind = waiting.pop()
+        if (ins, behind) in met:
+            continue
+        met.add((ins, behind))
+        if ins.name in _GATED or _averages(ins):
+            return False
+        bodies = [inner for body in ins.module_args for inner in body]
+        exponential |= not behind and any(inner.name in _EXPONENTIAL for inner in (ins, *bodies))
+        core = _layer(ins)
+        if core is None or core.name not in CONVOLUTIONS:
+            waiting += [(one, behind or core is not None) for one in ins.inputs]
+    return exponential
+
+
+def _averages(ins: Instruction) -> bool:
+    """Whether a reduction goes over pixels, as a mean of a whole image does."""
+    if ins.name == "pooling":
+        op: Any = ins.op
+        return op.mode is not PoolingMode.max and all(n == 1 for n in ins.shape.lens[2:])
+    axes = getattr(ins.op, "axes", ()) if ins.name == "fused_reduce" else ()
+    return len(ins.inputs[0].shape.lens) > 3 and any(axis > 1 for axis in axes) if axes else False
+
+
+def _size(problem: ConvProblem) -> Hashable:
+    p = problem
+    return (
+        p.batch, p.in_channels, p.out_channels, p.in_lens, p.kernel, p.stride, p.dilation, p.pads_begin, p.pads_end,
+        p.groups, p.transposed,
+    )  # fmt: skip
