@@ -15,7 +15,7 @@ from mgx_numba.codegen.cpu import host
 needs_avx512 = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 RNG = np.random.default_rng(1)
 W = RNG.standard_normal((96, 64, 3, 3)).astype(np.float32)
-X = RNG.standard_normal((1, 64, 14, 14)).astype(np.float32)
+X = RNG.standard_normal((1, 64, 48, 48)).astype(np.float32)
 
 
 def model(constant: bool = True) -> onnx.ModelProto:

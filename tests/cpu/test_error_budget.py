@@ -1,0 +1,65 @@
+"""How often a program takes a method with larger errors than direct products, on tiles that are emulated."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mgx_numba
+from mgx_numba.codegen.cpu import host
+
+pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
+
+SIDE = 56
+CHANNELS = (64, 128, *[64] * 9)
+"""Of the image and of the results: of three sizes of layers two are there once."""
+LAYERS = len(CHANNELS) - 1
+RNG = np.random.default_rng(3)
+NAME = "conv_winograd_2x2_tiles"
+
+
+def network(*behind: onnx.NodeProto, last: str) -> onnx.ModelProto:
+    """Convolutions of 3x3, and what is ``behind`` them."""
+    nodes, weights = [], []
+    for k in range(LAYERS):
+        values = RNG.standard_normal((CHANNELS[k + 1], CHANNELS[k], 3, 3)).astype(np.float32) / 24
+        weights.append(numpy_helper.from_array(values, f"w{k}"))
+        nodes += [
+            helper.make_node("Conv", [f"x{k}", f"w{k}"], [f"y{k}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"y{k}"], [f"x{k + 1}"]),
+        ]
+    graph = helper.make_graph(
+        [*nodes, *behind], "network",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, CHANNELS[0], SIDE, SIDE])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)], weights,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def coarse_layers(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many convolutions Winograd's method over tiles computes."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    program = mgx_numba.parse_onnx(model)
+    program.compile(mgx_numba.get_target("cpu"), num_threads=1)
+    return sum(choice.solver == NAME for choice in program.tuning_choices() for _ in choice.instructions)
+
+
+X = f"x{LAYERS}"
+SOFTMAX = helper.make_node("Softmax", [X], ["y"], axis=1)
+POOLED = (helper.make_node("GlobalAveragePool", [X], ["p"]), helper.make_node("Softmax", ["p"], ["y"], axis=1))
+SIGMOID = helper.make_node("Sigmoid", [X], ["y"])
+
+
+def test_before_a_softmax_few_layers_have_larger_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        coarse_layers(network(SOFTMAX, last="y"), monkeypatch) == 1
+    )  # of 10 layers 1.5 may have three times the error
+
+
+@pytest.mark.parametrize(
+    "behind, last", [((), X), ((SIGMOID,), "y"), (POOLED, "y")], ids=["nothing", "sigmoid", "mean over pixels"]
+)
+def test_elsewhere_all_may(behind: tuple[onnx.NodeProto, ...], last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert coarse_layers(network(*behind, last=last), monkeypatch) == LAYERS
