@@ -6,13 +6,13 @@ one launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..core.integers import plain_int
 from ..dataclass import dataclass
 from ..errors import CompileError
 from .kernel import KernelSource
-from .launch import Callee, Mark, Operand, TensorLayout, TensorMap
+from .launch import Callee, Launch, Mark, Operand, TensorLayout, TensorMap
 
 __all__ = ["Arguments"]
 
@@ -74,6 +74,18 @@ class Arguments:
         for _ in range(TensorMap.WORDS - 1):
             self._declare(f"_{len(self._words)}", 0)
         return name
+
+    def block(self, name: str, launch: Launch, names: Mapping[str, str]) -> int:
+        """The words of another kernel's launch, whose operands are called as ``names`` say; the number of the first.
+
+        They have no names of their own: whoever calls that kernel gives it the words, or a copy.
+        """
+        first = len(self._words)
+        for k, word in enumerate(launch.args):
+            if isinstance(word, Operand):
+                word = Operand(names.get(word.name, word.name), word.offset)
+            self._declare(f"{name}_{k}", word)
+        return first
 
     def callee(self, name: str, kernel: KernelSource | None = None) -> str:
         """The code of another kernel, for `call`; its name. None: `provide` will say which kernel."""
