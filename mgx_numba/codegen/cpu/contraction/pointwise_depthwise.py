@@ -17,7 +17,7 @@ import numpy as np
 
 from ....dataclass import dataclass
 from ...arguments import Arguments
-from ...launch import Launch, Operand, Solution, TaskRange
+from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import FLOAT32, ITEMSIZE
 from ...problems.epilogue import Epilogue
@@ -171,13 +171,14 @@ class PointwiseDepthwise(Solver[ConvProblem]):
             band_every=1 if lines_first else parts, part_every=how.all_bands if lines_first else 1,
         )  # fmt: skip
         own = {name: name if name == "x" else f"{BEFORE}{name}" for name in product.operands}
-        first = arguments.block("product_block", product, {**own, "out": "scratch"})
-        second = arguments.block("depthwise_block", depthwise, {"x": "scratch"})
+        blocks = (
+            arguments.block("product_block", product, {**own, "out": "scratch"}),
+            arguments.block("depthwise_block", depthwise, {"x": "scratch"}),
+        )
         lines = [
             *arguments.bind(),
-            *_copied("product_block", first, len(product.args)),
-            *_copied("depthwise_block", second, len(depthwise.args)),
-            *for_tasks(_task(arguments, _place(product, "out"), _place(depthwise, "x"), tile_for(FLOAT32).lanes)),
+            *(line for block in blocks for line in arguments.own_block(block)),
+            *for_tasks(_task(arguments, tile_for(FLOAT32).lanes)),
         ]
         name = f"{product.kernel.name.removesuffix('_kernel')}_{depthwise.kernel.name}"
         between = 2 * ITEMSIZE["float32"] * pixels * channels
@@ -246,18 +247,7 @@ def _bands(problem: ConvProblem, panels: int, columns: int, rows: int, chunk: in
     return _Cut(panels, columns, rows, band, bands, -(-lines // band), slot)
 
 
-def _place(launch: Launch, name: str) -> int:
-    """Number of the word that has the address of an operand."""
-    (slot,) = (slot for slot, word in launch.unplaced if isinstance(word, Operand) and word.name == name)
-    return slot
-
-
-def _copied(block: str, first: int, words: int) -> list[str]:
-    """Statements: an argument block of so many words, from number ``first`` on, in memory that may be written."""
-    return [f"{block} = local_int64({words})", f"for i in range({words}):", f"    {block}[i] = args[{first} + i]"]
-
-
-def _task(arguments: Arguments, out: int, x: int, lanes: int) -> list[str]:
+def _task(arguments: Arguments, lanes: int) -> list[str]:
     """A part of the channels of a chunk. ``start`` is the block of rows that is first in ``near``, ``done`` the one
     behind the last."""
     return [
@@ -281,14 +271,14 @@ def _task(arguments: Arguments, out: int, x: int, lanes: int) -> list[str]:
             "between = offset(near, -start * row_block_size - part * part_columns)",
             "if done < stop:",
             *indent([
-                f"put_pointer(product_block, {out}, between)",
+                arguments.place("product_block", "out", "between"),
                 arguments.call(
                     "product", "product_block", "part * row_blocks + done", "part * row_blocks + stop"
                 ),
                 "done = stop",
             ]),
             "goal = index * band_every + part * part_every",
-            f"put_pointer(depthwise_block, {x}, between)",
+            arguments.place("depthwise_block", "x", "between"),
             arguments.call("depthwise", "depthwise_block", "goal", "goal + 1"),
         ]),
     ]  # fmt: skip
