@@ -6,13 +6,13 @@ one launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..core.integers import plain_int
 from ..dataclass import dataclass
 from ..errors import CompileError
 from .kernel import KernelSource
-from .launch import Callee, Mark, Operand, TensorLayout, TensorMap
+from .launch import Callee, Launch, Mark, Operand, TensorLayout, TensorMap
 
 __all__ = ["Arguments"]
 
@@ -44,6 +44,7 @@ class Arguments:
 
     def __init__(self) -> None:
         self._words: dict[str, _Word] = {}
+        self._blocks: dict[str, tuple[int, Launch]] = {}
 
     def pointer(self, name: str, operand: Operand | str, dtype: str) -> str:
         """A typed pointer to an operand, or to the start of the one so called; its name."""
@@ -74,6 +75,31 @@ class Arguments:
         for _ in range(TensorMap.WORDS - 1):
             self._declare(f"_{len(self._words)}", 0)
         return name
+
+    def block(self, name: str, launch: Launch, names: Mapping[str, str]) -> str:
+        """The words of another kernel's launch, whose operands are called as ``names`` say, for `own_block`; the name.
+
+        They have none of their own.
+        """
+        self._blocks[name] = len(self._words), launch
+        for k, word in enumerate(launch.args):
+            if isinstance(word, Operand):
+                word = Operand(names.get(word.name, word.name), word.offset)
+            self._declare(f"{name}_{k}", word)
+        return name
+
+    def own_block(self, name: str) -> list[str]:
+        """Statements: the words of a `block`, under its name in memory that may be written."""
+        first, launch = self._blocks[name]
+        words = len(launch.args)
+        return [f"{name} = local_int64({words})", f"for i in range({words}):", f"    {name}[i] = args[{first} + i]"]
+
+    def place(self, name: str, operand: str, pointer: str) -> str:
+        """Statement: the operand that the launch of an `own_block` called so, of which it has one address, is at
+        ``pointer``, an expression."""
+        _, launch = self._blocks[name]
+        (number,) = (k for k, word in launch.unplaced if isinstance(word, Operand) and word.name == operand)
+        return f"put_pointer({name}, {number}, {pointer})"
 
     def callee(self, name: str, kernel: KernelSource | None = None) -> str:
         """The code of another kernel, for `call`; its name. None: `provide` will say which kernel."""

@@ -51,7 +51,7 @@ from .solutions import Solutions
 from .steps import PendingStep, referenced, resolved
 
 if TYPE_CHECKING:
-    from ...codegen.tuning.request import Request
+    from ...codegen.tuning.request import Candidate, Request
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
 
@@ -63,7 +63,7 @@ class Lowering:
 
     Attributes:
         threads: how many threads, or other workers, will share the plan's steps.
-        requested: what tuning was asked, with the operands and the range of the steps that compute it.
+        requested: what tuning was asked, by what it is computed, its operands and the range of the steps that do it.
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
@@ -90,7 +90,7 @@ class Lowering:
         self.destinations: dict[Instruction, View] = {}
         self._inside: set[Instruction] = set()
         self.steps: list[PendingStep] = []
-        self.requested: list[tuple[Request, Mapping[str, View], int, int]] = []
+        self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.constants: list[np.ndarray] = []
         self._constant_owners: list[np.ndarray] = []
         self.constant_views: dict[int, View] = {}
@@ -614,7 +614,7 @@ class Lowering:
 
     def _tell_replaced(self, tuning: Tuning) -> None:
         """Which contractions take the place of an operand, if their solvers can: tuning compares solvers."""
-        for request, operands, start, stop in self.requested:
+        for request, _, operands, start, stop in self.requested:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)

@@ -33,10 +33,12 @@ from .rows import image_strides, row_offsets, stride_arguments
 from .solver import Setting, Solver
 
 __all__ = [
-    "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "missing", "taps_inside",
-    "volume_arguments",
+    "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "missing",
+    "taps_inside", "volume_arguments",
 ]  # fmt: skip
 
+DEPTHWISE_OPERATIONS = 2.7
+"""Of a multiply-add, instead of 2: loads of inputs take time, too. Fitted to measured choices."""
 LINES_SHARE = 2
 """Of so many parts of the L1 cache the input of one line's taps takes one, where it stays for the next line."""
 WINDOWS = range(2, 8)
@@ -114,8 +116,7 @@ class ConvDepthwise(Solver[ConvProblem]):
         moved = ITEMSIZE[types.a] * problem.batch * problem.in_pixels * problem.out_channels
         moved += ITEMSIZE[types.out] * rows * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
-        # Instead of 2 operations a multiply-add: loads of inputs take time, too. Fitted to measured choices.
-        return seconds(tile, 2.7 * rows * columns * problem.taps, moved, threads)
+        return seconds(tile, DEPTHWISE_OPERATIONS * rows * columns * problem.taps, moved, threads)
 
 
 def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:

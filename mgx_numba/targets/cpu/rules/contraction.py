@@ -41,6 +41,7 @@ from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
+from ..joining import drop_product, joined_product
 from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
 from .table import lowering
 
@@ -114,6 +115,12 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if packed is not None:
         operands["w"] = packed
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
+    taken, joined = chosen, joined_product(low, ins, request, chosen, operands)
+    if joined is not None:
+        chosen, before = joined
+        solver, plan = chosen.solver, _plan(low, request, chosen)
+        operands |= before
+        drop_product(low)
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
         raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
@@ -125,11 +132,11 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     start = len(low.steps)
     for launch in plan.launches:
         low.launch(launch, operands, ins)
-    low.requested.append((request, operands, start, len(low.steps)))
+    low.requested.append((request, chosen, operands, start, len(low.steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
     if at_once and solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
         _offer_parts(low, request, chosen, operands["out"])
-    contraction.note_solver(low, ins, request, chosen)
+    contraction.note_solver(low, ins, request, taken)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
             general = _plan(low, plain, Candidate(_select(low, plain.problem, room, _SPECIAL)))
@@ -182,7 +189,7 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
     """The solver's launches."""
     problem, epilogue, strides, solver = request.problem, request.epilogue, request.strides, chosen.solver
     return low.solutions.of(
-        (solver.name, problem, epilogue, strides, low.threads, chosen.blocking),
+        (solver, problem, epilogue, strides, low.threads, chosen.blocking),
         lambda: solver.plan(problem, epilogue, strides, low.threads, chosen.blocking),
     )
 
