@@ -21,7 +21,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .cells import CellWriter
 from .phases import phases
-from .products import product, room, together
+from .products import product, rows_together, together
 from .states import QuantizedStates, SplitStates
 from .weights import phase_size
 
@@ -106,7 +106,7 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
     p = problem
     arguments = Arguments()
     _declare(p, layout, arguments)
-    rows = _tile_rows(p, layout.tile)
+    rows = rows_together(p, layout.tile)
     step = [
         "position = steps - 1 - t if back else t",
         "final = t + 1 == steps",
@@ -149,12 +149,6 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
         steps=p.steps, parts=layout.parts, row_size=layout.row, block_size=layout.block, lane_size=layout.lane,
         sums_start=layout.blocks * layout.block, started=p.first_strides is not None,
     )  # fmt: skip
-
-
-def _tile_rows(problem: RecurrenceProblem, tile: RegisterTile) -> int:
-    """Sequences whose sums are in registers together: as even as the batch can be cut."""
-    most = max(1, min(room(problem, tile, phase) for phase in phases(problem)))
-    return -(-problem.batch // -(-problem.batch // most))
 
 
 def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:

@@ -8,17 +8,17 @@ from ...problems.recurrence import RecurrenceProblem
 from ...statements import indent
 from ..contraction.int16_weights import BLOCK
 from ..microkernels.register_tile import RegisterTile
-from .phases import VECTORS, Phase
+from .phases import VECTORS, Phase, phases
 from .states import HALF, multiplies_four
 from .weights import INT8_ROWS, TOGETHER
 
-__all__ = ["product", "room", "together"]
+__all__ = ["product", "rows_together", "together"]
 
 STREAMS = 4
 """Most panels of weights read side by side."""
 MOST_ROWS = 4
-"""Rows of floats whose sums are in registers together: with more, LLVM loads so many states ahead that it keeps sums in
-memory (Zen 5, 16 sequences, lstm of 256 units, GFLOP/s: 4 rows 204, 5 194, 6 122)."""
+"""Rows whose sums are in registers together: with more, LLVM loads so many states ahead that it keeps sums in memory
+(Zen 5, 16 sequences, lstm of 256 units, GFLOP/s: 4 rows 204, 5 194, 6 122; in 8 bits 4 rows 533, 6 450)."""
 UNROLL = 2
 """Terms of a product in one round of its loop."""
 
@@ -27,16 +27,23 @@ def together(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase, rows:
     """Panels read side by side: few rows leave registers for it, and several streams come faster from the caches.
 
     Words of 16 bits come fastest from one (Zen 5, from L2: 168 GB/s from one, 122 from two to four), if its sums are
-    enough to hide how long an instruction takes.
+    enough to hide how long an instruction takes; those of 8 bits do if several rows make as many sums (two rows of
+    lstm, 256 units: 2.3 us a step from one, 3.4 from three).
     """
-    streams = -(-VECTORS // phase.vectors) if problem.int16 else STREAMS
-    return max(1, min(streams, room(problem, tile, phase) // rows))
+    one = problem.int16 or (problem.int8 and rows > 1)
+    return max(1, min(-(-VECTORS // phase.vectors) if one else STREAMS, _most_rows(problem, tile, phase) // rows))
 
 
-def room(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase) -> int:
+def rows_together(problem: RecurrenceProblem, tile: RegisterTile) -> int:
+    """Sequences whose sums are in registers together: as even as the batch can be cut."""
+    room = min(_most_rows(problem, tile, phase) for phase in phases(problem))
+    most = max(1, min(room, MOST_ROWS))
+    return -(-problem.batch // -(-problem.batch // most))
+
+
+def _most_rows(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase) -> int:
     """For how many rows of a panel there are registers; those by states in two halves have two sums each."""
-    rows = tile.rows * tile.vectors // (phase.vectors * (2 if problem.int16 else 1))
-    return rows if problem.packs_words else min(rows, MOST_ROWS)
+    return tile.rows * tile.vectors // (phase.vectors * (2 if problem.int16 else 1))
 
 
 def product(
