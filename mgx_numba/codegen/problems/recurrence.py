@@ -26,7 +26,7 @@ class RecurrenceProblem:
     batch, hidden], strides given), ``peephole`` [lanes, 3 * hidden] and, for gru that resets after the product,
     ``inner_bias`` [lanes, hidden]. States of narrow floats are kept in float32. ``int16``
     weights have 16 bits (`contraction.int16_weights` of the CPU), ``int8`` ones 8, with a scale for each row; then the
-    states are brought to 8 bits for their products (`ops.recurrence.quantized_product`).
+    states are brought to 21 or 8 bits for their products (`ops.recurrence.quantized_product` for those of 8).
     """
 
     cell: str

@@ -1,16 +1,17 @@
 """Weights in 16 or 17 bits, for products that wait for their weights: block floating point, and how kernels read it.
 
-Weights are integers with one scale, a bfloat16 rounded up, for each column of `BLOCK` rows, so an error is at most half
-a step of the largest weight of its block, 2**-15.98 of it, or 2**-16.98 in 17 bits, and a whole one where it would
-become zero; no step is below `SMALLEST_STEP`.
-Columns in which that is much, because few weights are far larger than the others, are refused. A 32-bit word holds a
-column of an even vector of a panel in its low half and one of the next vector in its high half; both become floats,
-2**16 times too large, by one shift or mask and one conversion. Scales lie so, too, before the rows of their block.
+Weights are integers with one scale for each column of `BLOCK` rows, so an error is at most half a step of the largest
+weight of its block, 2**-15.98 of it, or 2**-16.98 in 17 bits, and a whole one where it would become zero; no step is
+below `SMALLEST_STEP`. Columns in which that is much, because few weights are far larger than the others, are refused.
 
-Of 17 bits a word holds all of the high column and 15 of the low one, whose lowest two of each of `GROUP` rows are words
-before these rows: a shift, a mask and an or more, for both columns. The left-hand side is multiplied by `DOWN` and the
-scales are that much larger, so that sums of a block stay below the largest factor on the left: they overflow only where
-those of floats do.
+Of 16 bits a 32-bit word holds two rows of a column, the first in its low half, as instructions want them that multiply
+two integers each and add the products; scales, float32, lie before the rows of their block.
+
+Of 17 bits, which become floats before they are multiplied, a word holds a column of an even vector of a panel in 15 low
+bits and all of one of the next vector; the lowest two bits of the former, of each of `GROUP` rows, are words before
+these rows. Both become floats, 2**15 times too large, by a shift, two masks, an or and a conversion each. Scales are
+bfloat16, rounded up, and lie in pairs, too. The left-hand side is multiplied by `DOWN` and the scales are that much
+larger, so that sums of a block stay below the largest factor on the left: they overflow only where those of floats do.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ LEAST_MEAN = 2.0**-7
 have a third; those beside one that is more than 128 times their mean have less."""
 FEW = 16
 """So many weights of a block may be smaller: together they are not far off."""
+_MORE = 2.0**15
+"""How much too large floats of 17 bits are when they are unpacked."""
 _COLUMNS_AT_ONCE = 512
 """Columns that are packed together: a block of them fits L2."""
 
@@ -63,26 +66,29 @@ def least_mean(lowest: bool) -> float:
 
 
 def words_lens(panels: int, depth: int, columns: int, lowest: bool = False) -> tuple[int, int, int]:
-    """Lens of packed words: in each panel of ``columns`` (pairs of vectors) the blocks, each a row of scales and rows
-    of weights; with ``lowest`` bits a row of these before each `GROUP` of rows."""
-    return (panels, depth + block_count(depth) + (-(-depth // GROUP) if lowest else 0), columns // 2)
+    """Lens of packed words: in each panel of ``columns`` the blocks, each a row of scales and rows of words.
 
-
-def unpack(pointer: str, place: str, lanes: int, lowest: str = "") -> list[str]:
-    """Statements: ``b0`` and ``b1``, two vectors of columns, times 2**16 over their scales (17 bits: 2**15).
-
-    ``lowest`` names words whose bits 16 and 15 are the lowest of the first vector, if these are stored.
+    With ``lowest`` bits a word is of two columns, of pairs of vectors, and a row of these bits lies before each `GROUP`
+    of rows.
     """
-    bits = 15 if lowest else 16
-    low = f"shift_left(words, const_int32({32 - bits}, {lanes}))"
-    high = f"bitwise_and(words, const_int32({-1 << bits}, {lanes}))"
     if lowest:
-        low = f"bitwise_or({low}, bitwise_and({lowest}, const_int32({3 << 15}, {lanes})))"
+        return (panels, depth + block_count(depth) - depth // -GROUP, columns // 2)
+    return (panels, block_count(depth) - depth // -2, columns)
+
+
+def unpack(pointer: str, place: str, lanes: int, lowest: str) -> list[str]:
+    """Statements: ``b0`` and ``b1``, two vectors of columns in 17 bits, times 2**15 over their scales.
+
+    ``lowest`` names words whose bits 16 and 15 are the lowest of the first vector.
+    """
+    low = f"shift_left(words, const_int32(17, {lanes}))"
+    low = f"bitwise_or({low}, bitwise_and({lowest}, const_int32({3 << 15}, {lanes})))"
+    high = f"bitwise_and(words, const_int32({-1 << 15}, {lanes}))"
     return [f"words = load({pointer}, {place}, {lanes})", f"b0 = cast_float32({low})", f"b1 = cast_float32({high})"]
 
 
 def unpacked_scale(scales: str, half: int, lanes: int) -> str:
-    """Statement: ``scale``, of the columns whose scales are in that half of words."""
+    """Statement: ``scale``, of the columns in 17 bits whose scales are in that half of words."""
     if half == 0:
         return f"scale = bits_float32(shift_left({scales}, const_int32(16, {lanes})))"
     return f"scale = bits_float32(bitwise_and({scales}, const_int32({-1 << 16}, {lanes})))"
@@ -96,7 +102,7 @@ def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int, lowest: bool = 
     Raises:
         UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
     """
-    width = 2 * out.shape[2]
+    width = out.shape[2] * (2 if lowest else 1)
     together = max(1, _COLUMNS_AT_ONCE // width)
 
     def pack(first: int) -> None:
@@ -136,8 +142,9 @@ class _Blocks:
         self._take_memory(min(len(weights), BLOCK))
 
     def _take_memory(self, depth: int) -> None:
-        panels, _, pairs = self._out.shape
-        lens = (panels * 2 * pairs, depth) if self._by_columns else (depth, panels * 2 * pairs)
+        panels, _, words = self._out.shape
+        columns = panels * words * (2 if self._lowest else 1)
+        lens = (columns, depth) if self._by_columns else (depth, columns)
         self._memory = [np.zeros(lens, dtype) for dtype in (np.float32, np.float32, np.int32)]
 
     @np.errstate(all="ignore")
@@ -146,7 +153,7 @@ class _Blocks:
 
         Returns:
             For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for;
-            NaN if one of them is infinite or NaN, or too large for a scale.
+            NaN if one of them is infinite or NaN, or too large for a scale or a sum.
         """
         depth, columns = self._weights.shape
         first = block * BLOCK
@@ -156,11 +163,11 @@ class _Blocks:
         part, steps, integers = (m.T if self._by_columns else m for m in self._memory)
         part[:, :columns] = self._weights[first : first + depth]
         largest = np.abs(part, out=steps).max(0)
-        more = 2.0**16 if not self._lowest else 2.0**15
-        step = np.maximum(largest / np.float32(largest_integer(self._lowest)), SMALLEST_STEP)
-        scales = _bfloat16_above(step * np.float32(1 / more / DOWN))
-        step = scales * np.float32(more * DOWN)
-        total = steps.sum(0)  # as scales are finite, 64 times the largest weight is
+        step = scales = np.maximum(largest / np.float32(largest_integer(self._lowest)), SMALLEST_STEP)
+        if self._lowest:
+            scales = _bfloat16_above(step * np.float32(1 / _MORE / DOWN))
+            step = scales * np.float32(_MORE * DOWN)
+        total = steps.sum(0)
         np.rint(np.divide(part, step, out=steps), out=steps)
         zeros = np.flatnonzero(self._memory[1] == 0)
         small = self._memory[0].reshape(-1)[zeros]
@@ -172,21 +179,26 @@ class _Blocks:
         self._store(block, scales, integers)
         others = np.maximum(some - FEW, 0)
         exceeds = total.astype(np.float64) - largest - others * (least_mean(self._lowest) * step.astype(np.float64))
-        return np.where(np.isfinite(scales), np.where(step > SMALLEST_STEP, exceeds, 0), np.nan)
+        known = np.isfinite(scales) & np.isfinite(total)
+        return np.where(known, np.where(step > SMALLEST_STEP, exceeds, 0), np.nan)
 
     def _store(self, block: int, scales: np.ndarray, integers: np.ndarray) -> None:
         """Words of ``scales[columns]`` and ``integers[k, columns]``."""
         out, lanes, depth = self._out, self._lanes, len(integers)
-        panels, _, pairs = out.shape
-        start = block * (BLOCK_WORDS if self._lowest else 1 + BLOCK)
-        halves = scales.view(np.int32).reshape(panels, pairs // lanes, 2, lanes)
-        np.bitwise_or((halves[:, :, 0] >> 16) & 0xFFFF, halves[:, :, 1], out=_split(out[:, start], lanes))
-        split = integers.reshape(depth, panels, pairs // lanes, 2, lanes)
-        low, high = split[:, :, :, 0], split[:, :, :, 1]
+        panels, _, wide = out.shape
         if not self._lowest:
-            words = _split(out[:, start + 1 : start + 1 + depth], lanes)
-            np.bitwise_or(low & 0xFFFF, high << 16, out=words.swapaxes(0, 1))
+            start = block * (1 + BLOCK // 2)
+            out[:, start] = scales.view(np.int32).reshape(panels, wide)
+            pairs = out[:, start + 1 : start + 1 - depth // -2]
+            by_panel = integers.reshape(depth, panels, wide).swapaxes(0, 1)
+            np.bitwise_and(by_panel[:, ::2], 0xFFFF, out=pairs)
+            pairs[:, : depth // 2] |= by_panel[:, 1::2] << 16
             return
+        start = block * BLOCK_WORDS
+        halves = scales.view(np.int32).reshape(panels, wide // lanes, 2, lanes)
+        np.bitwise_or((halves[:, :, 0] >> 16) & 0xFFFF, halves[:, :, 1], out=_split(out[:, start], lanes))
+        split = integers.reshape(depth, panels, wide // lanes, 2, lanes)
+        low, high = split[:, :, :, 0], split[:, :, :, 1]
         for head in range(0, depth, GROUP):
             rows = slice(head, min(head + GROUP, depth))
             place = start + 1 + head // GROUP * (GROUP + 1)

@@ -5,6 +5,9 @@ add_dot4(sums, u, s)
     signed; for CPUs with VNNI
 add_signed_dot4(sums, x, y)
     the same with signed bytes on both sides, those of ``x`` above -128; for any CPU
+add_dot2(sums, x, y)
+    each int32 lane of ``sums`` plus the products of the two int16 of that lane in ``x`` and in ``y``; for CPUs with
+    ``vpmaddwd`` over so many bits (`multiplies_pairs`)
 dot2(u, s)
     the sums of the products of two bytes each, as twice as many int16: bytes of ``u`` unsigned and below 128
 add_pairs(sums, x, FACTOR)
@@ -24,9 +27,9 @@ from ...lang.memory import Definition
 from ...lang.vector import Vec, make_intrinsic
 from .. import host
 from ..microkernels.int8 import MULTIPLY_PAIRS
-from ..microkernels.int8_table import has_dot4
+from ..microkernels.int8_table import has_dot4, multiplies_pairs
 
-__all__ = ["add_dot4", "add_pairs", "add_signed_dot4", "dot2"]
+__all__ = ["add_dot2", "add_dot4", "add_pairs", "add_signed_dot4", "dot2"]
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PAIRS = {
@@ -56,14 +59,19 @@ def _products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
 def _pair_sums(b: VectorBuilder, total: ir.Value, pairs: ir.Value, factor: int) -> ir.Value:
     """Int32 plus a factor times two int16 each."""
     words, lanes = pairs.type, total.type.count
-    if 32 * lanes in MULTIPLY_PAIRS and host.has(_PAIRS[32 * lanes][0]):
-        of_words = b.function(MULTIPLY_PAIRS[32 * lanes], total.type, [words] * 2)
-        return b.ir.add(total, b.ir.call(of_words, [pairs, b.constant(words, factor)]))
+    if multiplies_pairs(host.host(), 32 * lanes):
+        return _added_pairs(b, total, pairs, b.constant(words, factor))
     wide = ir.VectorType(ir.IntType(32), 2 * lanes)
     products = b.ir.mul(b.ir.sext(pairs, wide), b.constant(wide, factor))
     for k in range(2):
         total = b.ir.add(total, b.shuffle(products, range(k, 2 * lanes, 2)))
     return total
+
+
+def _added_pairs(b: VectorBuilder, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Int32 plus the products of two int16 each; LLVM makes one instruction of it where the CPU has VNNI."""
+    name = MULTIPLY_PAIRS[32 * total.type.count]
+    return b.ir.add(total, b.ir.call(b.function(name, total.type, [x.type] * 2), [x, y]))
 
 
 def _signed_products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -108,6 +116,20 @@ def _add_signed_dot4(sums: types.Type, x: types.Type, y: types.Type) -> Definiti
     return sums(sums, x, y), lower
 
 
+def _add_dot2(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
+    if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == x == y:
+        raise TypingError(f"add_dot2: expected three vectors of int32 of one length, got {sums}, {x}, {y}")
+    if not multiplies_pairs(host.host(), 32 * sums.lanes):
+        raise TypingError(f"add_dot2: this CPU has no vpmaddwd of {sums.lanes} lanes")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        halves = ir.VectorType(_I16, 2 * sums.lanes)
+        return _added_pairs(b, values[0], *(b.ir.bitcast(x, halves) for x in values[1:]))
+
+    return sums(sums, x, y), lower
+
+
 def _dot2(u: types.Type, s: types.Type) -> Definition:
     if not isinstance(u, Vec) or u.dtype != "int32" or u != s:
         raise TypingError(f"dot2: expected two vectors of int32 of one length, got {u}, {s}")
@@ -132,6 +154,7 @@ def _add_pairs(sums: types.Type, x: types.Type, factor: types.Type) -> Definitio
     return sums(sums, x, factor), lower
 
 
+add_dot2 = make_intrinsic("add_dot2", _add_dot2, 3)
 add_dot4 = make_intrinsic("add_dot4", _add_dot4, 3)
 add_signed_dot4 = make_intrinsic("add_signed_dot4", _add_signed_dot4, 3)
 add_pairs = make_intrinsic("add_pairs", _add_pairs, 3)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from .. import host
 from .register_tile import Packing, RegisterTile, TileTypes, avx512, everywhere, neon
 
-__all__ = ["INT8_TILES", "has_dot4"]
+__all__ = ["INT8_TILES", "has_dot4", "multiplies_pairs"]
 
 
 def _avx512_vnni(cpu: host.Host) -> bool:
@@ -27,6 +27,12 @@ def _vnni(cpu: host.Host) -> bool:
 def has_dot4(cpu: host.Host, bits: int) -> bool:
     """Whether a CPU has ``vpdpbusd`` over vectors of so many bits."""
     return {512: _avx512_vnni, 256: _vnni}.get(bits, lambda cpu: False)(cpu)
+
+
+def multiplies_pairs(cpu: host.Host, bits: int) -> bool:
+    """Whether a CPU has ``vpmaddwd`` over vectors of so many bits."""
+    feature = {128: "sse2", 256: "avx2", 512: "avx512bw"}.get(bits)
+    return feature in cpu.features
 
 
 def _avx2(cpu: host.Host) -> bool:

@@ -21,8 +21,8 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .cells import CellWriter
 from .phases import phases
-from .products import product, together
-from .states import QuantizedStates
+from .products import product, rows_together, together
+from .states import QuantizedStates, SplitStates
 from .weights import phase_size
 
 __all__ = ["plan"]
@@ -53,7 +53,7 @@ def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solu
 
 class _Layout:
     """Scratch memory: tickets, then for each lane hidden states (two), cell states or what gru keeps (one or two), and
-    the sums of one product; for weights of 8 bits each part's own states in 8 bits."""
+    the sums of one product; for weights of 8 or 16 bits each part's own states as integers."""
 
     def __init__(self, problem: RecurrenceProblem, tile: RegisterTile, parts: int) -> None:
         self.tile, self.parts = tile, parts
@@ -64,9 +64,11 @@ class _Layout:
         panels = max(phase.panels(tile, problem.hidden) * phase.vectors for phase in phases(problem))
         self.lane = self.blocks * self.block + problem.batch * panels * tile.lanes
         end = 8 * self.tickets + problem.itemsize * problem.lanes * self.lane
-        self.octets_at = -(-end // host.CACHE_LINE) * host.CACHE_LINE
-        self.octets = QuantizedStates(problem, self.row) if problem.int8 else None
-        self.bytes = self.octets_at + (self.octets.bytes * problem.lanes * parts if self.octets else 0)
+        self.codes_at = -(-end // host.CACHE_LINE) * host.CACHE_LINE
+        self.codes: QuantizedStates | SplitStates | None = None
+        if problem.packs_words:
+            self.codes = (QuantizedStates if problem.int8 else SplitStates)(problem, self.row)
+        self.bytes = self.codes_at + (self.codes.bytes * problem.lanes * parts if self.codes else 0)
 
 
 def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
@@ -104,7 +106,7 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
     p = problem
     arguments = Arguments()
     _declare(p, layout, arguments)
-    rows = _tile_rows(p, layout.tile)
+    rows = rows_together(p, layout.tile)
     step = [
         "position = steps - 1 - t if back else t",
         "final = t + 1 == steps",
@@ -125,7 +127,9 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
         "for t in range(steps):",
         *indent(step),
     ]
-    kernel = cpu_kernel(f"{p.cell}_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]), origin)
+    form = "_int8" if p.int8 else "_int16" if p.int16 else ""
+    text = kernel_text([*arguments.bind(), *for_tasks(task)])
+    kernel = cpu_kernel(f"{p.cell}{form}_kernel", text, origin)
     return Launch(kernel, arguments.values, geometry=TaskRange(p.lanes * layout.parts), flops=p.flops, bytes=p.bytes)
 
 
@@ -139,24 +143,18 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
         arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), "int32" if p.packs_words else p.dtype)
         arguments.integers(**{f"panels{number}": phase.panels(layout.tile, p.hidden)})
         start += p.lanes * phase_size(p, phase)
-    if layout.octets is not None:
-        layout.octets.declare(arguments, layout.octets_at)
+    if layout.codes is not None:
+        layout.codes.declare(arguments, layout.codes_at)
     arguments.integers(
         steps=p.steps, parts=layout.parts, row_size=layout.row, block_size=layout.block, lane_size=layout.lane,
         sums_start=layout.blocks * layout.block, started=p.first_strides is not None,
     )  # fmt: skip
 
 
-def _tile_rows(problem: RecurrenceProblem, tile: RegisterTile) -> int:
-    """Sequences whose sums are in registers together: as even as the batch can be cut."""
-    room = max(1, (tile.rows * tile.vectors) // max(phase.vectors for phase in phases(problem)))
-    return -(-problem.batch // -(-problem.batch // room))
-
-
 def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
     """Statements of one product of a step: the parts that this thread does, and waiting for the others."""
     part = _part(problem, layout, rows, number)
-    states = layout.octets.lines(_source(number), layout.tile.lanes) if layout.octets is not None else []
+    states = layout.codes.lines(_source(number), layout.tile.lanes) if layout.codes is not None else []
     if layout.parts == 1:
         return [*states, "first_panel = 0", f"panel_count = panels{number}", *part]
     return [
@@ -209,7 +207,7 @@ def _part(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -
         *(["on = position < load_scalar(lengths, row)"] if p.lengths else []),
     ]
     cell = [line.format(groups=phase.groups, lanes=lanes, panel=panel) for line in cell]
-    streams = together(layout.tile, phase, rows)
+    streams = together(p, layout.tile, phase, rows)
     return [
         "last_panel = first_panel + panel_count - 1",
         "depth = hidden if t > 0 or started else 0",

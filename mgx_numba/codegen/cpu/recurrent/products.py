@@ -6,23 +6,44 @@ from collections.abc import Callable, Sequence
 
 from ...problems.recurrence import RecurrenceProblem
 from ...statements import indent
-from ..contraction.int16_weights import BLOCK, DOWN, unpack, unpacked_scale
+from ..contraction.int16_weights import BLOCK
 from ..microkernels.register_tile import RegisterTile
-from .phases import Phase
-from .states import multiplies_four
+from .phases import VECTORS, Phase, phases
+from .states import HALF, multiplies_four
 from .weights import INT8_ROWS, TOGETHER
 
-__all__ = ["product", "together"]
+__all__ = ["product", "rows_together", "together"]
 
 STREAMS = 4
 """Most panels of weights read side by side."""
+MOST_ROWS = 4
+"""Rows whose sums are in registers together: with more, LLVM loads so many states ahead that it keeps sums in memory
+(Zen 5, 16 sequences, lstm of 256 units, GFLOP/s: 4 rows 204, 5 194, 6 122; in 8 bits 4 rows 533, 6 450)."""
 UNROLL = 2
 """Terms of a product in one round of its loop."""
 
 
-def together(tile: RegisterTile, phase: Phase, rows: int) -> int:
-    """Panels read side by side: few rows leave registers for it, and several streams come faster from the caches."""
-    return max(1, min(STREAMS, tile.rows * tile.vectors // (rows * phase.vectors)))
+def together(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase, rows: int) -> int:
+    """Panels read side by side: few rows leave registers for it, and several streams come faster from the caches.
+
+    Words of 16 bits come fastest from one (Zen 5, from L2: 168 GB/s from one, 122 from two to four), if its sums are
+    enough to hide how long an instruction takes; those of 8 bits do if several rows make as many sums (two rows of
+    lstm, 256 units: 2.3 us a step from one, 3.4 from three).
+    """
+    one = problem.int16 or (problem.int8 and rows > 1)
+    return max(1, min(-(-VECTORS // phase.vectors) if one else STREAMS, _most_rows(problem, tile, phase) // rows))
+
+
+def rows_together(problem: RecurrenceProblem, tile: RegisterTile) -> int:
+    """Sequences whose sums are in registers together: as even as the batch can be cut."""
+    room = min(_most_rows(problem, tile, phase) for phase in phases(problem))
+    most = max(1, min(room, MOST_ROWS))
+    return -(-problem.batch // -(-problem.batch // most))
+
+
+def _most_rows(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase) -> int:
+    """For how many rows of a panel there are registers; those by states in two halves have two sums each."""
+    return tile.rows * tile.vectors // (phase.vectors * (2 if problem.int16 else 1))
 
 
 def product(
@@ -30,11 +51,11 @@ def product(
 ) -> list[str]:
     """Statements: ``sums`` [row, vector] of some panels; missing rows and panels repeat the last one."""
     lanes, vectors = tile.lanes, phase.vectors
-    panels = range(together(tile, phase, rows))
+    panels = range(together(problem, tile, phase, rows))
     columns = [(q, v) for q in panels for v in range(vectors)]
     cells = [(q, r, v) for r in range(rows) for q, v in columns]
     lines = [f"row{r} = imin(m0 + {r}, batch - 1)" for r in range(rows)]
-    if not problem.int8:
+    if not problem.packs_words:
         lines += [f"a{r} = offset(states, {source} + row{r} * row_size)" for r in range(rows)]
     lines += [f"panel{q} = imin(panel + {q}, last_panel)" for q in panels]
     size = vectors * lanes
@@ -42,7 +63,7 @@ def product(
     if problem.int8:
         lines += _int8_sums(phase, rows, panels, number, lanes)
     elif problem.int16:
-        lines += _int16_sums(problem, phase, rows, panels, number, lanes)
+        lines += _int16_sums(phase, rows, panels, source, number, lanes)
     else:
         lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * hidden * {size})" for q in panels]
         lines += [f"{sum_} = const_{problem.dtype}(0, {lanes})" for sum_ in sums]
@@ -71,41 +92,57 @@ def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, 
     return [*right, *(line for load, sums in zip(left, by_row) for line in (load, *sums))]
 
 
-def _int16_sums(
-    problem: RecurrenceProblem, phase: Phase, rows: int, panels: range, number: int, lanes: int
-) -> list[str]:
-    """Statements: the sums over weights of 16 bits, whose blocks are scaled one by one."""
-    row = phase.words * lanes
-    cells = [(q, r, v) for q in panels for r in range(rows) for v in range(phase.vectors)]
+def _int16_sums(phase: Phase, rows: int, panels: range, source: str, number: int, lanes: int) -> list[str]:
+    """Statements: the sums over weights of 16 bits, whose blocks are scaled one by one, by the halves of states."""
+    size = phase.vectors * lanes
+    columns = [(q, v) for q in panels for v in range(phase.vectors)]
+    cells = [(q, r, v) for q, v in columns for r in range(rows)]
 
     def term(place: str) -> list[str]:
-        lines = [f"a_{r} = mul(load_splat(a{r}, {place}, {lanes}), down)" for r in range(rows)]
-        for q in panels:
-            for pair in range(phase.words):
-                lines += unpack(f"w_{q}", f"(before + {place}) * {row} + {pair * lanes}", lanes)
-                for v in range(2 * pair, min(2 * pair + 2, phase.vectors)):
-                    lines += [f"p{q}_{r}_{v} = fma(a_{r}, b{v % 2}, p{q}_{r}_{v})" for r in range(rows)]
+        lines = [f"high{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
+        lines += [f"low{r} = load_splat(a{r}, row_words + {place}, {lanes})" for r in range(rows)]
+        for q, v in columns:
+            lines.append(f"b = load(w_{q}, (before + {place}) * {size} + {v * lanes}, {lanes})")
+            for r in range(rows):
+                for sum_, half in ((f"p{q}_{r}_{v}", "high"), (f"o{q}_{r}_{v}", "low")):
+                    lines.append(f"{sum_} = add_dot2({sum_}, {half}{r}, b)")
         return lines
 
-    zero = f"const_float32(0, {lanes})"
-    block = [f"p{q}_{r}_{v} = {zero}" for q, r, v in cells]
-    block += [f"first = block * {BLOCK}", f"terms = imin(depth - first, {BLOCK})", "before = block + 1"]
+    block = [f"{name}{q}_{r}_{v} = const_int32(0, {lanes})" for q, r, v in cells for name in "po"]
+    block += [f"first = block * {BLOCK // 2}", f"terms = imin(depth_words - first, {BLOCK // 2})", "before = block + 1"]
     block += _terms("first", "terms", term)
-    for q in panels:
-        for v in range(phase.vectors):
-            if v % 2 == 0:
-                place = f"(first + block) * {row} + {v // 2 * lanes}"
-                block.append(f"scales = load(w_{q}, {place}, {lanes})")
-            block.append(unpacked_scale("scales", v % 2, lanes))
-            block += [f"s{q}_{r}_{v} = fma(p{q}_{r}_{v}, scale, s{q}_{r}_{v})" for r in range(rows)]
+    for q, v in columns:
+        block.append(f"scale = bits_float32(load(w_{q}, (first + block) * {size} + {v * lanes}, {lanes}))")
+        for r in range(rows):
+            cell = f"{q}_{r}_{v}"
+            block += [
+                f"whole_sum = fma(cast_float32(p{cell}), {float(HALF)!r}, cast_float32(o{cell}))",
+                f"s{cell} = fma(mul(whole_sum, step{r}), scale, s{cell})",
+            ]
+    strange = [f"part{r} = load_scalar(states, {source} + row{r} * row_size + k)" for r in range(rows)]
+    for q, v in columns:
+        place = f"(idiv(k, {BLOCK}) + 1 + idiv(k, 2)) * {size} + {v * lanes}"
+        strange += [
+            f"b = shift_left(load(w_{q}, {place}, {lanes}), splat(cast_int32(16 - 16 * (k & 1)), {lanes}))",
+            f"b = cast_float32(shift_right(b, const_int32(16, {lanes})))",
+        ]
+        for r in range(rows):
+            strange += [
+                f"if ne(sub(part{r}, part{r}), 0):",
+                f"    s{q}_{r}_{v} = fma(splat(part{r}, {lanes}), b, s{q}_{r}_{v})",
+            ]
+    lines = ["row_words = idiv(row_size, 2)", f"blocks = idiv(hidden + {BLOCK - 1}, {BLOCK})"]
+    lines += [f"a{r} = offset(state_words, own_words + row{r} * row_size)" for r in range(rows)]
+    lines += [f"step{r} = load_splat(state_steps, own_steps + row{r}, {lanes})" for r in range(rows)]
+    lines += [f"panel_size = (blocks + idiv(hidden + 1, 2)) * {size}"]
+    lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels]
+    lines += [f"s{q}_{r}_{v} = const_float32(0, {lanes})" for q, r, v in cells]
     return [
-        f"down = const_float32({DOWN!r}, {lanes})",
-        f"blocks = idiv(hidden + {BLOCK - 1}, {BLOCK})",
-        f"panel_size = (blocks + hidden) * {row}",
-        *(f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels),
-        *(f"s{q}_{r}_{v} = {zero}" for q, r, v in cells),
-        f"for block in range(idiv(depth + {BLOCK - 1}, {BLOCK})):",
+        *lines,
+        f"for block in range(idiv(depth_words + {BLOCK // 2 - 1}, {BLOCK // 2})):",
         *indent(block),
+        "for k in range(hidden if strange > 0 else 0):",
+        *indent(strange),
     ]
 
 

@@ -1,6 +1,6 @@
-"""States in 8 bits, for products with weights of 8 bits: each row by its largest element, as it comes.
+"""States as integers, for products with weights of 8 or 16 bits: each row by its largest element, as it comes.
 
-Every part brings all states of its lane to 8 bits by itself: that takes less than to wait for others to do so.
+Every part brings all states of its lane to integers by itself: that takes less than to wait for others to do so.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from ...arguments import Arguments
 from ...launch import Operand
 from ...problems.recurrence import RecurrenceProblem
 from .. import host
+from ..contraction.int16_weights import BLOCK
 from ..microkernels.int8_table import has_dot4
 from .weights import SHIFT, TOGETHER
 
-__all__ = ["QuantizedStates", "multiplies_four"]
+__all__ = ["HALF", "QuantizedStates", "SplitStates", "multiplies_four"]
+
+HALF = (1 << 31) // (1 << 15) // BLOCK
+"""By how much the high half of a state counts more than the low one. Either is at most that large: the products of a
+block of int16 weights then fit 32 bits."""
+_SHIFT = HALF.bit_length() - 1
 
 
 def multiplies_four() -> bool:
@@ -62,4 +68,58 @@ class QuantizedStates:
             f"        store(octets, own_octets + row * row_size + u, {stored})",
             f"    step = mul(div(add(top, sub(top, top)), {float(LARGEST)!r}), begun)",
             "    store_scalar(state_steps, own_steps + row, step)",
+        ]
+
+
+class SplitStates:
+    """The states of a part in 21 bits: rows of int16 that count `HALF` each, after each the row of what these leave,
+    then a float32 for each row, the step between two codes.
+
+    An infinity or NaN has the code 0: it has to be multiplied by itself, where ``strange`` is above 0.
+    """
+
+    def __init__(self, problem: RecurrenceProblem, row: int) -> None:
+        self.rows = 2 * problem.batch * row
+        bytes_ = 2 * self.rows + 4 * problem.batch
+        self.bytes = -(-bytes_ // (2 * host.CACHE_LINE)) * 2 * host.CACHE_LINE
+
+    def declare(self, arguments: Arguments, at: int) -> None:
+        """The arguments that `lines` and the products read."""
+        arguments.pointer("halves", Operand("scratch", at), "int16")
+        arguments.pointer("state_words", Operand("scratch", at), "int32")
+        arguments.pointer("state_steps", Operand("scratch", at), "float32")
+        arguments.integers(own_bytes=self.bytes, steps_at=2 * self.rows)
+
+    def lines(self, source: str, lanes: int) -> list[str]:
+        """Statements: the part's form of the states at ``source``, and ``depth_words`` of each row, 0 if all states
+        are zero, as they are before the first step."""
+        value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
+        return [
+            "own_halves = idiv(task * own_bytes, 2)",
+            "own_words = idiv(task * own_bytes, 4)",
+            "own_steps = idiv(task * own_bytes + steps_at, 4)",
+            "depth_words = idiv(hidden + 1, 2) if t > 0 or started else 0",
+            "strange = 0",
+            "for row in range(batch if depth_words > 0 else 0):",
+            f"    place = {source} + row * row_size",
+            f"    largest = const_float32({SMALLEST_STATE!r}, {lanes})",
+            f"    odd = ne(const_float32(0, {lanes}), 0)",
+            f"    for u in range(0, hidden, {lanes}):",
+            f"        size = abs({value})",
+            "        known = lt(size, INF)",
+            "        largest = max(largest, where(known, size, 0))",
+            "        odd = logical_or(odd, logical_not(known))",
+            "    strange += 1 if reduce_or(odd) else 0",
+            "    top = reduce_max(largest)",
+            f"    up = div({float(HALF * HALF)!r}, top)",
+            f"    store_scalar(state_steps, own_steps + row, mul(top, {1 / HALF / HALF!r}))",
+            "    high_at = own_halves + 2 * row * row_size",
+            f"    for u in range(0, hidden, {lanes}):",
+            f"        value = {value}",
+            "        value = where(lt(abs(value), INF), value, 0)",
+            "        code = cast_int32(nearbyint(mul(value, up)))",
+            f"        high = shift_right(add(code, {HALF // 2}), const_int32({_SHIFT}, {lanes}))",
+            f"        low = sub(code, shift_left(high, const_int32({_SHIFT}, {lanes})))",
+            "        store(halves, high_at + u, cast_int16(high))",
+            "        store(halves, high_at + row_size + u, cast_int16(low))",
         ]

@@ -29,7 +29,7 @@ def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
     tile, hidden = tile_for(element_types(problem.dtype)), problem.hidden
     panels = phase.panels(tile, hidden)
     if problem.int16:
-        return math.prod(words_lens(panels, hidden, 2 * phase.words * tile.lanes))
+        return math.prod(words_lens(panels, hidden, phase.vectors * tile.lanes))
     if problem.int8:
         return panels * (INT8_ROWS - hidden // -TOGETHER) * phase.vectors * tile.lanes
     return panels * hidden * phase.vectors * tile.lanes
@@ -62,20 +62,20 @@ def pack_weights(problem: RecurrenceProblem, weights: np.ndarray, scales: np.nda
                 own = scales[lane].reshape(problem.gates, problem.hidden, 1)
                 _pack_int8(problem, phase, gates[lane], own, target)
             elif problem.int16:
-                columns = _columns(problem, phase, gates[lane], 2 * phase.words)
+                columns = _columns(problem, phase, gates[lane])
                 lens = words_lens(phase.panels(tile, problem.hidden), problem.hidden, columns.shape[-1])
                 pack_words(columns.swapaxes(0, 1).reshape(problem.hidden, -1), target.reshape(lens), tile.lanes)
             else:
-                target[:] = _columns(problem, phase, gates[lane], phase.vectors).reshape(-1)
+                target[:] = _columns(problem, phase, gates[lane]).reshape(-1)
             start += size
     return out
 
 
-def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, vectors: int) -> np.ndarray:
-    """``gates[gate, unit, k]`` as [panel, k, column]; columns are the phase's vectors, then zeros up to ``vectors``."""
+def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray) -> np.ndarray:
+    """``gates[gate, unit, k]`` as [panel, k, column]."""
     tile = tile_for(element_types(problem.dtype))
     panels, width = phase.panels(tile, problem.hidden), phase.groups * tile.lanes
-    out = np.zeros((panels, gates.shape[2], vectors * tile.lanes), gates.dtype)
+    out = np.zeros((panels, gates.shape[2], phase.vectors * tile.lanes), gates.dtype)
     for position, gate in enumerate(phase.gates):
         for panel in range(panels):
             units = gates[gate, panel * width : (panel + 1) * width].T
@@ -89,10 +89,10 @@ def _pack_int8(
 ) -> None:
     """The panels of one lane: scales of columns, ``-SHIFT`` times their sums, then words of `TOGETHER` weights."""
     codes = np.pad(gates, ((0, 0), (0, 0), (0, -problem.hidden % TOGETHER)))
-    columns = _columns(problem, phase, codes, phase.vectors)
+    columns = _columns(problem, phase, codes)
     panels, depth, width = columns.shape
     out = target.reshape(panels, -1, width)
-    out[:, 0] = _columns(problem, phase, scales.astype(np.float32), phase.vectors)[:, 0].view(np.int32)
+    out[:, 0] = _columns(problem, phase, scales.astype(np.float32))[:, 0].view(np.int32)
     out[:, 1] = -SHIFT * columns.sum(1, dtype=np.int32)
     words = columns.reshape(panels, depth // TOGETHER, TOGETHER, width).swapaxes(2, 3)
     out[:, INT8_ROWS:] = np.ascontiguousarray(words).view(np.int32)[..., 0]

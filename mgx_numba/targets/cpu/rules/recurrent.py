@@ -9,7 +9,7 @@ import numpy as np
 
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.recurrent import RecurrenceProblem, pack_weights, packed_lens, plan
-from ....codegen.cpu.recurrent.phases import waits_for_weights
+from ....codegen.cpu.recurrent.phases import multiplies_int16, waits_for_weights
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -48,7 +48,8 @@ def _packed(
     if weights is not None and scales is not None:
         short = replace(problem, int8=True)
         return short, _packed_once(low, short, weights, low.constant_value(scales))
-    if weights is not None and problem.fast_math and waits_for_weights(problem):
+    rounded = low.options.precision != "highest" and waits_for_weights(problem) and multiplies_int16(problem)
+    if weights is not None and rounded:
         short = replace(problem, int16=True)
         with contextlib.suppress(UnsuitedWeights):
             return short, _packed_once(low, short, weights)
