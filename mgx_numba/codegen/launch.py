@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import ClassVar
 
 from ..dataclass import dataclass
+from ..errors import DeviceError
 from .kernel import KernelSource
 
 __all__ = [
-    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall", "Operand", "Solution", "TaskRange",
-    "TensorLayout", "TensorMap", "Windows",
+    "DYNAMIC_ALIGNMENT", "MOST_PLANES", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall", "Operand",
+    "Solution", "TaskRange", "TensorLayout", "TensorMap", "Windows",
 ]  # fmt: skip
 
 
@@ -113,6 +114,10 @@ DYNAMIC_ALIGNMENT = 1024
 the copy engine's swizzling repeats."""
 
 
+MOST_PLANES = 65535
+"""Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
@@ -131,6 +136,11 @@ class Grid:
     def empty(self) -> bool:
         """Whether there is nothing to do."""
         return 0 in self.blocks
+
+    def check(self) -> None:
+        """Raises `DeviceError` if its second or third axis has more than `MOST_PLANES` blocks."""
+        if max(self.blocks[1:]) > MOST_PLANES:
+            raise DeviceError(f"a launch of {self.blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..arguments import Arguments
 from ..kernel import KernelSource
-from ..launch import Grid
+from ..launch import MOST_PLANES, Grid
 
-__all__ = ["NAME", "gpu_grid", "gpu_kernel"]
+__all__ = ["NAME", "block_of_plane", "gpu_grid", "gpu_kernel", "plane_grid"]
 
 NAME = "gpu"
 """This back end's name."""
@@ -31,3 +32,25 @@ def gpu_kernel(
 def gpu_grid(blocks: int, threads: int, planes: int = 1) -> Grid:
     """A grid of ``blocks`` times ``planes`` blocks of this many threads along one axis."""
     return Grid((blocks, planes, 1), (threads, 1, 1))
+
+
+def plane_grid(blocks: int, planes: int, threads: int, splits: int = 1, shared_bytes: int = 0) -> Grid:
+    """A grid of ``blocks`` for each of ``planes`` and ``splits``: the second axis has planes, and the third splits.
+
+    More than `MOST_PLANES` planes follow one another along the first axis: `block_of_plane` finds both places.
+    """
+    if planes > MOST_PLANES:
+        blocks, planes = blocks * planes, 1
+    return Grid((blocks, planes, splits), (threads, 1, 1), shared_bytes)
+
+
+def block_of_plane(arguments: Arguments, blocks: int, planes: int) -> tuple[str, list[str]]:
+    """The number of a block in its plane, of `plane_grid`, an expression, and the statements that make it and the
+    number of its ``plane``; they come after those that bind ``arguments``, which get what they need."""
+    if planes <= MOST_PLANES:
+        return "block_index(0)", ["plane = block_index(1)"]
+    arguments.integer("plane_blocks", blocks)
+    return "block", [
+        "plane = idiv(block_index(0), plane_blocks)",
+        "block = block_index(0) - plane * plane_blocks",
+    ]

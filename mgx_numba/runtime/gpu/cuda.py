@@ -43,9 +43,6 @@ _NAMES = DriverNames(
     elapsed="cuEventElapsedTime",
     destroy_event="cuEventDestroy_v2",
 )
-MOST_PLANES = 65535
-"""Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
-
 MOST_STREAMS = 64
 """Streams of the process that are known: a caller's are few, and one that comes again costs some microseconds more. So
 many of our own that nobody needs are kept, too: the driver takes longer to make one than to launch a graph."""
@@ -219,9 +216,8 @@ class CudaQueue:
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
+        geometry.check()
         blocks, threads = geometry.blocks, geometry.threads
-        if max(blocks[1:]) > MOST_PLANES:
-            raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
         shared = geometry.shared_bytes
         if shared:
             shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less

@@ -167,6 +167,7 @@ class HipQueue:
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return
+        geometry.check()
         if geometry.cooperative:
             raise DeviceError(f"{self._engine.name}: blocks that wait for each other are launched on NVIDIA's alone")
         shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels round up to it

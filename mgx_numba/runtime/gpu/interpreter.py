@@ -230,6 +230,7 @@ class InterpreterQueue:
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
+        geometry.check()
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return

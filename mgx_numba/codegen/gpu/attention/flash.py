@@ -160,7 +160,7 @@ class _FlashText(AttentionText):
         wanted = max(1, min(SPLIT_BLOCKS // blocks, tiles // least, MOST_SPLITS))
         part = -(-tiles // wanted)
         self.splits = -(-tiles // part)
-        self.blocks = (down, problem.heads, problem.batch * self.splits)
+        self._spread(down)
         self.depth, self.width = -(-problem.depth // self.step) * self.step, -(-problem.width // 16) * 16
         self.key_pitch, self.value_pitch = (n + PAD_BYTES // size for n in (self.depth, self.width))
         self.key_slot, self.value_slot = self.keys * self.key_pitch, self.keys * self.value_pitch
@@ -177,7 +177,7 @@ class _FlashText(AttentionText):
         size = ITEMSIZE[problem.dtype]
         self._begin(buffer)
         buffer.line(
-            f"first_row = block_index(0) * {ROWS * self.warps}",
+            f"first_row = {self.block} * {ROWS * self.warps}",
             f"row0 = first_row + warp * {ROWS} + row_in",
             "row1 = row0 + 8",
             f"tile_k = dynamic_{problem.dtype}(0)",

@@ -89,7 +89,7 @@ class MatrixAttentionText(AttentionText):
         self.vector, pad = VECTOR_BYTES // self.size, PAD_BYTES // self.size
         self.key_pitch, self.value_pitch = self.depth + pad, self.keys + pad
         self.shared_bytes = 0  # it is declared in the text
-        self.blocks = (-(-problem.queries // self.rows), problem.heads, problem.batch)
+        self._spread(-(-problem.queries // self.rows))
         for name in ("q", "k", "v"):
             self.arguments.pointer(f"p_{name}", name, problem.dtype)
             for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):
@@ -106,7 +106,7 @@ class MatrixAttentionText(AttentionText):
             f"own_block = idiv(own, {tile.side})",
             f"own_line = own - own_block * {tile.side}",
             f"own_first = imod(own_block * {tile.held}, {tile.depth})",
-            f"block_row = block_index(0) * {self.rows}",
+            f"block_row = {self.block} * {self.rows}",
             f"row = block_row + wave * {tile.side} + own_line",
             f"tile_k = shared_{dtype}({self.keys * self.key_pitch})",
             f"tile_v = shared_{dtype}({self.width * self.value_pitch})",

@@ -10,8 +10,10 @@ import math
 
 from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
+from ...launch import MOST_PLANES
 from ...printer import CodeBuffer, VectorValue
 from ...problems.attention import AttentionProblem, MaskLayout
+from ..kernel import block_of_plane, plane_grid
 from ..printer import ThreadPrinter
 
 __all__ = ["LOG2_E", "AttentionText", "declare_result", "exact_bases", "finished", "masked"]
@@ -116,6 +118,18 @@ class AttentionText:
         """Whether that needs `exact_bases`: numbers of float16 have products beyond `FAR` only from 5,000 on."""
         return self.scaled and self.problem.dtype != "float16"
 
+    def _spread(self, down: int) -> None:
+        """Set `blocks` to ``down`` for each head of each batch and part of the keys, and declare how a block finds its
+        ``head``, its line of them and, in `block`, its number among ``down``."""
+        heads, lines = self.problem.heads, self.problem.batch * self.splits
+        if max(heads, lines) <= MOST_PLANES:
+            self.blocks = (down, heads, lines)
+            self.block, self._line, self._located = "block_index(0)", "block_index(2)", ["head = block_index(1)"]
+            return
+        self.blocks = plane_grid(down, heads * lines, self.threads).blocks
+        self.block, places = block_of_plane(self.arguments, down, heads * lines)
+        self._line, self._located = "line", [*places, "line = idiv(plane, heads)", "head = plane - line * heads"]
+
     def _declare(self, part: int) -> None:
         """Declare what all kernels are launched with besides queries, keys and values."""
         problem, arguments = self.problem, self.arguments
@@ -144,9 +158,9 @@ class AttentionText:
             "lane = thread - warp * 32",
             "row_in = idiv(lane, 4)",
             "word = lane - row_in * 4",
-            "split = idiv(block_index(2), batches)",
-            "batch = block_index(2) - split * batches",
-            "head = block_index(1)",
+            *self._located,
+            f"split = idiv({self._line}, batches)",
+            f"batch = {self._line} - split * batches",
             "shared_head = idiv(head, group)",
             f"scale = cast_float32(mul(bits_float64(scale_bits), {LOG2_E!r}))",
             "begin = split * part",

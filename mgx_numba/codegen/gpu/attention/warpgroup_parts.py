@@ -147,7 +147,7 @@ class WarpgroupPartsText(AttentionText):
         self.slot_bytes = self.key_bytes + 2 * self.value_bytes
         self.shared_bytes = _shared_bytes(problem, tile.warpgroups, tile.stages)
         down = -(-problem.queries // self.rows)
-        self.blocks = (down, problem.heads, problem.batch)
+        self._spread(down)
         self.queries = _Groups("q", self.rows, self.groups, problem.depth, self.threads)
         self.brought = (
             _Groups("k", KEYS, self.groups, problem.depth, self.threads),
@@ -166,7 +166,7 @@ class WarpgroupPartsText(AttentionText):
         buffer, stages = CodeBuffer(), self.tile.stages
         self._begin(buffer)
         buffer.line(
-            *rows_of_warpgroups(self.rows, self.problem.causal),
+            *rows_of_warpgroups(self.block, self.rows, self.problem.causal),
             "high_q = dynamic_float32(0)",
             "short_q = dynamic_bfloat16(0)",
             f"high_k = dynamic_float32({self.query_bytes})",

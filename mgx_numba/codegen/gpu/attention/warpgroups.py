@@ -108,10 +108,10 @@ def _pieces(features: int) -> list[int]:
     return [min(SLICE, features - first) for first in range(0, features, SLICE)]
 
 
-def rows_of_warpgroups(rows: int, causal: bool) -> list[str]:
-    """Statements for which queries a thread has, of a block of so many, and whether it leads its warpgroup; where
-    ``causal`` hides keys, the blocks that see most come first."""
-    first = "(last_block - block_index(0))" if causal else "block_index(0)"
+def rows_of_warpgroups(block: str, rows: int, causal: bool) -> list[str]:
+    """Statements for which queries a thread has, of the ``block``-th set of so many, and whether it leads its
+    warpgroup; where ``causal`` hides keys, the blocks that see most come first."""
+    first = f"(last_block - {block})" if causal else block
     return [
         "group = idiv(warp, 4)",
         f"block_row = {first} * {rows}",
@@ -140,7 +140,7 @@ class WarpgroupAttentionText(AttentionText):
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
         down = -(-problem.queries // self.rows)
-        self.blocks = (down, problem.heads, problem.batch)
+        self._spread(down)
         if problem.causal:
             self.arguments.integer("last_block", down - 1)
         self._plane: dict[str, str] = {}
@@ -168,7 +168,7 @@ class WarpgroupAttentionText(AttentionText):
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
         buffer.line(
-            *rows_of_warpgroups(self.rows, self.problem.causal),
+            *rows_of_warpgroups(self.block, self.rows, self.problem.causal),
             f"tile_q = dynamic_{dtype}(0)",
             f"tile_k = dynamic_{dtype}({self.query_bytes})",
             f"tile_v = dynamic_{dtype}({self.query_bytes + tile.stages * self.key_bytes})",

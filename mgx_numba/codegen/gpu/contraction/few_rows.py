@@ -17,7 +17,7 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem, packed_strides
 from ...tuning.request import least_bytes
 from ..architecture import WARP
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_kernel, plane_grid
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
@@ -112,8 +112,7 @@ def few_rows_solution(placed: PlacedRequest) -> Solution:
     work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
     kind = "gemm" if isinstance(request.problem, GemmProblem) else "convolution"
     kernel = gpu_kernel(f"{kind}_rows_{request.problem.types.out}{work}_kernel", lines, WARP * WARPS, len(values))
-    columns = text.operands.columns // request.epilogue.sums
-    grid = gpu_grid(-(-columns // WARPS), WARP * WARPS, text.operands.planes)
+    grid = plane_grid(text.blocks, text.operands.planes, WARP * WARPS)
     return Solution((Launch(kernel, values, grid, request.problem.flops, least_bytes(request.problem)),))
 
 
@@ -121,6 +120,7 @@ class _FewRowsText(ContractionText):
     """The text of one product.
 
     Attributes:
+        blocks: of a plane.
         columns: names of the columns that a warp reads.
         ahead: vectors of a column that a lane loads together.
         exact, once: whether columns are whole such groups, and one of them at most.
@@ -131,6 +131,7 @@ class _FewRowsText(ContractionText):
         found = _rows_of(self.request.problem)
         assert isinstance(found, _Rows)
         self.rows, self.lanes = found.rows, found.lanes
+        self.blocks = -(-(self.operands.columns // placed.request.epilogue.sums) // WARPS)
         self.columns = ("column", "gate")[: placed.request.epilogue.sums]
         depth = self.operands.depth
         turns = -(-depth // (WARP * self.lanes))
@@ -143,11 +144,11 @@ class _FewRowsText(ContractionText):
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, lanes, rows = CodeBuffer(), self.lanes, self.rows
-        self._begin_plane(buffer)
+        block = self._begin_plane(buffer, self.blocks)
         buffer.line(
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
-            f"column = block_index(0) * {WARPS} + warp",
+            f"column = {block} * {WARPS} + warp",
             "results = columns" if len(self.columns) == 1 else "results = idiv32(columns, 2)",
         )
         for c, name in enumerate(self.columns):

@@ -8,8 +8,6 @@ by shuffles, always in one order.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...launch import Launch, Solution
@@ -17,7 +15,7 @@ from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import BlockFormat, GemmProblem
 from ..architecture import WARP
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_kernel, plane_grid
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
@@ -87,7 +85,7 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
     """
     text = _BlocksText(placed)
     together = BLOCKS if text.problem.m == 1 else BLOCKS_OF_ROWS
-    return blocks_solution(text, "", text.lines(), -(-text.problem.n // (WARPS * text.own)), WARPS, together)
+    return blocks_solution(text, "", text.lines(), text.blocks, WARPS, together)
 
 
 def blocks_solution(
@@ -101,7 +99,7 @@ def blocks_solution(
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}"
     name = f"gemm_{form.bits}bits{how}_{problem.types.out}{work}_kernel"
     kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=together)
-    grid = replace(gpu_grid(blocks, WARP * warps, text.operands.planes), shared_bytes=shared_bytes)
+    grid = plane_grid(blocks, text.operands.planes, WARP * warps, shared_bytes=shared_bytes)
     block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
     moved = problem.n * form.blocks(problem.k) * block_bytes + rows
@@ -113,6 +111,7 @@ class _BlocksText(ContractionText):
 
     Attributes:
         own: columns of a warp.
+        blocks: of a plane.
         count: codes of a vector.
     """
 
@@ -123,6 +122,7 @@ class _BlocksText(ContractionText):
         self.problem, self.form = problem, problem.blocks
         self.count = codes_of_vector(self.form)
         self.own = OWN
+        self.blocks = -(-problem.n // (WARPS * self.own))
         turns = -(-problem.k // (WARP * self.count))
         self.ahead = min(AHEAD, turns)
         self.exact = problem.k % (WARP * self.count * self.ahead) == 0
@@ -138,11 +138,11 @@ class _BlocksText(ContractionText):
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, rows = CodeBuffer(), range(self.problem.m)
-        self._begin_plane(buffer)
+        block = self._begin_plane(buffer, self.blocks)
         buffer.line(
             "warp = idiv(thread, 32)",
             "lane = thread - warp * 32",
-            f"first = (block_index(0) * {WARPS} + warp) * {self.own}",
+            f"first = ({block} * {WARPS} + warp) * {self.own}",
             "turn = lane",
             f"magic = splat(cast_int32(magic_bits), {LANES})",
         )

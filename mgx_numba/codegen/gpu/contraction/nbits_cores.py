@@ -133,7 +133,7 @@ class _ChunksText(ContractionText):
         ahead: chunks of a warp's turn.
         exact: all turns of all warps are whole.
         width: sums of a column that a block's memory has for each warp.
-        blocks: of the launch.
+        blocks: of a plane.
         shared_bytes: of a block's memory besides what the text declares.
     """
 
@@ -162,13 +162,13 @@ class _ChunksText(ContractionText):
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, rows = CodeBuffer(), self.problem.m
-        self._begin_plane(buffer)
+        block = self._begin_plane(buffer, self.blocks)
         buffer.line(
             "warp = warp_index()",
             "lane = thread - warp * 32",
             "group = idiv(lane, 4)",
             "quarter = lane - group * 4",
-            "tile = block_index(0)",
+            f"tile = {block}",
             "count = 0",
             f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)",
             "nothing = const_float32(0, 4)",

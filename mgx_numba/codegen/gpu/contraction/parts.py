@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_kernel, plane_grid
 from .placed import PlacedRequest
 from .text import ContractionText
 
@@ -30,7 +30,7 @@ def add_parts(placed: PlacedRequest, first: Launch, splits: int) -> Solution:
     lines, values = text.lines(), text.arguments.values
     name = f"add_parts{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
     kernel = gpu_kernel(name, lines, FINISH_THREADS, len(values))
-    second = Launch(kernel, values, gpu_grid(text.blocks, FINISH_THREADS, operands.planes), 0, scratch)
+    second = Launch(kernel, values, plane_grid(text.blocks, operands.planes, FINISH_THREADS), 0, scratch)
     return Solution((first, second), scratch)
 
 
@@ -49,9 +49,9 @@ class _AddingText(ContractionText):
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer = CodeBuffer()
-        self._begin_plane(buffer)
+        block = self._begin_plane(buffer, self.blocks)
         buffer.line(
-            f"item = block_index(0) * {FINISH_THREADS} + thread",
+            f"item = {block} * {FINISH_THREADS} + thread",
             "row = idiv(item, across)",
             f"column = (item - row * across) * {self.width}",
         )

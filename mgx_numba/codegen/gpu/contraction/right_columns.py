@@ -22,13 +22,13 @@ from ....core.pages import aligned_bytes
 from ....dataclass import dataclass
 from ....parallel import run_all
 from ...arguments import Arguments
-from ...launch import Grid, Launch, Operand
+from ...launch import Launch, Operand
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ..cluster.indexing import Axes
-from ..kernel import gpu_kernel
+from ..kernel import block_of_plane, gpu_kernel, plane_grid
 from .placed import PlacedRequest
 from .wgmma_tiles import SLICE_BYTES
 
@@ -216,12 +216,13 @@ class OrderedColumns:
             columns=self.columns, apart=self.apart, depth=self.depth, step=self.step, slices=self.slices
         )  # fmt: skip
         planes = Axes(arguments, "b", self.lens, [self.strides])
+        block, places = block_of_plane(arguments, self.slices, prod(self.lens))
         buffer.line(
             *arguments.bind(),
             "thread = thread_index(0)",
-            "slice = block_index(0)",
-            f"first = block_index(1) * {COLUMNS}",
-            "plane = block_index(2)",
+            *places,
+            f"slice = {block}",
+            f"first = block_index(2) * {COLUMNS}",
             f"tile = shared_{self.dtype}({COLUMNS * self._pitch * (4 // ITEMSIZE[self.dtype])})",
         )
         places = planes.split(buffer, "plane")
@@ -232,7 +233,7 @@ class OrderedColumns:
         name = "halves" if self.dtype == "bfloat16" else "columns"
         values = arguments.values
         kernel = gpu_kernel(f"{name}_in_slices_kernel", buffer.lines, THREADS, len(values))
-        grid = Grid((self.slices, -(-self.columns // COLUMNS), prod(self.lens)), (THREADS, 1, 1))
+        grid = plane_grid(self.slices, prod(self.lens), THREADS, -(-self.columns // COLUMNS))
         return Launch(kernel, values, grid, 0, self.moved)
 
     def _read(self, buffer: CodeBuffer) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from ....dataclass import dataclass
-from ...launch import Grid, Launch, Solution
+from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from ..kernel import gpu_kernel
+from ..kernel import gpu_kernel, plane_grid
 from .operands import Extent, ProductOperands, RowPlace
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
@@ -133,15 +133,14 @@ def ring_solution(text: RingText, how: str) -> Solution:
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     name = f"{kind}_{how}_{problem.types.out}"
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}"
-    tile, planes = text.tile, text.operands.planes
-    blocks = text._tiles(tile.rows, tile.columns), planes, text.splits
+    tile, blocks = text.tile, text._tiles(text.tile.rows, text.tile.columns)
     split = text.splits > 1
     launch = Launch(
         kernel=gpu_kernel(
             f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.arguments.values), blocks=text.blocks
         ),
         args=text.arguments.values,
-        geometry=Grid(blocks, (tile.threads, 1, 1), text.shared_bytes),
+        geometry=plane_grid(blocks, text.operands.planes, tile.threads, text.splits, text.shared_bytes),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )

@@ -10,6 +10,7 @@ from ...arguments import Arguments
 from ...printer import CodeBuffer, VectorValue
 from ...problems.epilogue import ACCESSES
 from ...problems.gemm import GemmProblem
+from ..kernel import block_of_plane
 from ..printer import ThreadPrinter
 from .operands import operands_of
 from .placed import PlacedRequest
@@ -71,18 +72,20 @@ class ContractionText:
     def _begin(self, buffer: CodeBuffer, rows: int, columns: int) -> None:
         """Emit the arguments, and which tile of the result the block computes."""
         self.arguments.integer("across", -(-self.operands.columns // columns))
-        self._begin_plane(buffer)
+        block = self._begin_plane(buffer, self._tiles(rows, columns))
         buffer.line(
-            "down = idiv(block_index(0), across)",
+            f"down = idiv({block}, across)",
             f"first_row = down * {rows}",
-            f"first_column = (block_index(0) - down * across) * {columns}",
+            f"first_column = ({block} - down * across) * {columns}",
         )
 
-    def _begin_plane(self, buffer: CodeBuffer) -> None:
-        """Emit the arguments, and where the block's plane of each operand is."""
-        buffer.line(*self.arguments.bind(), "thread = thread_index(0)", "plane = block_index(1)")
+    def _begin_plane(self, buffer: CodeBuffer, blocks: int) -> str:
+        """Emit the arguments, and where the block's plane of each operand is; which it is of a plane's ``blocks``."""
+        block, places = block_of_plane(self.arguments, blocks, self.operands.planes)
+        buffer.line(*self.arguments.bind(), "thread = thread_index(0)", *places)
         self.operands.begin(buffer)
         self._planes(buffer)
+        return block
 
     def _planes(self, buffer: CodeBuffer) -> None:
         """Emit where the plane is of each operand."""

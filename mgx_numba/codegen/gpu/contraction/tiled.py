@@ -11,7 +11,7 @@ from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_kernel, plane_grid
 from .operands import Extent
 from .placed import PlacedRequest
 from .text import ContractionText
@@ -52,7 +52,7 @@ def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
     launch = Launch(
         kernel=gpu_kernel(name, lines, printer.threads, len(printer.arguments.values)),
         args=printer.arguments.values,
-        geometry=gpu_grid(blocks, printer.threads, planes),
+        geometry=plane_grid(blocks, planes, printer.threads),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
