@@ -197,6 +197,8 @@ def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
         return "no steps are much finer, or fast_math is off"
     if _begins_at_zero(p) and not (_begins_at_zero(own) or _never_negative(x)):
         return "finer steps are of no negative numbers, as where a relu has gone before them"
+    if _ends_at_zero(p) and not _ends_at_zero(own):
+        return "finer steps are of no positive numbers"
     if not (_holds(x, p) or any(u.name == "concat" and set(u.inputs) != {m.ins} for u in m.ins.users)):
         return "what finer steps clip may be what coarser ones are for"
     if not all(_covers(x, p, user) for user in finest.users):
@@ -225,6 +227,11 @@ def _holds(x: Instruction, p: Parameters) -> bool:
 def _begins_at_zero(p: Parameters) -> bool:
     """Whether 0 is the least of the numbers that steps are for."""
     return p[1] == np.iinfo(p[2].numpy).min
+
+
+def _ends_at_zero(p: Parameters) -> bool:
+    """Whether 0 is the largest of the numbers that steps are for."""
+    return p[1] == np.iinfo(p[2].numpy).max
 
 
 def _covers(x: Instruction, p: Parameters, user: Instruction) -> bool:
