@@ -565,6 +565,7 @@ class program:
         """What the last quantisation to 8 bits, or to 16 with an ``accuracy``, made of each contraction.
 
         Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``, and prints range and errors.
+        A file keeps none of it.
         """
         return list(self._layer_choices)
 

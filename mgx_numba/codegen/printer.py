@@ -146,7 +146,7 @@ class VectorPrinter:
     Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
     `UnsupportedError`. Narrow floats are computed in float32 and rounded only when
     they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
-    names, and what makes other types of it by those of `FAST_CASTS`.
+    names, and what makes other types of vectors of it by those of `FAST_CASTS`.
     """
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
@@ -218,7 +218,7 @@ class VectorPrinter:
 
     def _caster(self, held: str, target: str) -> str:
         """The name of `lang` that makes one dtype of another."""
-        fast = self.FAST_CASTS.get(target) if self.fast_math and held == "float32" else None
+        fast = self.FAST_CASTS.get(target) if self.fast_math and self.lanes and held == "float32" else None
         return fast or f"cast_{target}"
 
     def splat(self, x: VectorValue) -> VectorValue:

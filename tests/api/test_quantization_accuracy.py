@@ -114,6 +114,26 @@ def test_means_of_results_are_corrected() -> None:
     assert abs((found - expected).mean()) < 0.01
 
 
+@pytest.mark.parametrize("columns", [8, 5])
+def test_means_of_channels_are_not_those_of_columns(columns: int) -> None:
+    """A convolution and a product read the same value."""
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[2, 8, 6, columns]))
+    weights = np.full((columns, 3), 1.4 / 127, np.float32)
+    weights[0] = 1
+    kernels = np.zeros((4, 8, 1, 1), np.float32)
+    kernels[0] = 1
+    spread = mgx_numba.op("multibroadcast", out_lens=[2, 8, columns, 3])
+    dot = main.add_instruction(mgx_numba.op("dot"), [x, main.add_instruction(spread, [main.add_literal(weights)])])
+    main.add_return([dot, main.add_instruction(mgx_numba.op("convolution"), [x, main.add_literal(kernels)])])
+    given = {"x": RNG.uniform(1, 2, (2, 8, 6, columns)).astype(np.float32)}
+    exact = p.clone().compile("ref").run(given)
+    found = mgx_numba.quantize_int8(p, REF, [given]).clone().compile("ref").run(given)
+    assert "= add" not in str(p)  # kernels are exact
+    assert max(relative_error([np.asarray(a)], [np.asarray(b)]) for a, b in zip(found, exact)) < 0.05
+
+
 def transposed(weights: np.ndarray, bias: Any = None, signed: bool = False, **attributes: Any) -> mgx_numba.program:
     """A ReLU, unless values are to be of both signs, then a transposed convolution, perhaps with a bias."""
     p = mgx_numba.program()

@@ -169,6 +169,32 @@ def test_values_between_products_are_stored_in_bfloat16(features: str, monkeypat
     assert np.linalg.norm(found[1] - found[0]) <= 1e-2 * np.linalg.norm(found[0])
 
 
+@pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
+@pytest.mark.parametrize("features", MULTIPLYING)
+@pytest.mark.parametrize("columns", [41, 64])
+def test_sums_of_rows_are_stored_in_bfloat16(features: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number by itself, as a product reads it."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    rng = np.random.default_rng(1)
+    w, x = (rng.standard_normal(lens).astype(np.float32) for lens in ((64, 256), (16, 64, columns)))
+    x[0, 0, 0], x[1, 0, 0] = np.nan, np.inf
+    nodes = [
+        helper.make_node("ReduceSum", ["x", "axes"], ["s"], keepdims=0),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, lens) for name, lens in (("x", x.shape), ("y", None))
+    ]
+    weights = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array([2]), "axes")]
+    graph = helper.make_graph(nodes, "sums", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    found = np.asarray(mgx_numba.quantize_bf16(mgx_numba.parse_onnx(model)).compile("cpu").run({"x": x})[0])
+    wanted = x.sum(-1) @ w
+    finite = np.isfinite(wanted)
+    assert np.array_equal(np.isfinite(found), finite)
+    assert np.linalg.norm((found - wanted)[finite]) <= 1e-2 * np.linalg.norm(wanted[finite])
+
+
 @pytest.mark.parametrize("name", ["bert", "efficientnet_b0", "mlp", "unet"])
 def test_whole_models_in_8_bits(name: str) -> None:
     model = build(name, scale="tiny")

@@ -40,6 +40,15 @@ def test_sums_of_images_are_read_in_8_bits(options: Options) -> None:
     assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
 
 
+@pytest.mark.parametrize("scale", [0.005, 0.009])
+def test_coarser_steps_are_of_what_finer_ones_clip(scale: float) -> None:
+    g = Graph()
+    x = g.op("tanh", g.param("x", [2, 3, 4, 5]))
+    fine, coarse = quantized(g, x, 0.004, 128), quantized(g, x, scale, 128)
+    program = g.ret(g.op("relu", fine), g.op("abs", coarse))
+    check(program, NarrowResiduals(), SimplifyQdq(), options=CPU, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("short", [Type.bf16_type, Type.half_type])
 def test_operands_of_contractions_in_16_bits_are_not_read_in_8(short: Type) -> None:
     """Steps of 0.001 end below what the value has."""

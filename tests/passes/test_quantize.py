@@ -118,10 +118,17 @@ def test_coarser_steps_of_what_is_negative_where_finer_ones_are_of_a_relu(relu_f
     check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0081)
 
 
-@pytest.mark.parametrize("least, finer", [(0.0, True), (-1.0, False)])
-def test_coarser_steps_of_limited_values(least: float, finer: bool) -> None:
+def test_coarser_steps_of_what_is_positive_where_finer_ones_are_of_nothing_positive() -> None:
     g = Graph()
-    limits = (g.spread(g.lit(v), 1, 3, 6, 4) for v in (least, 2.5))
+    x = g.op("tanh", g.param("x", [1, 3, 6, 4]))
+    joined = quantized(g, g.op("concat", x, g.random(1, 3, 6, 4), axis=1), 0.03, 128)
+    check(g.ret(quantized(g, x, 0.01, 255), joined), SimplifyQdq(), OptimizeModule(), options=FAST, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("least, most, finer", [(0.0, 2.5, True), (-1.0, 2.5, False), (0.0, 2.6, False)])
+def test_coarser_steps_of_limited_values(least: float, most: float, finer: bool) -> None:
+    g = Graph()
+    limits = (g.spread(g.lit(v), 1, 3, 6, 4) for v in (least, most))
     x = g.op("clip", g.param("x", [1, 3, 6, 4]), *limits)
     program = g.ret(quantized(g, x, 0.01, 0), quantized(g, x, 0.03, 128))
     after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)

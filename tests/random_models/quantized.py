@@ -51,6 +51,12 @@ class _Graph:
         self.axes[name] = axis
         return name
 
+    def numbers(self, *values: int) -> str:
+        """A constant of int64, which stays as it is."""
+        name = f"n{len(self.arrays)}"
+        self.arrays[name] = np.array(values, np.int64)
+        return name
+
     def bias(self, count: int) -> list[str]:
         if self.rng.random() < 0.3:
             return []
@@ -108,11 +114,55 @@ def _dense(g: _Graph, x: str) -> str:
     return g.op("Gemm", [x, g.weights((c, out), 1), *g.bias(out)], (n, out))
 
 
+def _mul(g: _Graph, x: str) -> str:
+    same = [name for name, lens in g.lens.items() if lens == g.lens[x]]
+    return g.op("Mul", [x, str(g.rng.choice(same))], g.lens[x])
+
+
+def _transpose(g: _Graph, x: str) -> str:
+    lens = g.lens[x]
+    order = [0, *(1 + g.rng.permutation(len(lens) - 1)).tolist()]
+    return g.op("Transpose", [x], tuple(lens[k] for k in order), perm=order)
+
+
+def _slice(g: _Graph, x: str) -> str:
+    lens = g.lens[x]
+    first = int(g.rng.integers(0, lens[1]))
+    bounds = [g.numbers(first), g.numbers(lens[1]), g.numbers(1)]
+    return g.op("Slice", [x, *bounds], (lens[0], lens[1] - first, *lens[2:]))
+
+
+def _pad(g: _Graph, x: str) -> str:
+    lens = g.lens[x]
+    pads = g.rng.integers(0, 2, 2 * len(lens))
+    pads[[0, len(lens)]] = 0
+    made = tuple(n + int(a + b) for n, a, b in zip(lens, pads, pads[len(lens) :]))
+    return g.op("Pad", [x, g.numbers(*pads)], made)
+
+
+def _resize(g: _Graph, x: str) -> str:
+    n, c, h, w = lens = g.lens[x]
+    if h * w > MOST_PIXELS:
+        return x
+    wanted = g.numbers(n, c, 2 * h, 2 * w)
+    mode = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return g.op("Resize", [x, "", "", wanted], (*lens[:2], 2 * h, 2 * w), **mode)
+
+
+def _leaky(g: _Graph, x: str) -> str:
+    return g.op("LeakyRelu", [x], g.lens[x], alpha=0.1)
+
+
+MOST_PIXELS = 200
+"""Of an image that is made larger."""
 IMAGES = (_conv, _conv, _conv, _relu, _pool, _add, _concat, _sigmoid)
 ROWS = (_dense, _dense, _relu, _add, _concat, _sigmoid)
+MOVES = (_mul, _transpose, _slice, _pad, _leaky)
+MOVING = 1_000_000
+"""The first seed of models that have `MOVES` and nearest pixels, too."""
 
 
-def _float_model(rng: np.random.Generator) -> tuple[_Graph, str]:
+def _float_model(rng: np.random.Generator, moves: bool = False) -> tuple[_Graph, str]:
     """A model in float32 and the name of its result; the input is ``x``."""
     g = _Graph(rng)
     images = rng.random() < 0.7
@@ -121,6 +171,8 @@ def _float_model(rng: np.random.Generator) -> tuple[_Graph, str]:
     value = _conv(g, "x") if images else _dense(g, "x")
     for _ in range(int(rng.integers(0, MOST_STEPS + 1))):
         steps = IMAGES if images else ROWS
+        if moves and rng.random() < 0.5:
+            steps = (*MOVES, _resize) if images else MOVES
         value = steps[int(rng.integers(len(steps)))](g, value)
         if images and rng.random() < 0.15:
             n, *rest = g.lens[value]
@@ -134,7 +186,7 @@ def quantized_model(seed: int) -> tuple[onnx.ModelProto, np.ndarray]:
     import onnxruntime
 
     rng = np.random.default_rng(seed)
-    g, result = _float_model(rng)
+    g, result = _float_model(rng, seed >= MOVING)
     x = rng.normal(0, 1, g.lens["x"]).astype(np.float32)
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in g.lens if name != "x"]
@@ -169,6 +221,9 @@ def _with_pairs(
 
     def stored(name: str, source: str, beside: str) -> str:
         values = g.arrays[name]
+        if values.dtype == np.int64:
+            arrays[name] = values
+            return name
         if name in g.axes:
             axis = g.axes[name]
             others = tuple(a for a in range(values.ndim) if a != axis)
@@ -190,7 +245,7 @@ def _with_pairs(
     pair("x")
     for node in g.nodes:
         first, *rest = node.input
-        others = [stored(name, first, rest[0]) if name in g.arrays else f"{name}_dq" for name in rest]
+        others = [stored(name, first, rest[0]) if name in g.arrays else name and f"{name}_dq" for name in rest]
         inputs = [f"{first}_dq", *others]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         nodes.append(helper.make_node(node.op_type, inputs, list(node.output), **attributes))

@@ -2,7 +2,8 @@
 
 Of the sums of a residual stream there would be two forms in memory, of which the one in 8 bits is the smaller part.
 What reads such a value besides takes it dequantised where it is an image, as ONNX Runtime's quantiser and TensorRT let
-additions; elsewhere in float16, on targets whose kernels do best so.
+additions; elsewhere in float16, on targets whose kernels do best so. What quantises it otherwise reads all bits: it may
+have been given other steps for what these clip.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class NarrowResiduals(Pass):
             return
         users = list(source.users)
         same = [u for u in users if u.name == "quantizelinear" and parameters(u) == known]
-        others = [u for u in users if u not in same and u.shape.type not in SHORT]
+        others = [u for u in users if u.name != "quantizelinear" and u.shape.type not in SHORT]
         if not others or any(isinstance(u.op, Return) or not u.op.pointwise or u.module is not module for u in users):
             return
         can = options.capabilities

@@ -117,12 +117,14 @@ class ValuePlan:
         parameters: scale and zero point, of the value after it is divided by ``factors``.
         factors: of its channels, float32, or None for ones.
         means: of its channels, or None where nothing is to be corrected by them.
+        axis: that of the channels that means are of: a convolution and a product that read a value have others.
         low, high: what calibration saw.
     """
 
     parameters: QuantParameters
     factors: np.ndarray | None = None
     means: np.ndarray | None = None
+    axis: int = 1
     low: float = 0.0
     high: float = 0.0
 
@@ -155,7 +157,8 @@ def make_plans(
             low, high = (HEADROOM * ends / factors for ends in (seen.channels.low, seen.channels.high))
             observer = observer.divided(low, high)
         means = seen.channels.means if correct and seen.channels.seen.size else None
-        plans[x] = ValuePlan(observer.parameters(type), factors, means, seen.observer.low, seen.observer.high)
+        ends = seen.observer.low, seen.observer.high
+        plans[x] = ValuePlan(observer.parameters(type), factors, means, seen.axis, *ends)
     return plans
 
 

@@ -256,7 +256,7 @@ def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValueP
 
     Pixels beyond the edge count as the others do: they are few.
     """
-    if plan.means is None:
+    if plan.means is None or plan.axis != channel_axis(ins):
         return ins
     means = plan.means if plan.factors is None else plan.means / plan.factors
     if ins.name == "dot":

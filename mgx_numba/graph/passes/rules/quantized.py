@@ -183,7 +183,8 @@ def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
 @rule("requantize_finer", op("quantizelinear"))
 def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
     """``quantize(x)`` -> ``quantize(dequantize(q))`` where all that reads x quantises it, of which q has the finest
-    steps and covers x: x is stored in 8 bits once, and not at all in float32."""
+    steps and covers x: x is stored in 8 bits once, and not at all in float32. Steps are coarser because of what x is
+    concatenated with; else they may be so for numbers that q clips."""
     x, own = m.ins.inputs[0], parameters(m.ins)
     others = [u for u in x.users if u is not m.ins]
     if not others or x.name == "dequantizelinear" or is_constant(x) or m.ins.shape.is_dynamic:
@@ -196,6 +197,10 @@ def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
         return "no steps are much finer, or fast_math is off"
     if _begins_at_zero(p) and not (_begins_at_zero(own) or _never_negative(x)):
         return "finer steps are of no negative numbers, as where a relu has gone before them"
+    if _ends_at_zero(p) and not _ends_at_zero(own):
+        return "finer steps are of no positive numbers"
+    if not (_holds(x, p) or any(u.name == "concat" and set(u.inputs) != {m.ins} for u in m.ins.users)):
+        return "what finer steps clip may be what coarser ones are for"
     if not all(_covers(x, p, user) for user in finest.users):
         return "what is quantised in finer steps may lie beyond them"
     comes_first = next(i for i in b.module if i in (finest, m.ins)) is finest
@@ -210,9 +215,23 @@ def _never_negative(x: Instruction) -> bool:
     return x.name in NEVER_NEGATIVE or (least is not None and least >= 0)
 
 
+def _holds(x: Instruction, p: Parameters) -> bool:
+    """Whether an operation limits its results to numbers that steps are for."""
+    if x.name != "clip":
+        return False
+    low, high = (uniform_value(i) for i in x.inputs[1:])
+    ends = np.iinfo(p[2].numpy)
+    return low is not None and high is not None and (ends.min - p[1]) * p[0] <= low and high <= (ends.max - p[1]) * p[0]
+
+
 def _begins_at_zero(p: Parameters) -> bool:
     """Whether 0 is the least of the numbers that steps are for."""
     return p[1] == np.iinfo(p[2].numpy).min
+
+
+def _ends_at_zero(p: Parameters) -> bool:
+    """Whether 0 is the largest of the numbers that steps are for."""
+    return p[1] == np.iinfo(p[2].numpy).max
 
 
 def _covers(x: Instruction, p: Parameters, user: Instruction) -> bool:
