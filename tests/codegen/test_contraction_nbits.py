@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
 from mgx_numba.codegen.cpu.contraction.gemv import task_grain
-from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, SHARE, GemvNBits
+from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, ROLLED_SUMS, SHARE, GemvNBits
 from mgx_numba.codegen.cpu.contraction.nbits import halves_hold, scales_in_halves
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.machine import machine, using
+from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
+from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
@@ -344,6 +348,43 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
         found.append(arrays["out"].copy())
     np.testing.assert_array_equal(*found)
     assert far(found[0], expected(form, x, w)) < 1e-4
+
+
+@pytest.mark.parametrize("features", ["", "avx2"])
+@pytest.mark.parametrize("form", [BlockFormat(4, 16, False, True), *FORMS], ids=str)
+def test_weights_that_come_from_memory_are_read_by_a_loop_of_a_line(
+    form: BlockFormat, features: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are so few sums that reading is waited for; results are those of other loops. NaN and infinities in
+    rows go the way of float32."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    n, k, quads = 83, 3 * form.size + 7, has_dot4(host.host(), host.host().vector_bits)
+    w = weights(form, n, k)
+    for m in (1, ROLLED_SUMS + 1):
+        x = rows(m, k)
+        problem = problem_for(x, n, form, True)
+        packed = GEMV.pack_blocks(problem, w)
+        found = []
+        for last_cache_bytes in (4 * packed.nbytes, 0):
+            with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
+                plan = GEMV.plan(problem)
+            rolled = "keep_rolled()" in plan.launches[-1].kernel.text
+            assert rolled == (quads and not last_cache_bytes and m == 1)
+            for value in (1.0, np.inf, np.nan):
+                x[0, 5] = value
+                found.append(np.full((m, n), -1, np.float32))
+                run_plan(plan, {"x": x, "w": packed, "out": found[-1]})
+        for kept, ahead in zip(found[:3], found[3:], strict=True):
+            np.testing.assert_array_equal(kept, ahead)
+        assert not np.isfinite(found[1][0]).any() and np.isnan(found[2][0]).all()
+
+
+def test_loops_stay_rolled() -> None:
+    """LLVM takes some steps of such a loop at once for some CPUs."""
+    text = ["def kernel(args, begin, end):", "    x = pointer_float32(args, 0)", "    s = const_float32(0, 4)"]
+    text += ["    for i in range(args[2]):", "        keep_rolled()", "        s = add(s, load(x, 4 * i, 4))"]
+    text += ["    store(pointer_float32(args, 1), 0, s)"]
+    assert inspect(cpu_kernel("sum_kernel", "\n".join(text) + "\n")).optimised.count(" fadd ") == 1
 
 
 def test_which_solver_and_which_kernels() -> None:

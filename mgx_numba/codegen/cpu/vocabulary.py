@@ -54,6 +54,7 @@ Memory
     transpose_part(p, p_row, rows, q, q_row, COLUMNS, LANES)
                                          the same for i < COLUMNS
     prefetch(p, i)                       ask for the cache line of p[i], which may be any address
+    keep_rolled()                        in a loop: LLVM does not unroll it, if how often it is run is not in the source
     store_stream(p, i, v)                as store, past the caches where the address is a multiple of 64 bytes
     stream_head(p, i)                    elements from p[i] to the first such address
     stream_fence()                       after the last store_stream of a call

@@ -60,13 +60,21 @@ take 0.86 to 0.98 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the 
 UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
-AHEAD_BYTES = 12 << 10
+ROLLED_SUMS = 4
+"""Sums of a panel up to which words that are asked for ahead are read by a loop of a line. The processor asks for lines
+by what each load of the text did before, further ahead the more of them there are, besides what it is told to: with
+loads of 4 vectors 23 to 25 MB take 1.04 to 1.2 times as long with one or two sums (Zen 5, one thread, while others used
+the cache, too), as long with 4, and 0.87 of the time with 8; of 8 or 16 vectors up to twice as long if nothing is asked
+for. Where upper codes have sums of their own, it takes 1.03 to 1.1 times as long. Two threads gain 2 to 10%, and lost
+11% once when the cache held all."""
+AHEAD_BYTES = 16 << 10
 """How far ahead, in all streams together, weights are asked for that the last cache may not have kept: then misses are
 waited for less than the few vectors would make one wait whose sums are under way. With two streams on Zen 5, one thread
 while others used the cache, too, 6 KiB ahead of each take 0.75 to 1.0 of the time of not asking of 23 MB, 0.97 to 1.1
-of 57 to 76 MB; 8 KiB are as good, 3 and 4.5 KiB take up to 1.25 times as long. In that cache it costs 4 to 8% of 9
-to 13 MB, and one thread on a quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2
-costs 30% of 9 MB there, and of what comes from memory 10%."""
+of 57 to 76 MB; 3 and 4.5 KiB take up to 1.25 times as long. By a loop of a line, 8 KiB take 0.88 to 0.95 of the time of
+6, 7 are as good, 10 take up to 1.15 times as long. In that cache it costs 4 to 8% of 9 to 13 MB, and one thread on a
+quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2 costs 30% of 9 MB there, and of
+what comes from memory 10%."""
 KEPT_SHARE = 0.5
 """Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
 other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5)."""
@@ -88,7 +96,7 @@ class GemvNBits(BlockSolver):
     """Up to `MOST_ROWS` rows, of all products of a batch together."""
 
     name = "gemv_nbits"
-    revision = 1
+    revision = 2
 
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
@@ -284,7 +292,7 @@ def _launch(
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     rows.pointers(arguments, bytes_at)
     arguments.integers(n=problem.n, panels=panels, panel_words=words, groups=groups)
-    arguments.integers(first_words=head_words(form, problem.k, lanes))
+    arguments.integers(first_words=head_words(form, problem.k, lanes), block_words=block_words(form))
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
@@ -356,10 +364,15 @@ class _Product:
                 lines.append(f"store(sums, {(r * self.streams + q) * self.lanes}, {total})")
         return lines
 
-    def _words(self, body: Callable[[int], list[str]]) -> list[str]:
+    def _rolled(self, rows: range) -> bool:
+        """Whether a loop has integers of these rows and a line of each panel."""
+        return self.ahead > 0 and _quads() and len(rows) * len(self.halves) <= ROLLED_SUMS
+
+    def _words(self, body: Callable[[int], list[str]], rolled: bool) -> list[str]:
         """Statements: ``body`` for each vector of the block's words, ``raw<q>`` of each panel."""
-        unroll = min(UNROLL, self.depth)
-        lines = [f"for word in range(0, {self.depth}, {unroll}):"]
+        unroll = min(max(1, host.CACHE_LINE // (4 * self.lanes)) if rolled else UNROLL, self.depth)
+        lines = [f"for word in range(0, {'block_words' if rolled else self.depth}, {unroll}):"]
+        lines += ["    keep_rolled()"] if rolled else []
         for u in range(unroll):
             lines.append(f"    here = at + (word + {u}) * {self.lanes}")
             if self.ahead and not 4 * u * self.lanes % host.CACHE_LINE:
@@ -371,7 +384,7 @@ class _Product:
     def _integer_block(self, rows: range) -> list[str]:
         lanes, per, quads = self.lanes, 8 // self.form.bits, _quads()
         last = min(UNROLL, self.depth) - 1
-        apart = self._apart(rows)
+        apart, rolled = self._apart(rows), self._rolled(rows)
 
         def products(name: str, q: int, first: bool) -> str:
             if quads:
@@ -406,7 +419,7 @@ class _Product:
             for r in rows:
                 start = f"total{r}" if from_total else f"const_int32(0, {lanes})"
                 lines += [f"{name}{q}_{r} = {start}" for q in range(self.streams)]
-        lines += self._words(body)
+        lines += self._words(body, rolled)
         lines += [f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})" for r in rows]
         for q in range(self.streams):
             lines.append(f"scale = {scale_of(self.form, f'w{q}', f'h{q}', 'block', lanes)}")
@@ -435,7 +448,8 @@ class _Product:
         sums = len(rows) * len(self.halves)
         pays = 3 * sums < self.depth and 2 * self.streams * sums <= CHAINS
         fits = self.form.size // 2 * 0xF0 * 128 < 1 << 31
-        return fits and pays and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
+        wanted = fits and pays and not self._rolled(rows)
+        return wanted and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
 
     def _float_block(self, rows: range) -> list[str]:
         lanes, form = self.lanes, self.form
@@ -455,4 +469,4 @@ class _Product:
         if form.half_scales:
             lines += [f"scale{q} = mul(scale{q}, {self._factor(q)})" for q in range(self.streams)]
         lines += [f"point{q} = {points_of(form, f'p{q}', 'block', 'int32', lanes)}" for q in range(self.streams)]
-        return lines + self._words(body)
+        return lines + self._words(body, rolled=False)

@@ -1,4 +1,4 @@
-"""Intrinsics for tensors larger than the caches: stores that go past them, and loads ahead of time.
+"""Intrinsics for tensors larger than the caches: stores that go past them, loads ahead of time, and loops as written.
 
 Streaming stores need no read of the line that they replace, which is a third of the traffic of a copy. Other
 threads see them in order only after `stream_fence`.
@@ -17,7 +17,7 @@ from ...lang.target import itemsize
 from ...lang.vector import make_intrinsic, pointer_dtype
 from .. import host
 
-__all__ = ["prefetch", "store_stream", "stream_fence", "stream_head"]
+__all__ = ["keep_rolled", "prefetch", "store_stream", "stream_fence", "stream_head"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _INT = types.int64
@@ -84,7 +84,17 @@ def _prefetch(p: types.Type, i: types.Type) -> Definition:
     return types.void(p, _INT), lower
 
 
+def _keep_rolled() -> Definition:
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "", side_effect=True)
+        builder.call(nothing, [], attrs=("convergent", "nounwind"))  # LLVM splits no remainder off such a loop
+        return context.get_dummy_value()
+
+    return types.void(), lower
+
+
 store_stream = storer("store_stream", 3, 2, _store_stream)
 stream_head = make_intrinsic("stream_head", _stream_head, 2)
 stream_fence = make_intrinsic("stream_fence", _stream_fence, 0)
 prefetch = make_intrinsic("prefetch", _prefetch, 2)
+keep_rolled = make_intrinsic("keep_rolled", _keep_rolled, 0)
