@@ -416,7 +416,9 @@ class In16Bits(Trial):
         return self.lost_switched(budget, kept)
 
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:
-        from ..graph.passes.truncate_float import round_operands
+        from ..graph.passes.truncate_float import means_of_inputs, round_operands
 
-        for ins in layers:
-            round_operands(program.main, ins, self.type)
+        originals = self.layers(self.program)
+        means = means_of_inputs(self.program.main, originals)
+        for ins, original in zip(layers, originals, strict=True):
+            round_operands(program.main, ins, self.type, means.get(original))
