@@ -48,6 +48,8 @@ UNTOUCHED = frozenset(
 """Operators that have types of their own, whose submodules are converted instead, or that go with their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
 """Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
+MOVES = frozenset("concat gather pad pooling resize".split())
+"""Operators that stay in float32, with all that leads to them, for a product that was chosen to."""
 VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
 )
@@ -73,7 +75,8 @@ class TruncateFloat(Pass):
         Args:
             ins_names: see `Selection`; what is named is converted even where ``all`` would leave it in float32.
             float_type: half_type or bf16_type.
-            kept: stay in float32 whatever is named; so do, with ``all``, pointwise operations that lead to them.
+            kept: stay in float32 whatever is named; so do, with ``all``, pointwise operations, concatenations and
+                pools that lead to them.
 
         Raises:
             OptionError: another type, or no names.
@@ -156,9 +159,14 @@ class TruncateFloat(Pass):
         found = {ins for ins in order if ins in self.kept or self._stays(ins)}
         spread = [ins for ins in order if _spreads(ins)] if self.float_type is Type.bf16_type else []
         found.update(i for i in _through_views(spread) if i.op.pointwise and i.name not in UNTOUCHED)
+        exact = set(self.kept)
         for ins in reversed(order):  # what leads to them
             if ins in found:
-                found.update(i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED)
+                leading = {i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED}
+                if ins in exact:
+                    leading.update(i for i in _through_views(ins.inputs) if i.name in MOVES)
+                    exact |= leading
+                found |= leading
         found.update(u for ins in spread for u in [ins, *ins.users] if u.op.pointwise or u is ins)
         for ins in order:  # what is made of their results alone
             varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
