@@ -168,8 +168,9 @@ class Trial(ABC):
         """What quantises such a program, which is planned now."""
 
     @abstractmethod
-    def lost(self, budget: Budget, kept: Collection[int]) -> float:
-        """What the results lose if these layers stay as they are; infinite if that is no number."""
+    def measures(self) -> Sequence[Callable[[Budget, Collection[int]], float]]:
+        """What tells what the results lose if some layers stay as they are, infinite if that is no number: each must
+        find the budget kept, one after another."""
 
     @abstractmethod
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:
@@ -189,7 +190,7 @@ class Trial(ABC):
         return dict(zip(self.names, (apart / np.where(size > 0, size, 1)).tolist()))
 
     def lost_as_compiled(self, budget: Budget, kept: Iterable[int]) -> float:
-        """As `lost`, of the program that is compiled in the end."""
+        """What results lose if these layers stay as they are, of the program that is compiled in the end."""
         copy = self.program.clone()
         self.planned(copy)(self.layers_at(copy, dict.fromkeys(kept, "")))
         compiled = compile_for(self.target, copy)
@@ -197,7 +198,7 @@ class Trial(ABC):
         return _loss(budget, [[np.array(r) for r in compiled.run(inputs)] for inputs in self.samples], exact)
 
     def lost_switched(self, budget: Budget, kept: Collection[int], samples: int | None = None) -> float:
-        """As `lost`, of a program that computes each layer exactly and quantised, and is told which to take; on the
+        """The same of a program that computes each layer exactly and quantised, and is told which to take; on the
         first ``samples`` alone, if that is given."""
         compiled, exact = self._switched
         taken = {_switch(k): np.array([k not in kept and k not in self._refused]) for k in range(len(self.names))}
@@ -210,20 +211,25 @@ class Trial(ABC):
         """
         most = budget.most * budget.aim
         layers = [k for k in range(len(self.names)) if k not in self._refused]
-        if not layers or self.lost(budget, ()) <= most:
-            return {}
-        alone = {}
-        for number in layers:
-            self._tell(number, "sensitivity of layers")
-            alone[number] = self.lost_switched(budget, set(layers) - {number}, RANKING)
-        order = sorted(layers, key=lambda k: -alone[k])
-        low, high = 1, len(layers)
-        while low < high:
-            self._tell(len(self.names), "layers to keep")
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.lost(budget, order[:middle]) <= most else (middle + 1, high)
+        alone: dict[int, float] = {}
+        order: list[int] = []
+        fewest = 0
+        for lost in self.measures():
+            if not layers or lost(budget, order[:fewest]) <= most:
+                continue
+            if not order:
+                for number in layers:
+                    self._tell(number, "sensitivity of layers")
+                    alone[number] = self.lost_switched(budget, set(layers) - {number}, RANKING)
+                order = sorted(layers, key=lambda k: -alone[k])
+            low, high = min(fewest + 1, len(layers)), len(layers)
+            while low < high:
+                self._tell(len(self.names), "layers to keep")
+                middle = (low + high) // 2
+                low, high = (low, middle) if lost(budget, order[:middle]) <= most else (middle + 1, high)
+            fewest = low
         reason = "as it is: alone it loses {:.3g}%, and all may lose {:.3g}%"
-        return {k: reason.format(100 * alone[k], 100 * budget.most) for k in order[:low]}
+        return {k: reason.format(100 * alone[k], 100 * budget.most) for k in order[:fewest]}
 
     def layers_at(self, program: Program, kept: Mapping[int, str]) -> dict[Instruction, str]:
         """Layers by number as instructions of a program that is the same as that of this object, and those that are
@@ -371,9 +377,9 @@ class In8Bits(Trial):
 
         return quantise
 
-    def lost(self, budget: Budget, kept: Collection[int]) -> float:
-        """Compiled: what comes between two layers may be in 8 bits, too."""
-        return self.lost_as_compiled(budget, kept)
+    def measures(self) -> Sequence[Callable[[Budget, Collection[int]], float]]:
+        """As compiled: what comes between two layers may be in 8 bits, too."""
+        return (self.lost_as_compiled,)
 
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:
         alone = set(layers)
@@ -410,13 +416,16 @@ class In16Bits(Trial):
 
         return quantise
 
-    def lost(self, budget: Budget, kept: Collection[int]) -> float:
-        """Of products whose operands are rounded, with sums in float32: whether a kernel rounds an operand, which a
-        program allows, differs from machine to machine, and with the number of threads."""
-        return self.lost_switched(budget, kept)
+    def measures(self) -> Sequence[Callable[[Budget, Collection[int]], float]]:
+        """With operands of products rounded and sums in float32, since whether a kernel rounds an operand, which a
+        program allows, differs from machine to machine, and with the number of threads; then as compiled for the
+        target, which may round more than operands."""
+        return (self.lost_switched, self.lost_as_compiled)
 
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:
-        from ..graph.passes.truncate_float import round_operands
+        from ..graph.passes.truncate_float import means_of_inputs, round_operands
 
-        for ins in layers:
-            round_operands(program.main, ins, self.type)
+        originals = self.layers(self.program)
+        means = means_of_inputs(self.program.main, originals)
+        for ins, original in zip(layers, originals, strict=True):
+            round_operands(program.main, ins, self.type, means.get(original))

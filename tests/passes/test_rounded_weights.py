@@ -41,6 +41,26 @@ def test_sums_of_rows_are_kept(type: Type, lens: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("columns", [1, 9, 130, 1025])
+def test_sums_of_products_with_means_are_kept(type: Type, rows: int, columns: int) -> None:
+    rng = np.random.default_rng(9)
+    values = rng.standard_normal((6, columns)).astype(np.float32)
+    means = rng.standard_normal((rows, columns)).astype(np.float32)
+    means[:, ::7] = 0
+    wide = round_keeping_sums(values, type, means).astype(np.float32)
+    low, high = neighbours(values, type)
+    assert ((wide == low) | (wide == high)).all()
+    nearest = values.astype(type.numpy).astype(np.float32)
+    assert np.array_equal(wide[:, ::7], nearest[:, ::7])
+    sums, before = (np.abs(((v - values) * means).sum(1, dtype=np.float64)) for v in (wide, nearest))
+    assert (sums <= before).all()
+    if columns > 100:
+        assert np.linalg.norm(sums) < np.linalg.norm(before) / 5
+        assert np.linalg.norm(wide - values) < 1.03 * np.linalg.norm(nearest - values)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
 def test_what_needs_no_rounding_stays(type: Type) -> None:
     values = np.random.default_rng(2).standard_normal((4, 33)).astype(np.float32)
     once = round_keeping_sums(values, type).astype(np.float32)
@@ -102,6 +122,29 @@ def test_columns_of_matrices_and_filters_keep_their_sums() -> None:
     assert found is not None and found.shape == filters.shape
     expected = round_keeping_sums(filters.reshape(8, -1), Type.half_type)
     assert np.array_equal(found.reshape(8, -1).view(np.uint16), expected.view(np.uint16))
+
+
+def test_means_of_channels_are_those_of_all_taps_and_columns() -> None:
+    rng = np.random.default_rng(10)
+    filters, means = rng.standard_normal((6, 2, 3, 3)).astype(np.float32), rng.random(4, np.float32)
+
+    def grouped(main: Any) -> Any:
+        x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[1, 4, 5, 5]))
+        return main.add_instruction(mgx_numba.op("convolution", group=2), [x, main.add_literal(filters)])
+
+    found = narrow_weights(product(grouped), Type.bf16_type, means)
+    each = np.repeat(np.repeat(means.reshape(2, 2), 3, 0), 9, 1)
+    expected = round_keeping_sums(filters.reshape(6, -1), Type.bf16_type, each)
+    assert found is not None and np.array_equal(found.reshape(6, -1).view(np.uint16), expected.view(np.uint16))
+    matrix = rng.standard_normal((2, 4, 5)).astype(np.float32)
+    for given in (means, means[:1]):
+        found = narrow_weights(product(lambda m: dot(m, m.add_literal(matrix), (2, 3, 4))), Type.bf16_type, given)
+        columns = np.ascontiguousarray(matrix.swapaxes(1, 2)).reshape(10, 4)
+        expected = round_keeping_sums(columns, Type.bf16_type, np.broadcast_to(given, (1, 4)))
+        assert found is not None
+        assert np.array_equal(
+            np.ascontiguousarray(found.swapaxes(1, 2)).view(np.uint16).reshape(10, 4), expected.view(np.uint16)
+        )
 
 
 def test_constants_with_other_readers_are_left() -> None:
@@ -181,3 +224,24 @@ def test_products_of_positive_values_lose_less(quantize: Any) -> None:
     main.add_return([main.add_instruction(mgx_numba.op("sub"), [value, main.add_literal(exact.astype(np.float32))])])
     apart = np.asarray(quantize(p, ["dot"]).compile("cpu").run(given)[0])
     assert np.linalg.norm(apart) < 0.75 * np.linalg.norm(nearest - exact)
+
+
+@pytest.mark.parametrize("quantize", [mgx_numba.quantize_bf16, mgx_numba.quantize_fp16])
+def test_channels_with_means_of_their_own_lose_less(quantize: Any) -> None:
+    """Weights are rounded by the means that biases and ReLU give the channels."""
+    rng = np.random.default_rng(11)
+    kind = Type.bf16_type if quantize is mgx_numba.quantize_bf16 else Type.half_type
+    first = (rng.standard_normal((5, 300)) / 8).astype(kind.numpy).astype(np.float32)
+    bias, matrix = (rng.standard_normal(n).astype(np.float32) for n in (300, (300, 24)))
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    add = lambda name, *inputs, **given: main.add_instruction(mgx_numba.op(name, **given), list(inputs))  # noqa: E731
+    spread = add("multibroadcast", main.add_literal(bias), out_lens=[64, 300])
+    value = add("relu", add("add", dot(main, main.add_literal(first), (64, 5)), spread))
+    main.add_return([add("dot", value, main.add_literal(matrix))])
+    given = rng.standard_normal((64, 5)).astype(kind.numpy).astype(np.float32)
+    taken = np.maximum(given.astype(np.float64) @ first + bias, 0)
+    nearest = taken @ (matrix.astype(kind.numpy).astype(np.float64) - matrix)
+    found = np.asarray(quantize(p, ["dot"]).compile("ref").run({"x": given})[0])
+    apart = (found - taken @ matrix.astype(np.float64)).mean(0)
+    assert np.linalg.norm(apart) < 0.3 * np.linalg.norm(nearest.mean(0))

@@ -269,3 +269,18 @@ def test_names_of_nothing() -> None:
         TruncateFloat(["all"], Type.int8_type)
     validate(program.program)
     assert names(program.program) == ["relu"]
+
+
+@pytest.mark.parametrize("type", [HALF, BF16])
+def test_products_that_are_kept_see_no_rounded_values(type: Type) -> None:
+    """Concatenations and pools that lead to them were computed in 16 bits."""
+    g = Graph()
+    x = g.param("x", (1, 4, 6, 6))
+    pool = g.op("pooling", g.op("relu", x), lengths=(2, 2), stride=(1, 1), padding=(0, 0, 1, 1))
+    value = g.op("convolution", g.op("concat", x, pool, axis=1), g.random(3, 8, 1, 1))
+    program = g.ret(value)
+    after = program.clone()
+    kept = [ins for ins in after.main if ins.name == "convolution"]
+    run_passes(after, [TruncateFloat(("all",), type, kept), "optimize_module"], Options(), validate=True)
+    assert worst(program, after) == 0
+    assert worst(program, truncated(program, type=type)) > 0

@@ -24,11 +24,13 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .expected_means import expected_means
 from .merge_rnn_outputs import LAST, last_states
+from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
 from .selection import Selection
 
-__all__ = ["STORAGE", "TruncateFloat", "round_operands", "widens"]
+__all__ = ["STORAGE", "TruncateFloat", "means_of_inputs", "round_operands", "widens"]
 
 STORAGE = (Type.half_type, Type.bf16_type)
 WIDE = frozenset({Type.float_type, Type.double_type})
@@ -46,6 +48,8 @@ UNTOUCHED = frozenset(
 """Operators that have types of their own, whose submodules are converted instead, or that go with their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
 """Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
+MOVES = frozenset("concat gather pad pooling resize".split())
+"""Operators that stay in float32, with all that leads to them, for a product that was chosen to."""
 VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
 )
@@ -71,7 +75,8 @@ class TruncateFloat(Pass):
         Args:
             ins_names: see `Selection`; what is named is converted even where ``all`` would leave it in float32.
             float_type: half_type or bf16_type.
-            kept: stay in float32 whatever is named; so do, with ``all``, pointwise operations that lead to them.
+            kept: stay in float32 whatever is named; so do, with ``all``, pointwise operations, concatenations and
+                pools that lead to them.
 
         Raises:
             OptionError: another type, or no names.
@@ -83,6 +88,7 @@ class TruncateFloat(Pass):
         self.kept = set(kept)
         self._weights: dict[Instruction, Instruction] = {}
         """Constants in 16 bits, of one module: another one does not see them."""
+        self._means: dict[Instruction, np.ndarray] = {}
 
     def layers(self, program: Program) -> list[Instruction]:
         """The products of the main module that are chosen and not in 8 bits, in the order of the program."""
@@ -100,8 +106,11 @@ class TruncateFloat(Pass):
         if self.selection.everything and self.float_type is Type.bf16_type and module is program.main:
             wide |= _ends(module)
         order = list(module)
+        chosen = [ins for ins in order if ins in self.selection and ins not in self.kept and _has_wide_inputs(ins)]
+        self._means = means_of_inputs(module, chosen)
+        taken = set(chosen)
         for k, ins in enumerate(order):
-            if ins not in self.selection or ins in self.kept or ins.op.custom or not _has_wide_inputs(ins):
+            if ins not in taken or ins.op.custom:
                 continue
             if _is_quantized(ins):
                 self._round(module, ins, next(i for i in order[k + 1 :] if i.module is module))
@@ -150,9 +159,14 @@ class TruncateFloat(Pass):
         found = {ins for ins in order if ins in self.kept or self._stays(ins)}
         spread = [ins for ins in order if _spreads(ins)] if self.float_type is Type.bf16_type else []
         found.update(i for i in _through_views(spread) if i.op.pointwise and i.name not in UNTOUCHED)
+        exact = set(self.kept)
         for ins in reversed(order):  # what leads to them
             if ins in found:
-                found.update(i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED)
+                leading = {i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED}
+                if ins in exact:
+                    leading.update(i for i in _through_views(ins.inputs) if i.name in MOVES)
+                    exact |= leading
+                found |= leading
         found.update(u for ins in spread for u in [ins, *ins.users] if u.op.pointwise or u is ins)
         for ins in order:  # what is made of their results alone
             varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
@@ -231,7 +245,7 @@ class TruncateFloat(Pass):
         """What an instruction takes, in 16 bits; weights that several take so are one constant."""
         if value in self._weights:
             return self._weights[value]
-        narrow = _narrow(module, ins, value, self.float_type)
+        narrow = _narrow(module, ins, value, self.float_type, self._means.get(ins))
         if is_constant(narrow):
             self._weights[value] = narrow
         return narrow
@@ -243,16 +257,24 @@ class TruncateFloat(Pass):
         return module.insert_instruction(before, make_op("convert", target_type=type), [value])
 
 
-def round_operands(module: Module, ins: Instruction, type: Type) -> None:
-    """Let a product take its floating operands rounded to 16 bits, and stay in float32 itself."""
+def means_of_inputs(module: Module, instructions: Collection[Instruction]) -> dict[Instruction, np.ndarray]:
+    """`expected_means`, of those of some instructions that are products with constant weights."""
+    return expected_means(module, [i for i in instructions if i.name in CONTRACTIONS and is_constant(i.inputs[1])])
+
+
+def round_operands(module: Module, ins: Instruction, type: Type, means: np.ndarray | None) -> None:
+    """Let a product take its floating operands rounded to 16 bits, and stay in float32 itself.
+
+    ``means`` are those that `means_of_inputs` has for it.
+    """
     for value in dict.fromkeys(i for i in ins.inputs if i.shape.type in WIDE and i.name != "undefined"):
-        narrow = _narrow(module, ins, value, type)
+        narrow = _narrow(module, ins, value, type, means)
         wide = module.insert_instruction(ins, "convert", [narrow], target_type=value.shape.type)
         module.set_inputs(ins, {k: wide for k, i in enumerate(ins.inputs) if i is value})
 
 
-def _narrow(module: Module, ins: Instruction, value: Instruction, type: Type) -> Instruction:
-    weights = narrow_weights(ins, type) if value is ins.inputs[-1] else None
+def _narrow(module: Module, ins: Instruction, value: Instruction, type: Type, means: np.ndarray | None) -> Instruction:
+    weights = narrow_weights(ins, type, means) if value is ins.inputs[-1] else None
     if weights is None:
         return module.insert_instruction(ins, "convert", [value], target_type=type)
     return RewriteBuilder(module, ins).constant(weights, value.shape.with_type(type))
