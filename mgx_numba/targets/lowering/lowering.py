@@ -592,9 +592,10 @@ class Lowering:
         arena: dict[int, Buffer] = {}
         for number, step in enumerate(self.steps):
             for view in [*step.operands.values(), *step.inputs, *step.outputs]:
-                if view.buffer.region is Region.ARENA:
-                    view.buffer.touch(number)
-                    arena[id(view.buffer)] = view.buffer
+                buffer = view.buffer
+                if buffer.region is Region.ARENA:
+                    buffer.touch(number)
+                    arena[id(buffer)] = buffer
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         if reuse and self.options.tuning is not None:
             self._tell_replaced(self.options.tuning)

@@ -16,7 +16,7 @@ from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.gemm import BlockWeights, GemmProblem
+from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
