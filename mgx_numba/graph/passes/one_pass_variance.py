@@ -8,6 +8,7 @@ computing the sample variance", 1983.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from math import prod
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...ops.reduce_parts import HeadMean
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
+from ..structure import structure
 from .base import Options, Pass
 from .reduction_pieces import full_lens
 from .rewriter import remove_dead
@@ -37,13 +39,17 @@ class OnePassVariance(Pass):
     name = "one_pass_variance"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        known: dict[Hashable, str | None] = {}
         for ins in module:
             if ins.name != "fused_reduce":
                 continue
             found = _variances(ins.module_args[0])
             if not found:
                 continue
-            reason = _refused(ins, options)
+            like = structure(ins.module_args[0]), ins.op, tuple([i.shape for i in ins.inputs])
+            if like not in known:  # equal layers are refused for one reason
+                known[like] = _refused(ins, options)
+            reason = known[like]
             if reason is not None:
                 self.log.refuse(self.name, ins, reason)
                 continue

@@ -120,6 +120,7 @@ def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, rema
         return
     parts = _room(view, columns)
     if parts is not None:
+        low.not_repeated()  # each writer is known by its own step
         low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake, step.launch, besides)
 
 
@@ -130,6 +131,7 @@ def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None
     """
     if matrix_tile(FLOAT32) is None:
         return None
+    low.not_repeated()  # who reads the value, and how, is asked of the program
     if view.buffer not in low.writers:
         _offer_cluster(low, view.buffer)
     writer: Writer | None = low.writers.get(view.buffer)

@@ -79,11 +79,14 @@ def optimize(
     return optimized
 
 
-def _optimized(program: Program, options: TargetOptions, shared: Shared | None) -> Program:
-    """As `optimize`; of what was done for other lengths the most is replayed."""
+def _optimized(
+    program: Program, options: TargetOptions, shared: Shared | None, numbered: Numbered | None = None
+) -> Program:
+    """As `optimize`; of what was done for other lengths the most is replayed. ``numbered`` is the program where its
+    numbers are known."""
     if shared is None or is_watched():
         return optimize(program, options)
-    optimized = shared.passes.run(Numbered.of(program))
+    optimized = shared.passes.run(numbered or Numbered.of(program))
     run_passes(optimized, BY_SIZE, pass_options(options), disabled=options.disabled_passes)
     return optimized
 
@@ -108,6 +111,7 @@ def compile_program(
     compiled_only: bool = False,
     again: Callable[[], Program] | None = None,
     enough: int = ENOUGH,
+    numbered: Numbered | None = None,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
 
@@ -119,13 +123,14 @@ def compile_program(
         compiled_only: compile nothing.
         again: gives the program again, when somebody wants to see what became of it: it is not kept.
         enough: sets of lengths in succession that needed no kernel that others before them had not needed.
+        numbered: the program itself, if its numbers are known.
     """
     if is_dynamic(program):
         return DynamicProgram(program, options, progress, shared, compiled_only, enough)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
-        return CpuProgram(program, options, progress, shared, compiled_only, again)
+        return CpuProgram(program, options, progress, shared, compiled_only, again, numbered)
     common = shared or _shared(arrays, options)
 
     def compiled(stage: Program) -> LoweredProgram:
@@ -145,10 +150,11 @@ class CpuProgram(LoweredProgram):
         shared: Shared | None = None,
         compiled_only: bool = False,
         again: Callable[[], Program] | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
         """Arguments are those of `compile_program`."""
         program, trees = without_tuples(program)
-        optimized = _optimized(program, options, shared)
+        optimized = _optimized(program, options, shared, numbered if trees is None else None)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
@@ -250,8 +256,11 @@ class DynamicProgram(LoweredProgram):
                 break
             try:
                 with uncollected():
-                    settled = settled_for(lens).program
-                    plans = list(self._plans(without_tuples(settled)[0], not is_optimal(program, lens)))
+                    numbered = settled_for(lens)
+                    settled = numbered.program
+                    arrays, trees = without_tuples(settled)
+                    known_as = numbered if trees is None else None
+                    plans = list(self._plans(arrays, not is_optimal(program, lens), known_as))
                     settled.release()
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
                 refused.append(lens)
@@ -261,11 +270,12 @@ class DynamicProgram(LoweredProgram):
             idle = idle + 1 if len(found) == len(known) else 0
             known = found
 
-    def _plans(self, program: Program, ranging: bool) -> Iterator[Plan]:
-        """Plans of all stages of a program whose inputs have lengths; ``ranging`` as in `Lowering`."""
+    def _plans(self, program: Program, ranging: bool, numbered: Numbered | None = None) -> Iterator[Plan]:
+        """Plans of all stages of a program whose inputs have lengths; ``ranging`` as in `Lowering`, ``numbered`` as of
+        `compile_program`."""
         stages = split(program)
         if stages is None:
-            optimized = _optimized(program, self._options, self._shared)
+            optimized = _optimized(program, self._options, self._shared, numbered)
             later = partial(compile_program, options=self._options, enough=ENOUGH_LATER)
             plan, _ = lower_and_release(
                 optimized, self._options, program, self._shared, spare=self._spare, ranging=ranging, later=later
@@ -292,9 +302,16 @@ class DynamicProgram(LoweredProgram):
     def _planned(self, key: tuple[tuple[int, ...], ...]) -> LoweredProgram:
         """A plan for these lengths of the dynamic inputs."""
         lens, settled = dict(zip(self._names, key)), self._settled
-        program = settled(lens).program
+        numbered = settled(lens)
+        program = numbered.program
         made = compile_program(
-            program, self._options, None, self._shared, self._compiled_only, lambda: settled(lens).program
+            program,
+            self._options,
+            None,
+            self._shared,
+            self._compiled_only,
+            lambda: settled(lens).program,
+            numbered=numbered,
         )
         if isinstance(made, CpuProgram):
             program.release()

@@ -44,9 +44,10 @@ class Buffer:
         self.last = -1
 
     def touch(self, step: int) -> None:
-        """Record a use by a step."""
-        self.first = step if self.first < 0 else min(self.first, step)
-        self.last = max(self.last, step)
+        """Record a use by a step, none of which comes after a later one's."""
+        if self.first < 0:
+            self.first = step
+        self.last = step
 
 
 @dataclass(eq=False, slots=True)

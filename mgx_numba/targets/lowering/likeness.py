@@ -109,7 +109,7 @@ def likeness(low: Lowering, ins: Instruction) -> Hashable | None:
     lent = tuple([None if view is None else _seen(view, numbers) for view in _lent(low, ins)])
     bodies = tuple([structure(body) for body in ins.module_args])
     seen_as = tuple([id(user.op) for user in ins.users if user.op.view])  # results may lie as these want them
-    return id(ins.op), id(ins.shape), tuple(operands), lent, bodies, seen_as
+    return id(ins.op), id(ins.shape), tuple(operands), lent, bodies, seen_as, low.packing_room
 
 
 def recipe(

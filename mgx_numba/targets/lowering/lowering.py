@@ -116,6 +116,7 @@ class Lowering:
         self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
+        self._repeats = True
         self.ranges = Ranges()
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
@@ -195,9 +196,15 @@ class Lowering:
             known.follow(self, ins)
             return
         self._derived.clear()
+        self._repeats = True
         rule.lower(self, ins)
         if like is not None and like not in self._recipes:
-            self._recipes[like] = recipe(self, ins, self.steps[before:], {k: d for k, (_, d) in self._derived.items()})
+            derived = {k: d for k, (_, d) in self._derived.items()}
+            self._recipes[like] = recipe(self, ins, self.steps[before:], derived) if self._repeats else None
+
+    def not_repeated(self) -> None:
+        """Have the rule tried for each instruction that is like the one that it is at: what it does goes by more."""
+        self._repeats = False
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
         """What ``make`` makes of an instruction's constant value: a view of a constant that follows from ``how``."""
@@ -585,9 +592,10 @@ class Lowering:
         arena: dict[int, Buffer] = {}
         for number, step in enumerate(self.steps):
             for view in [*step.operands.values(), *step.inputs, *step.outputs]:
-                if view.buffer.region is Region.ARENA:
-                    view.buffer.touch(number)
-                    arena[id(view.buffer)] = view.buffer
+                buffer = view.buffer
+                if buffer.region is Region.ARENA:
+                    buffer.touch(number)
+                    arena[id(buffer)] = buffer
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         if reuse and self.options.tuning is not None:
             self._tell_replaced(self.options.tuning)

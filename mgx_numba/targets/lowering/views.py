@@ -30,8 +30,9 @@ def lower_view(low: Lowering, ins: Instruction) -> None:
             return
         low.host(ins, "what it shows is known at run time only")
         return
-    how = id(ins.op), id(ins.shape)  # those of equal layers are one object in replayed programs
-    view = _seen(low, low.input(ins, 0), how, lambda a: ins.op.compute(ins.shape, [a]))
+    op, shape = ins.op, ins.shape
+    how = id(op), id(shape)  # those of equal layers are one object in replayed programs
+    view = _seen(low, low.values[ins.inputs[0]], how, lambda a: op.compute(shape, [a]))
     if view is None:
         low.host(ins, "no view of the input is the result")
     else:
@@ -42,12 +43,13 @@ def _seen(
     low: Lowering, view: View, how: tuple[Hashable, ...], function: Callable[[np.ndarray], np.ndarray]
 ) -> View | None:
     """As `View.aliased`, remembered in one lowering by ``how`` the function sees the tensor."""
-    key = view.shape, *how
-    if key not in low.seen:
+    key = view.shape, how
+    try:
+        known = low.seen[key]
+    except KeyError:
         found = View(view.buffer, view.shape).aliased(function)
-        low.seen[key] = None if found is None else (found.shape, found.offset)
-    known = low.seen[key]
-    return None if known is None else view.with_shape(*known)
+        known = low.seen[key] = None if found is None else (found.shape, found.offset)
+    return None if known is None else View(view.buffer, known[0], view.offset + known[1])
 
 
 def _broadcast(low: Lowering, ins: Instruction) -> None:

@@ -16,7 +16,7 @@ from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.gemm import BlockWeights, GemmProblem
+from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
@@ -70,7 +70,7 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
     return lines is not None and (shape.lens[1] == 1 or shape.strides[1] == 1) and line_gaps(core_of(ins))
 
 
-@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts, repeats=True)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -80,6 +80,11 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     precise = low.options.precision
     problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
     constant = weights if what.blocks is None else what.blocks
+    at_byte_end = isinstance(problem, ConvProblem) and operands["x"].type.size == 1  # it asks for what lies behind
+    tuning = low.options.tuning
+    told = tuning is not None and (low.shared is None or tuning.exhaustive)
+    if what.blocks is not None or at_byte_end or told:
+        low.not_repeated()
     if what.blocks is not None:
         problem = _with_half_scales(low, problem, what.blocks.scales)
     if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
@@ -105,12 +110,12 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if in_parts is not None:
         problem, high, writer = in_parts
         with contextlib.suppress(UnsupportedError):
-            found = _chosen(low, replace(plain, problem=problem), constant, room, unsuited)
+            found = _chosen(low, replace(plain, problem=problem), what, room, unsuited)
         if found is not None and take_parts(low, writer, ins, what.extras):
             operands["x"] = high
         else:
             found = None
-    chosen, request, plan, packed = found or _chosen(low, plain, constant, room, unsuited)
+    chosen, request, plan, packed = found or _chosen(low, plain, what, room, unsuited)
     problem, solver = request.problem, chosen.solver
     if packed is not None:
         operands["w"] = packed
@@ -146,7 +151,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
 def _chosen(
     low: Lowering,
     request: Request,
-    constant: np.ndarray | BlockWeights | None,
+    what: Contraction,
     room: int,
     unsuited: Collection[str],
 ) -> tuple[Candidate, Request, Solution, View | None]:
@@ -155,7 +160,7 @@ def _chosen(
     Args:
         low: the lowering.
         request: the contraction.
-        constant: its weights, if they are constant.
+        what: it with its operands.
         room: bytes by which these may grow.
         unsuited: names of solvers that shall not compute it.
 
@@ -169,12 +174,28 @@ def _chosen(
             chosen = Candidate(_select(low, problem, room, unsuited))
         solver = chosen.solver
         plan = _plan(low, request, chosen)
-        with contextlib.suppress(UnsuitedWeights):
-            if low.usable(plan.launches):
-                if constant is None or not solver.packed_lens(problem):
-                    return chosen, request, plan, None
-                return chosen, request, plan, low.packed(solver, problem, constant)
+        if low.usable(plan.launches):
+            try:
+                return chosen, request, plan, _packed(low, solver, problem, what)
+            except UnsuitedWeights:
+                low.not_repeated()
         unsuited.append(solver.name)
+
+
+def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction) -> View | None:
+    """Constant weights in a solver's form; None of others, and where it packs none.
+
+    Raises:
+        UnsuitedWeights: their values do not fit the form.
+    """
+    lens, weights = solver.packed_lens(problem), what.weights if what.blocks is None else what.blocks
+    if weights is None or not lens:
+        return None
+    if what.weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
+        low.not_repeated()
+        return low.packed(solver, problem, weights)
+    how = ("packed", solver.name, problem.types.b, tuple(lens), *solver.packing_key(problem))
+    return low.derived(what.right, lambda own: low.packed(solver, problem, own), how)
 
 
 def _select(
