@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,6 +23,7 @@ from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
+from ..messages import warn
 from ..parallel import allowed_cpus, on_threads
 from ..runtime.plan_file import PlanReader, plan_pieces
 from ..targets.base import Compiled, KeptPlan
@@ -155,7 +155,7 @@ def _restored(
         if digest.result() != about["sha256"]:
             return None
     for text in about["told"]:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warn(text, RuntimeWarning)
     return result
 
 

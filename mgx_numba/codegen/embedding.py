@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import CompileError, FormatError, OptionError
 from ..graph.wire import Blob
+from ..messages import warn
 from .backend import backend
 from .kernel import KernelSource
 from .store import Store, default_store
@@ -85,7 +85,7 @@ class EmbeddedStore:
         if not self._told:
             self._told = True
             text = f"the machine code in the file is not used, or not all of it, and is built here: {reason}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn(text, RuntimeWarning)
 
 
 def _one_backend(sources: Iterable[KernelSource]) -> str:

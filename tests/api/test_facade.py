@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +172,10 @@ def test_failed_compilation_leaves_the_program_usable(monkeypatch: pytest.Monkey
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    module = sys.modules[migraphx.program.__module__]
+    from mgx_numba.api import compiling
+
     with monkeypatch.context() as patch:
-        patch.setattr(module, "compile_for", interrupted)
+        patch.setattr(compiling, "compile_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             net.compile("cpu")
     assert not net.is_compiled() and str(net) == text
