@@ -148,7 +148,11 @@ class program:
         return module(self._shown.main)
 
     def create_module(self, name: str) -> module:
-        """A new empty submodule."""
+        """A new empty submodule.
+
+        Raises:
+            ValidationError: ``name`` is no string, or a module has it.
+        """
         whole_module("mgx_numba.api.module")
         from .module import module
 

@@ -331,3 +331,20 @@ def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():
     broken._decode = decode
     with pytest.raises(AttributeError, match="from inside"):
         broken.get_parameter_names()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: migraphx.generate_argument([2]), ShapeError, r"a shape is needed, got \[2\]"),
+        (lambda: migraphx.generate_argument(migraphx.shape(lens=[2]), "a"), OptionError, "seed must be an integer"),
+        (lambda: migraphx.fill_argument(3, 1), ShapeError, "a shape is needed, got 3"),
+        (lambda: migraphx.create_argument(None, [1]), ShapeError, "a shape is needed, got None"),
+        (lambda: migraphx.argument_from_pointer((2,), 64), ShapeError, r"a shape is needed, got \(2,\)"),
+        (lambda: migraphx.allocate_gpu([2]), ShapeError, r"a shape is needed, got \[2\]"),
+        (lambda: migraphx.optimize(3), OptionError, "a program is needed, got int"),
+    ],
+)
+def test_what_is_no_shape_and_no_program(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
