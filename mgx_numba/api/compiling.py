@@ -14,7 +14,7 @@ from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, compile_for
 from .argument import argument
 from .options import CompileOptions, asked_quantizations, parse_compile_options, trace_level
-from .results import untold_shapes
+from .results import shapes_beside_arrays
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
 
@@ -100,7 +100,7 @@ def take_compiled(
         level: of the trace of runs, see `trace_level`.
         parameters, results: shapes of the portable form's.
     """
-    p._signature, p._results, p._untold = parameters, list(results), untold_shapes(results)
+    p._signature, p._results, p._shapes_beside = parameters, list(results), shapes_beside_arrays(results)
     p._trace_level = level
     p._compiled, p._options, p._target = compiled, options, t
     p._direct = p._quick = declined

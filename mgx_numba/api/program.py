@@ -21,7 +21,7 @@ from .checking import check
 from .compiling import compile_program, declined
 from .copying import cloned, copied, pickled
 from .options import CompileOptions, trace_level
-from .results import given_out, result_of, untold_shapes
+from .results import result_of, result_shape, shapes_beside_arrays
 from .shape import shape, shape_map
 from .target import target
 
@@ -64,7 +64,7 @@ class program:
         self._target: target | None = None
         self._signature: dict[str, Shape] = {}
         self._results: list[Shape] = []
-        self._untold: dict[int, Shape] = {}  # see `untold_shapes`
+        self._shapes_beside: dict[int, Shape] = {}  # see `shapes_beside_arrays`
         self._trace_level = 0
         # Quick forms of a run, which give None where they decline: `_direct` is asked first, then `_quick`, which knows
         # more lengths (see `Compiled.direct`), and `_in_stream` where the caller names a stream.
@@ -133,7 +133,7 @@ class program:
     def get_output_shapes(self) -> list[shape]:
         """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
         if self._compiled is not None:
-            return [shape.wrap(given_out(s)) for s in self._results]
+            return [shape.wrap(result_shape(s)) for s in self._results]
         return [shape.wrap(s) for s in self._portable.output_shapes()]
 
     def get_output_names(self) -> list[str]:
@@ -246,7 +246,7 @@ class program:
             results = self._quick(params)
         if results is None:
             return self._run_checked({} if params is None else params)
-        return self._with_shapes(results) if self._untold else results
+        return self._with_shapes(results) if self._shapes_beside else results
 
     eval = run
 
@@ -277,29 +277,31 @@ class program:
         if compiled is None or self._trace_level:
             return self.run(params)
         given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
-        return [result_of(r, self._untold.get(k)) for k, r in enumerate(given)]
+        return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(given)]
 
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """As `run` of a program for a device, with results that stay there whatever ``offload_copy`` is."""
         assert self._on is not None
-        return [result_of(r, self._untold.get(k)) for k, r in enumerate(self._on.run_there(self._checked(params)))]
+        return [
+            result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(self._on.run_there(self._checked(params)))
+        ]
 
     def _with_shapes(self, results: list[Any]) -> list[Any]:
         """Results of `_direct`, those with their shapes whose arrays do not tell them."""
-        for k, known in self._untold.items():
+        for k, known in self._shapes_beside.items():
             results[k] = results[k].shaped(known)
         return results
 
     def _run_checked(self, params: Any) -> list[argument]:
         """Run on whatever ``run`` was given."""
         inputs = self._checked(params)
-        compiled, level, shapes = self._compiled, self._trace_level, self._untold
+        compiled, level, shapes = self._compiled, self._trace_level, self._shapes_beside
         if compiled is None:
             compiled, level = compile_for(REFERENCE, self._portable), trace_level()
             if not self._told_uncompiled:
                 self._told_uncompiled = True
                 warn(_UNCOMPILED, RuntimeWarning)
-            shapes = untold_shapes(self._portable.output_shapes())
+            shapes = shapes_beside_arrays(self._portable.output_shapes())
         results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
         if shapes:
             return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]

@@ -148,7 +148,7 @@ def _restored(
         del whole
         return found
 
-    hashing, filling = _Beside(lambda e: _digest(content, e)), _Beside(lambda e: reader.fill(block, e))
+    hashing, filling = _Background(lambda e: _digest(content, e)), _Background(lambda e: reader.fill(block, e))
     with hashing as digest, filling as filled:
         result = build(KeptPlan(reader.plan(block), about["trees"]), about, unchanged, store)
         filled.result()
@@ -183,7 +183,7 @@ class _Embedded:
         default_store().put(source, data)
 
 
-class _Beside(Generic[T]):
+class _Background(Generic[T]):
     """A function that runs in a thread of its own; leaving the ``with`` waits for it. It is given an event, and ends
     soon once that is set: the ``with`` has ended early."""
 
@@ -200,7 +200,7 @@ class _Beside(Generic[T]):
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
 
-    def __enter__(self) -> _Beside[T]:
+    def __enter__(self) -> _Background[T]:
         self._thread.start()
         return self
 

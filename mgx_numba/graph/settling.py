@@ -23,7 +23,7 @@ from .constants import CONSTANT_VIEWS, STORED, constant_array, is_constant, unif
 from .copies import CopyPattern, Numbered, copy_with
 from .followed import FollowedSettling, is_traced
 from .instruction import Instruction, Parameter, Return
-from .known_literals import hollow
+from .known_literals import without_memory
 from .numbers import Numbers, Template, numbers_of
 from .program import Program
 from .specialize import FOLDED, specialize
@@ -341,9 +341,9 @@ def _value(op: Operator, shape: Shape, arrays: Sequence[np.ndarray]) -> np.ndarr
 def _without_values(argument: Argument) -> Argument:
     """A literal's stand-in, whose lengths note nothing."""
     if argument.array is None:
-        return hollow(argument)
+        return without_memory(argument)
     lens, strides = ([int.__index__(n) for n in own] for own in (argument.shape.lens, argument.shape.strides))
-    return hollow(Argument(Shape(argument.shape.type, lens, strides), argument.array))
+    return without_memory(Argument(Shape(argument.shape.type, lens, strides), argument.array))
 
 
 def _check_constants(program: Program) -> None:
