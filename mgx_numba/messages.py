@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "tell", "warn"]
+__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "shortened", "tell", "warn"]
 
 NAME = "mgx_numba"
 TRACE, DEBUG, INFO = 5, 10, 20
@@ -31,3 +31,8 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_OVER:
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, of which no more than so many characters are shown."""
+    return text if len(text) <= most else text[: most - 3] + "..."
