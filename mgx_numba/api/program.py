@@ -282,9 +282,8 @@ class program:
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """As `run` of a program for a device, with results that stay there whatever ``offload_copy`` is."""
         assert self._on is not None
-        return [
-            result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(self._on.run_there(self._checked(params)))
-        ]
+        found = self._on.run_there(self._checked(params))
+        return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(found)]
 
     def _with_shapes(self, results: list[Any]) -> list[Any]:
         """Results of `_direct`, those with their shapes whose arrays do not tell them."""
@@ -303,9 +302,7 @@ class program:
                 warn(_UNCOMPILED, RuntimeWarning)
             shapes = shapes_beside_arrays(self._portable.output_shapes())
         results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
-        if shapes:
-            return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
-        return [result_of(r, None) for r in results]
+        return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """A checked array for every parameter, or a tensor of the device whose elements are there for ``stream``; other
