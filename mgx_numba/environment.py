@@ -17,17 +17,20 @@ def environment_flag(name: str, default: bool = False) -> bool:
     return default if value is None else value.strip().lower() not in _NO
 
 
-def environment_number(name: str, default: int = 0) -> int:
+def environment_number(name: str, default: int = 0, least: int = 0) -> int:
     """The integer that a variable is set to.
 
     Raises:
-        OptionError: it is set to something else.
+        OptionError: it is set to something else, or below ``least``.
     """
     value = os.environ.get(name, "").strip()
     try:
-        return int(value) if value else default
+        number = int(value) if value else default
     except ValueError:
-        raise OptionError(f"environment variable {name}: expected an integer, got {value!r}") from None
+        number = least - 1
+    if number < least:
+        raise OptionError(f"environment variable {name}: expected an integer from {least} on, got {value!r}")
+    return number
 
 
 def environment_words(name: str) -> list[str]:

@@ -1,17 +1,21 @@
-"""What the package tells the loggers ``mgx_numba.*``: below the level of warnings, and only where somebody listens.
+"""What the package tells beside results: Python's warnings, and below their level the loggers ``mgx_numba.*``.
 
-Warnings are Python's. Nothing here imports `logging`: in a process that has not, nobody can have asked for records.
+Nothing here imports `logging`: in a process that has not, nobody can have asked for records.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 
-__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "tell"]
+__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "shortened", "tell", "warn"]
 
 NAME = "mgx_numba"
 TRACE, DEBUG, INFO = 5, 10, 20
 """Levels: the last two are those of `logging`; ``TRACE``, for each instruction or kernel, is MIGraphX's below them."""
+
+_PASSED_OVER = (NAME, "functools", "numpy")
+"""Whose frames `warn` looks past: the package's own, those of its cached properties, and of `numpy.errstate`."""
 
 
 def tell(part: str, level: int, text: str, *values: object) -> None:
@@ -19,3 +23,16 @@ def tell(part: str, level: int, text: str, *values: object) -> None:
     logging = sys.modules.get("logging")
     if logging is not None:
         logging.getLogger(f"{NAME}.{part}").log(level, text, *values)
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that points at the line which called the package, however deep in it this is."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_OVER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, of which no more than so many characters are shown."""
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -12,9 +12,9 @@ from ..core.argument import Argument
 from ..core.dlpack import export_dlpack
 from ..core.generate import generate
 from ..core.shape import Shape
-from ..errors import ShapeError
+from ..errors import OptionError, ShapeError
 from ..interrupts import whole_module
-from .shape import shape
+from .shape import shape, unwrap_shape
 
 __all__ = ["argument", "create_argument", "fill_argument", "generate_argument", "literal"]
 
@@ -173,7 +173,7 @@ def create_argument(shape: shape, values: Sequence[float]) -> argument:
     Raises:
         ShapeError: there are more or fewer values than elements, or they are not numbers.
     """
-    wanted = shape._value
+    wanted = unwrap_shape(shape)
     if len(values) != wanted.elements:
         raise ShapeError(
             f"Values and shape elements do not match: {len(values)} values, {wanted.elements} elements in {wanted}"
@@ -187,8 +187,15 @@ def create_argument(shape: shape, values: Sequence[float]) -> argument:
 
 
 def generate_argument(s: shape, seed: int = 0) -> argument:
-    """Deterministic pseudo-random values, the same that MIGraphX generates for this shape and seed."""
-    return argument.wrap(generate(s._value, seed))
+    """Deterministic pseudo-random values, the same that MIGraphX generates for this shape and seed.
+
+    Raises:
+        OptionError: the seed is no integer.
+        ShapeError: the shape is dynamic.
+    """
+    if not isinstance(seed, (int, np.integer)):
+        raise OptionError(f"generate_argument: seed must be an integer, got {seed!r}")
+    return argument.wrap(generate(unwrap_shape(s), int(seed)))
 
 
 def fill_argument(s: shape, value: float) -> argument:
@@ -197,7 +204,7 @@ def fill_argument(s: shape, value: float) -> argument:
     Raises:
         ShapeError: the value is none of the shape's type, or the shape is dynamic.
     """
-    result = Argument.from_shape(s._value)
+    result = Argument.from_shape(unwrap_shape(s))
     for leaf in _leaves(result):
         try:
             leaf.numpy()[...] = value

@@ -17,7 +17,7 @@ from ..runtime.gpu.blocks import DeviceBlock
 from ..runtime.gpu.choice import engine, engine_at, engines
 from ..runtime.gpu.transfers import to_device, to_host
 from .argument import argument
-from .shape import shape
+from .shape import shape, unwrap_shape
 
 if TYPE_CHECKING:
     from ..runtime.gpu.engine import Engine
@@ -183,7 +183,7 @@ def allocate_gpu(s: shape, host: bool = False, device_id: int = 0) -> device_arg
         ShapeError: a dynamic shape, or elements that are Python objects.
         DeviceError: there is no device, or not so much memory.
     """
-    wanted = _plain(s._value)
+    wanted = _plain(unwrap_shape(s))
     on = engine(device_id)
     if host:
         return _pinned(wanted, on)
@@ -258,9 +258,10 @@ def argument_from_pointer(shape: shape, address: int) -> argument | device_argum
     Raises:
         ShapeError: the shape is dynamic or holds Python objects, or the address is no positive integer.
     """
-    found = Argument.from_pointer(shape._value, address)
+    wanted = unwrap_shape(shape)
+    found = Argument.from_pointer(wanted, address)
     holder = engine_at(int(address))
-    return argument.wrap(found) if holder is None else _at(shape._value, int(address), holder)
+    return argument.wrap(found) if holder is None else _at(wanted, int(address), holder)
 
 
 def gpudata_to_argument(shape: shape, address: int) -> device_argument:
@@ -269,11 +270,12 @@ def gpudata_to_argument(shape: shape, address: int) -> device_argument:
     Raises:
         ShapeError: as there, or the address is elsewhere.
     """
-    Argument.from_pointer(shape._value, address)
+    wanted = unwrap_shape(shape)
+    Argument.from_pointer(wanted, address)  # refuses what is no address
     holder = engine_at(int(address))
     if holder is None:
         raise ShapeError(f"address {int(address):#x} of {shape} is in no memory of a device")
-    return _at(shape._value, int(address), holder)
+    return _at(wanted, int(address), holder)
 
 
 def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:

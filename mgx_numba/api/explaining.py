@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..codegen.launch import OneCall, TaskRange
 from ..codegen.tuning.request import format_configuration
 from ..dataclass import dataclass
-from ..errors import OptionError
+from ..errors import MgxError, OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.passes.base import KERNEL_OPERATORS
 from ..graph.printer import format_instruction, instruction_names
@@ -20,13 +20,15 @@ from ..graph.rewrite_log import RewriteLog
 from ..nearest import did_you_mean
 from ..runtime.plan import PlannedStep, Step
 from ..targets.base import Observation, Stage, stages_of, units_of
+from ..targets.registry import target
 from .advice import ARITHMETIC, MEMORY, advice
 
 if TYPE_CHECKING:
     from ..codegen.tuning.request import Estimate
-    from ..codegen.tuning.session import Choice, Tuning
+    from ..codegen.tuning.session import Choice
     from ..runtime.limits import Limits
     from ..targets.base import Compiled
+    from .program import program
 
 __all__ = ["Explanation", "StepReport", "explanations"]
 
@@ -123,32 +125,31 @@ class Explanation:
 
 
 def explanations(
-    name: str,
-    compiled: Compiled,
-    portable: Program,
-    tuning: Tuning | None,
-    inputs: Mapping[str, np.ndarray],
-    limits: Callable[[Collection[str]], Limits | None],
-    iterations: int,
-    given: bool,
+    p: program, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0
 ) -> list[Explanation]:
-    """What became of all instructions that a name stands for; see `program.explain`.
-
-    Args:
-        inputs: checked; their lengths, and where it runs in stages their values, choose the plans.
-        limits: what the machine can do, and units of it, asked for if ``iterations`` is not 0.
-        iterations: runs that are measured.
-        given: whether a caller has chosen the inputs.
-
-    Raises:
-        OptionError: there is no such name, or inputs are needed.
-    """
+    """What became of all instructions that a name stands for; arguments and errors are those of `program.explain`."""
+    compiled, chosen = p._compiled, p._target
+    if compiled is None or chosen is None:
+        raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
+    if not isinstance(name, str) or not isinstance(iterations, int) or iterations < 0:
+        raise OptionError(f"explain needs a name and iterations from 0 on, got {name!r}, {iterations!r}")
+    shapes = p._parameters()
+    needed = [key for key, s in shapes.items() if s.is_dynamic or iterations]
+    if params is None and needed:
+        why = "iterations are measured" if iterations else "their lengths are open"
+        raise OptionError(f"explain needs params for {', '.join(needed)}: {why}")
+    if params is None:
+        inputs = {key: np.zeros(s.lens, s.type.numpy) for key, s in shapes.items()}
+    else:
+        inputs = p._checked(params)
     stages = stages_of(compiled, inputs)
-    if len(stages) > 1 and not given:
+    if len(stages) > 1 and params is None:
         raise OptionError("explain needs params: lengths inside of the program depend on the values of its inputs")
-    names = _Names(stages)
-    texts = {ins: names.place(ins) for ins in _matching(name, portable, names)}
-    reports = _reports(compiled, stages, inputs, limits(units_of(stages)) if iterations else None, iterations)
+    names, tuning = _Names(stages), p._tuning
+    texts = {ins: names.place(ins) for ins in _matching(name, p._portable, names)}
+    threads = p._options.num_threads if p._options is not None else 0
+    limits = target(chosen.name()).limits(threads, units_of(stages)) if iterations else None
+    reports = _reports(compiled, stages, inputs, limits, iterations)
     if not reports.keys().isdisjoint(texts.values()):  # without views beside what computes something
         texts = {ins: place for ins, place in texts.items() if place in reports}
     log = compiled.rewrite_log()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.shape import DynamicDimension
 from ..environment import environment_flag
-from ..errors import ParseError
+from ..errors import OptionError, ParseError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
 from .file_kinds import taken_for
@@ -275,9 +275,11 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
             ``fusion_rules``, which ``compile`` honours later; ``use_fp16`` and the like as for ``compile``.
 
     Raises:
-        OptionError: unknown option, level or rule.
+        OptionError: unknown option, level or rule, or no program.
         CompileError: compiling again failed; the program is as before.
     """
+    if not isinstance(model, program):
+        raise OptionError(f"a program is needed, got {type(model).__name__}")
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes import Options, run_passes
 

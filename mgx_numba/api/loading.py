@@ -14,8 +14,9 @@ from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import KeptPlan
+from .compiling import take_compiled, target_options
 from .file_kinds import taken_for
-from .options import checked_device, parse_compile_options
+from .options import checked_device, parse_compile_options, trace_level
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
@@ -145,10 +146,10 @@ def _of_plan(
     def portable() -> Program:
         return result._portable
 
-    compiled = registry.target(chosen.name()).restore(kept, result._settings(options), portable)
+    compiled = registry.target(chosen.name()).restore(kept, target_options(result, options), portable)
     parameters = {name: _shape_from_json(entry) for name, entry in about["parameters"].items()}
     results = [_shape_from_json(entry) for entry in about["results"]]
-    result._set_compiled(compiled, options, chosen, parameters, results)
+    take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
     return result
 
 

@@ -182,40 +182,68 @@ class module:
     def add_instruction(
         self, op: op, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> instruction_ref:
-        """Append an operation."""
+        """Append an operation.
+
+        Raises:
+            OperatorError: no ``op``, or ``args`` and ``mod_args`` are no lists of references and modules.
+            ShapeError: the operator does not take values of these numbers, types or lengths.
+        """
         if not isinstance(op, _op):
             raise OperatorError(f"add_instruction: op must be an op, got {op!r}")
         return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args, self._value)))
 
     def add_literal(self, data: Any) -> instruction_ref:
-        """Put a constant (argument, array, buffer), which is copied, at the front of the module."""
+        """Put a constant (argument, array, buffer, number), which is copied, at the front of the module.
+
+        Raises:
+            ShapeError: it is none of these, or of an element type that there is not.
+        """
         value = data.unwrap() if isinstance(data, argument) else Argument.from_array(data)
         return instruction_ref(self._value.add_literal(value.copy()))
 
     def add_parameter(self, name: str, shape: shape) -> instruction_ref:
-        """Declare an input at the front of the module."""
+        """Declare an input at the front of the module.
+
+        Raises:
+            OperatorError: ``name`` is no string, or ``shape`` no `shape`.
+            ShapeError: the module has a parameter of this name.
+        """
         if not isinstance(name, str) or not isinstance(shape, _shape):
             raise OperatorError(f"add_parameter needs a name and a shape, got {name!r} and {shape!r}")
         return instruction_ref(self._value.add_parameter(name, shape._value))
 
     def add_return(self, args: Sequence[instruction_ref]) -> instruction_ref:
-        """End the module with these results."""
+        """End the module with these results.
+
+        Raises:
+            OperatorError: ``args`` is no list of references.
+            ValidationError: the module has an end; `replace_return` gives it another.
+        """
         return instruction_ref(self._value.add_return(_values(args)))
 
     def replace_return(self, args: Sequence[instruction_ref]) -> instruction_ref:
-        """End the module with other results."""
+        """End the module with these results, whether it had an end or not.
+
+        Raises:
+            OperatorError: ``args`` is no list of references.
+        """
         return instruction_ref(self._value.replace_return(_values(args)))
 
     def add_macro(
         self, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> list[instruction_ref]:
-        """Append the instructions that a macro stands for; returns those that give its results."""
+        """Append the instructions that a macro stands for; returns those that give its results.
+
+        Raises:
+            OperatorError: no ``macro``, one that is not known, or options that it has not.
+            ShapeError: it does not take values of these numbers, types or lengths.
+        """
         return self._macro(self._value.return_instruction, macro, args, mod_args)
 
     def insert_macro(
         self, ins: instruction_ref, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> list[instruction_ref]:
-        """Insert the instructions that a macro stands for before ``ins``."""
+        """Insert the instructions that a macro stands for before ``ins``, else as `add_macro`."""
         return self._macro(_values([ins])[0], macro, args, mod_args)
 
     def _macro(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import OptionError
+from ..messages import warn
 from ..nearest import did_you_mean
 from ..targets import registry
 from ..targets.options import FLOAT32_PRECISIONS
@@ -58,7 +58,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "use_int4_weights": "weights of contractions in 4 bits (quantize_int4_weights)",
     "calibration": "batches of inputs by name, for use_int8 and use_fp8",
     "device_id": "which device; the CPU is one",
-    "target": "architecture name of a GPU",
+    "target": "architecture name of a GPU; kernels are made for the device that is there",
     "float32_matmul_precision": "highest, high (three products in bfloat16 or TF32), medium (one); None: by fast_math",
     "disabled_passes": "names of passes to leave out",
 }
@@ -214,9 +214,7 @@ def _paths(value: Any) -> tuple[str, ...]:
 def _tell_once(key: str, value: Any) -> None:
     if key not in _told:
         _told.add(key)
-        warnings.warn(
-            f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}", stacklevel=4
-        )
+        warn(f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}")
 
 
 def trace_level() -> int:

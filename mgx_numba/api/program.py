@@ -6,28 +6,24 @@ import dataclasses
 import functools
 import os
 import sys
-import warnings
-import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
+from ..messages import warn
 from ..targets.base import Compiled, Direct, Exportable, OnDevice
-from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
+from .compiling import compile_program, declined
 from .copying import cloned, copied, pickled
-from .options import CompileOptions, asked_quantizations, parse_compile_options, trace_level
-from .results import given_out, result_of, untold_shapes
+from .options import CompileOptions, trace_level
+from .results import result_of, result_shape, shapes_beside_arrays
 from .shape import shape, shape_map
-from .target import get_target, target
-from .tuning import merged_records, tuning_for
+from .target import target
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
-    from ..runtime.limits import Limits
     from .explaining import Explanation
     from .module import module
     from .reshaping import Reread
@@ -61,21 +56,21 @@ class program:
         # What is called for `_portable`, `_records`, `_tuning` and `_calibration` when these are first looked at.
         self._decode: Callable[[], Program] = _empty
         self._read_records: Callable[[], list[TuningRecord]] = list
-        self._find_tuning: Callable[[], Tuning | None] = _declined
-        self._find_calibration: Callable[[], Calibration | None] = _declined
+        self._find_tuning: Callable[[], Tuning | None] = declined
+        self._find_calibration: Callable[[], Calibration | None] = declined
         # The compiled form and what it was compiled with; the shapes are those of the portable form.
         self._compiled: Compiled | None = None
         self._options: CompileOptions | None = None
         self._target: target | None = None
         self._signature: dict[str, Shape] = {}
         self._results: list[Shape] = []
-        self._untold: dict[int, Shape] = {}  # see `untold_shapes`
+        self._shapes_beside: dict[int, Shape] = {}  # see `shapes_beside_arrays`
         self._trace_level = 0
         # Quick forms of a run, which give None where they decline: `_direct` is asked first, then `_quick`, which knows
         # more lengths (see `Compiled.direct`), and `_in_stream` where the caller names a stream.
-        self._direct: Direct = _declined
-        self._quick: Direct = _declined
-        self._in_stream: Callable[[Any, int | None], list[Any] | None] = _declined
+        self._direct: Direct = declined
+        self._quick: Direct = declined
+        self._in_stream: Callable[[Any, int | None], list[Any] | None] = declined
         # The compiled form as one of a device's target, and again if results stay there; the memory for these that
         # callers may give, by name.
         self._on: OnDevice | None = None
@@ -115,45 +110,6 @@ class program:
     def _tuning(self) -> Tuning | None:
         return self._find_tuning()
 
-    def _set_compiled(
-        self, compiled: Compiled, options: CompileOptions, t: target, parameters: dict[str, Shape], results: list[Shape]
-    ) -> None:
-        """Take a compiled form; ``parameters`` and ``results`` are the portable form's."""
-        self._signature, self._results, self._untold = parameters, results, untold_shapes(results)
-        self._trace_level = trace_level()
-        self._compiled, self._options, self._target = compiled, options, t
-        self._direct = self._quick = _declined
-        quick = None if self._trace_level else compiled.direct(argument, self._preferring(compiled))
-        if quick is not None:
-            self._direct = self._quick = quick
-        self._in_stream, self._on, self._home, self._kept = _declined, None, None, {}
-        if isinstance(compiled, OnDevice):
-            self._on = compiled
-            if not compiled.offload_copy:
-                self._stay_on(compiled)
-
-    def _preferring(self, compiled: Compiled) -> Callable[[Direct | None], None]:
-        """What has a quick form of a compiled one asked before that which knows them all, as long as it is in use."""
-        own = weakref.ref(self)
-
-        def prefer(quick: Direct | None) -> None:
-            asked = own()
-            if asked is not None and asked._compiled is compiled:
-                asked._direct = quick or asked._quick
-
-        return prefer
-
-    def _stay_on(self, compiled: OnDevice) -> None:
-        """Take a compiled form whose results stay on its device."""
-        whole_module("mgx_numba.api.device")
-        from .device import quick_run
-
-        self._home, self._kept = compiled, compiled.output_parameters()
-        quick = None if self._trace_level else quick_run(compiled, self._signature)
-        if quick is not None:
-            self._in_stream = quick
-            self._direct = lambda params: quick(params, None)
-
     def _become(self, other: program) -> None:
         """Take the place of another program, which is not used any more."""
         self.__dict__ = other.__dict__
@@ -177,7 +133,7 @@ class program:
     def get_output_shapes(self) -> list[shape]:
         """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
         if self._compiled is not None:
-            return [shape.wrap(given_out(s)) for s in self._results]
+            return [shape.wrap(result_shape(s)) for s in self._results]
         return [shape.wrap(s) for s in self._portable.output_shapes()]
 
     def get_output_names(self) -> list[str]:
@@ -192,7 +148,11 @@ class program:
         return module(self._shown.main)
 
     def create_module(self, name: str) -> module:
-        """A new empty submodule."""
+        """A new empty submodule.
+
+        Raises:
+            ValidationError: ``name`` is no string, or a module has it.
+        """
         whole_module("mgx_numba.api.module")
         from .module import module
 
@@ -258,51 +218,8 @@ class program:
         """
         given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
-        if t is None or isinstance(t, str):
-            t = get_target(DEFAULT if t is None else t)
-        if not isinstance(t, target):
-            raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
-        parsed = parse_compile_options(given, t.name())
-        portable = self._quantized(given, t)
-        from ..targets.progress import compile_progress
-
-        with compile_progress() as progress:
-            tuning = tuning_for(t.name(), parsed, self._records, progress)
-            compiled = compile_for(t.name(), portable, self._settings(parsed, tuning), progress)
-            self._records = merged_records(tuning, self._records)
-        self._portable = portable
-        self._tuning = tuning
-        self._told = tuning.told if tuning is not None else []
-        self._set_compiled(compiled, parsed, t, self._portable.parameter_shapes(), self._portable.output_shapes())
+        compile_program(self, DEFAULT if t is None else t, given)
         return self
-
-    def _quantized(self, options: Mapping[str, Any], t: target) -> Program:
-        """The portable form as the options ``use_fp16`` and the like want it: a copy, if they want another."""
-        kinds = asked_quantizations(options)
-        if not kinds:
-            return self._portable
-        whole_module("mgx_numba.api.quantizing")
-        from .quantizing import quantize
-
-        changed = self._portable.clone()
-        found = quantize(changed, kinds, t.name(), map(self._checked, options.get("calibration") or ()))
-        if found is not None:
-            self._layer_choices, self._calibration = found
-        return changed
-
-    def _settings(self, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
-        """What a target is told of a compilation of this program."""
-        return TargetOptions(
-            fast_math=options.fast_math,
-            num_threads=options.num_threads,
-            memory_reuse=options.memory_reuse,
-            disabled_passes=(*self._disabled_passes, *options.disabled_passes),
-            float32_matmul_precision=options.float32_matmul_precision,
-            tuning=tuning,
-            store=self._store,
-            offload_copy=options.offload_copy,
-            device_id=options.device_id,
-        )
 
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
         """Run on inputs by name and return the results; safe from any number of threads at once.
@@ -329,7 +246,7 @@ class program:
             results = self._quick(params)
         if results is None:
             return self._run_checked({} if params is None else params)
-        return self._with_shapes(results) if self._untold else results
+        return self._with_shapes(results) if self._shapes_beside else results
 
     eval = run
 
@@ -360,33 +277,32 @@ class program:
         if compiled is None or self._trace_level:
             return self.run(params)
         given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
-        return [result_of(r, self._untold.get(k)) for k, r in enumerate(given)]
+        return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(given)]
 
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """As `run` of a program for a device, with results that stay there whatever ``offload_copy`` is."""
         assert self._on is not None
-        return [result_of(r, self._untold.get(k)) for k, r in enumerate(self._on.run_there(self._checked(params)))]
+        found = self._on.run_there(self._checked(params))
+        return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(found)]
 
     def _with_shapes(self, results: list[Any]) -> list[Any]:
         """Results of `_direct`, those with their shapes whose arrays do not tell them."""
-        for k, known in self._untold.items():
+        for k, known in self._shapes_beside.items():
             results[k] = results[k].shaped(known)
         return results
 
     def _run_checked(self, params: Any) -> list[argument]:
         """Run on whatever ``run`` was given."""
         inputs = self._checked(params)
-        compiled, level, shapes = self._compiled, self._trace_level, self._untold
+        compiled, level, shapes = self._compiled, self._trace_level, self._shapes_beside
         if compiled is None:
             compiled, level = compile_for(REFERENCE, self._portable), trace_level()
             if not self._told_uncompiled:
                 self._told_uncompiled = True
-                warnings.warn(_UNCOMPILED, RuntimeWarning, stacklevel=3)
-            shapes = untold_shapes(self._portable.output_shapes())
+                warn(_UNCOMPILED, RuntimeWarning)
+            shapes = shapes_beside_arrays(self._portable.output_shapes())
         results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
-        if shapes:
-            return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
-        return [result_of(r, None) for r in results]
+        return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """A checked array for every parameter, or a tensor of the device whose elements are there for ``stream``; other
@@ -534,32 +450,10 @@ class program:
             MgxError: the program is not compiled.
             OptionError: there is no such name, or inputs are needed.
         """
-        compiled, chosen = self._compiled, self._target
-        if compiled is None or chosen is None:
-            raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
-        if not isinstance(name, str) or not isinstance(iterations, int) or iterations < 0:
-            raise OptionError(f"explain needs a name and iterations from 0 on, got {name!r}, {iterations!r}")
         whole_module("mgx_numba.api.explaining")
-        from ..targets.registry import target as target_of
         from .explaining import explanations
 
-        shapes = self._parameters()
-        needed = [name for name, s in shapes.items() if s.is_dynamic or iterations]
-        if params is None and needed:
-            why = "iterations are measured" if iterations else "their lengths are open"
-            raise OptionError(f"explain needs params for {', '.join(needed)}: {why}")
-        if params is None:
-            inputs = {key: np.zeros(s.lens, s.type.numpy) for key, s in shapes.items()}
-        else:
-            inputs = self._checked(params)
-        threads = self._options.num_threads if self._options is not None else 0
-
-        def limits(units: Collection[str]) -> Limits | None:
-            return target_of(chosen.name()).limits(threads, units)
-
-        return explanations(
-            name, compiled, self._portable, self._tuning, inputs, limits, iterations, given=params is not None
-        )
+        return explanations(self, name, params, iterations)
 
     def quantization_choices(self) -> list[LayerChoice]:
         """What the last quantisation to 8 bits, or to 16 with an ``accuracy``, made of each contraction.
@@ -596,10 +490,6 @@ class program:
         from ..graph.printer import print_program
 
         return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
-
-
-def _declined(*given: Any) -> None:
-    return None
 
 
 def _empty() -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -16,6 +15,7 @@ from ..core.types import Type
 from ..environment import environment_flag
 from ..errors import OptionError
 from ..interrupts import whole_module
+from ..messages import warn
 from ..targets.registry import compile_for
 
 if TYPE_CHECKING:
@@ -118,10 +118,9 @@ def truncate_within(
     # fewer than all were found to keep it
     lost = trial.lost_as_compiled(budget, kept) if len(kept) == len(trial.names) else 0.0
     if lost > budget.most:
-        warnings.warn(
+        warn(
             f"accuracy: with all {len(kept)} products in float32 {kind} still loses {100 * lost:.3g}%, more"
-            f" than {100 * budget.most:.3g}%; the program stays as it is",
-            stacklevel=4,
+            f" than {100 * budget.most:.3g}%; the program stays as it is"
         )
     else:
         trial.planned(portable)(trial.layers_at(portable, kept))
@@ -249,7 +248,7 @@ def _check_observed(calibration: Calibration) -> None:
         seen, strange = seen + observer.seen, strange + observer.strange
     if strange:
         told = f"calibration: {strange} of {seen + strange} elements are infinite or NaN; ranges leave them out"
-        warnings.warn(told, stacklevel=5)
+        warn(told)
 
 
 def _first(batches: Iterable[Inputs], samples: list[Inputs]) -> Iterable[Inputs]:
@@ -327,6 +326,6 @@ def _some(portable: Program, batches: Iterable[Inputs], what: str) -> Iterable[I
         empty = False
         yield inputs
     if empty:
-        warnings.warn(f"no calibration data is given: {what} are those of generated inputs", stacklevel=4)
+        warn(f"no calibration data is given: {what} are those of generated inputs")
         shapes = portable.parameter_shapes()
         yield {name: generate(Shape(shape.type, shape.max_lens)).numpy() for name, shape in shapes.items()}

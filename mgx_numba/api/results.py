@@ -10,25 +10,25 @@ from ..core.shape import Shape
 from ..core.types import Type
 from .argument import argument
 
-__all__ = ["given_out", "result_of", "untold_shapes"]
+__all__ = ["result_of", "result_shape", "shapes_beside_arrays"]
 
 
-def given_out(s: Shape) -> Shape:
+def result_shape(s: Shape) -> Shape:
     """The shape that a result of this shape is given out with: standard, or of one element as it is."""
     return s if s.scalar and s.elements == 1 else s.to_standard()
 
 
-def untold_shapes(shapes: Sequence[Shape]) -> dict[int, Shape]:
+def shapes_beside_arrays(shapes: Sequence[Shape]) -> dict[int, Shape]:
     """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles, and what
     holds tensors."""
     fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
     single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}
     holders = {k: s for k, s in enumerate(shapes) if s.element is not None}
-    return holders | {k: given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
+    return holders | {k: result_shape(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
 
 
 def result_of(value: Any, known: Shape | None) -> Any:
-    """A result, or a list of results, as users get it; ``known`` is its shape if `untold_shapes` has one."""
+    """A result, or a list of results, as users get it; ``known`` is its shape if `shapes_beside_arrays` has one."""
     if type(value) is list or type(value) is tuple:
         return [result_of(v, None) for v in value]
     if known is not None and known.element is not None:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,6 +23,7 @@ from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
+from ..messages import warn
 from ..parallel import allowed_cpus, on_threads
 from ..runtime.plan_file import PlanReader, plan_pieces
 from ..targets.base import Compiled, KeptPlan
@@ -148,14 +148,14 @@ def _restored(
         del whole
         return found
 
-    hashing, filling = _Beside(lambda e: _digest(content, e)), _Beside(lambda e: reader.fill(block, e))
+    hashing, filling = _Background(lambda e: _digest(content, e)), _Background(lambda e: reader.fill(block, e))
     with hashing as digest, filling as filled:
         result = build(KeptPlan(reader.plan(block), about["trees"]), about, unchanged, store)
         filled.result()
         if digest.result() != about["sha256"]:
             return None
     for text in about["told"]:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warn(text, RuntimeWarning)
     return result
 
 
@@ -183,7 +183,7 @@ class _Embedded:
         default_store().put(source, data)
 
 
-class _Beside(Generic[T]):
+class _Background(Generic[T]):
     """A function that runs in a thread of its own; leaving the ``with`` waits for it. It is given an event, and ends
     soon once that is set: the ``with`` has ended early."""
 
@@ -200,7 +200,7 @@ class _Beside(Generic[T]):
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
 
-    def __enter__(self) -> _Beside[T]:
+    def __enter__(self) -> _Background[T]:
         self._thread.start()
         return self
 

@@ -57,7 +57,11 @@ def save(
 
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
-    """What ``save`` would write (msgpack), as bytes."""
+    """What ``save`` would write (msgpack), as bytes.
+
+    Raises:
+        OptionError, MgxError: as `save`.
+    """
     _check_program("save_buffer", p)
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_buffer as to_bytes

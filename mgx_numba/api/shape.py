@@ -48,6 +48,17 @@ class dynamic_dimension:
         return str(self._value)
 
 
+def unwrap_shape(value: Any) -> Shape:
+    """The IR's form of a ``shape``.
+
+    Raises:
+        ShapeError: it is none.
+    """
+    if not isinstance(value, shape):
+        raise ShapeError(f"a shape is needed, got {value!r}")
+    return value._value
+
+
 def unwrap_dimension(value: Any) -> DynamicDimension | int:
     """The IR's form of a dimension given as ``dynamic_dimension``, int or mapping with min, max and optimals.
 

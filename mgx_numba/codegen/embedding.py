@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import CompileError, FormatError, OptionError
 from ..graph.wire import Blob
+from ..messages import shortened, warn
 from .backend import backend
 from .kernel import KernelSource
 from .store import Store, default_store
@@ -85,7 +85,7 @@ class EmbeddedStore:
         if not self._told:
             self._told = True
             text = f"the machine code in the file is not used, or not all of it, and is built here: {reason}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn(text, RuntimeWarning)
 
 
 def _one_backend(sources: Iterable[KernelSource]) -> str:
@@ -134,9 +134,5 @@ def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, str]) -> list
         if key == "features":
             words = sorted(set(old.split(",")) ^ set(new.split(",")))
             old, new = (" ".join(w for w in words if w in text.split(",")) or "none" for text in (old, new))
-        found.append(f"{key} ({_short(old)} in the file, {_short(new)} here)")
+        found.append(f"{key} ({shortened(old, 40)} in the file, {shortened(new, 40)} here)")
     return found
-
-
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."

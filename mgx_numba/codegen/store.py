@@ -12,11 +12,11 @@ import functools
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..messages import warn
 from .files import ENVIRONMENT, default_folder, mark_used, replace_file
 from .kernel import KernelSource
 
@@ -96,11 +96,10 @@ class ObjectStore:
             replace_file(record_path, json.dumps(record, indent=1).encode())
         except OSError as error:
             self._writable = False
-            warnings.warn(
+            warn(
                 f"compiled kernels are not kept: cannot write to {self.folder} ({error.strerror or error}); "
                 f"set {ENVIRONMENT} to a writable folder",
                 RuntimeWarning,
-                stacklevel=2,
             )
             return
         if self._puts % _PRUNE_EVERY == 0:

@@ -70,6 +70,10 @@ class DynamicDimension:
         """Whether only one length is possible."""
         return self.min == self.max
 
+    def clamp(self, length: int) -> int:
+        """The length of the range that is nearest to this one."""
+        return min(max(length, self.min), self.max)
+
     def __str__(self) -> str:
         if self.is_fixed:
             return str(self.min)

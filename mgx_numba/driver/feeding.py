@@ -10,7 +10,7 @@ import numpy as np
 
 from ..api.argument import argument
 from ..api.program import program
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import FormatError, OptionError
 from .dims import split_names
@@ -72,11 +72,7 @@ def _load(path: str) -> np.ndarray:
 
 
 def _lens(shape: Shape, batch: int) -> tuple[int, ...]:
-    return tuple(_length(d, batch) for d in shape.dims) if shape.is_dynamic else shape.array_lens
-
-
-def _length(dimension: DynamicDimension, batch: int) -> int:
-    return min(max(batch, dimension.min), dimension.max)
+    return tuple(d.clamp(batch) for d in shape.dims) if shape.is_dynamic else shape.array_lens
 
 
 def _random(name: str, shape: Shape, batch: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from ..api.functions import check_onnx, optimize, parse_onnx, parse_tf
@@ -16,6 +15,7 @@ from ..core.types import Type
 from ..errors import FormatError, MgxError, OptionError, ParseError, ShapeError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
+from ..messages import warn
 from .arguments import FILE_TYPES
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .literals import replace_literals
@@ -107,19 +107,17 @@ def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> Non
     """Warn of flags that say how to read a model, but have no effect on this one."""
     for name in _ONNX_FLAGS if kind != "onnx" else ():
         if getattr(args, name) and not (kind == "tf" and name in _TF_FLAGS):
-            warnings.warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file", stacklevel=3)
+            warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file")
     if kind != "tf" and args.is_nhwc is not None:
         flag = "--nhwc" if args.is_nhwc else "--nchw"
-        warnings.warn(f"{flag} has no effect: {args.file} is no TensorFlow file", stacklevel=3)
+        warn(f"{flag} has no effect: {args.file} is no TensorFlow file")
     if args.batch:
         portable = model._portable
         shapes = portable.parameter_shapes()
         follow = (kind in ("onnx", "tf") and portable.open_dims) or any(s.is_dynamic for s in shapes.values())
         if not follow and not any(args.batch in s.lens for s in shapes.values()):
             listed = ", ".join(f"{name} {list(s.lens)}" for name, s in shapes.items()) or "none"
-            warnings.warn(
-                f"--batch {args.batch} has no effect: no length is left open (inputs: {listed})", stacklevel=3
-            )
+            warn(f"--batch {args.batch} has no effect: no length is left open (inputs: {listed})")
 
 
 def _edited(model: program, args: argparse.Namespace) -> program:

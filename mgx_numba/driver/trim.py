@@ -27,7 +27,8 @@ def keep_until(program: Program, position: int) -> Program:
             copy.main.remove_instruction(ins)
     copy.main.add_return([kept])
     copy.origin = replace(copy.origin, output_names=())
-    _remove_dead(copy)
+    copy.main.remove_unused()
+    copy.remove_unused_modules()
     return copy
 
 
@@ -62,11 +63,5 @@ def _cut_before(program: Program, kept: set[Instruction]) -> None:
             while main.parameter(f"x{number}") is not None:
                 number += 1
             main.replace_instruction(ins, main.add_parameter(f"x{number}", ins.shape))
-    _remove_dead(program)
-
-
-def _remove_dead(program: Program) -> None:
-    for ins in list(reversed(program.main)):
-        if not ins.users and not isinstance(ins.op, (Parameter, Return)):
-            program.main.remove_instruction(ins)
+    program.main.remove_unused()
     program.remove_unused_modules()

@@ -158,7 +158,11 @@ OWN: tuple[Variable, ...] = (
         "Narrows the CPU's instruction set: `avx2`, `x86-64-v3`, or as LLVM spells it, `-fma`. `amx-emulated` stands "
         "for AMX's tiles, for tests.",
     ),
-    Variable("MGX_GPU_ARCH", "The architecture to compile for where there is no device: `sm_90a`, `gfx942`."),
+    Variable(
+        "MGX_GPU_ARCH",
+        "The architecture that kernels are compiled for in place of the device's: `sm_90a`, `gfx942`. The target `gpu` "
+        "needs a device all the same: this is for kernels that are looked at.",
+    ),
     Variable(
         "MGX_GPU_TOOLCHAIN",
         "Who makes PTX of kernels: `llvmlite`, as a rule, or `numba-cuda`: Numba's official CUDA target, of the extra "

@@ -12,7 +12,7 @@ from ..dataclass import dataclass
 from .constants import follows, uniform
 from .folds import kind_of
 
-__all__ = ["Character", "KnownLiterals", "contents", "hollow"]
+__all__ = ["Character", "KnownLiterals", "contents", "without_memory"]
 
 SMALL_BYTES = 1 << 12
 """Of a literal whose values are kept and compared: rewriting may put an equal one in its place."""
@@ -85,7 +85,7 @@ class KnownLiterals:
                 continue
             known._digests[place], known._characters[place] = self._digest(place), self.character(place)
             known._fillings[place] = self.filling(place)
-            known.arguments[place] = hollow(argument)
+            known.arguments[place] = without_memory(argument)
         return known
 
     def _digest(self, place: int) -> bytes:
@@ -115,10 +115,10 @@ def is_small(argument: Argument) -> bool:
     return argument.array is not None and argument.array.nbytes <= SMALL_BYTES
 
 
-def hollow(argument: Argument) -> Argument:
+def without_memory(argument: Argument) -> Argument:
     """An argument of the same shape that takes no memory, of zeros."""
     if argument.array is None:
-        return Argument(argument.shape, None, [hollow(member) for member in argument.sub])
+        return Argument(argument.shape, None, [without_memory(member) for member in argument.sub])
     return Argument(argument.shape, np.broadcast_to(np.zeros((), argument.array.dtype), argument.array.shape))
 
 

@@ -210,6 +210,12 @@ class Module:
         self._set_bodies(ins, ())
         self._unlink(ins)
 
+    def remove_unused(self) -> None:
+        """Take out all instructions whose value nothing uses, but for parameters and the end."""
+        for ins in reversed(list(self)):
+            if not ins.users and not isinstance(ins.op, (Parameter, Return)):
+                self.remove_instruction(ins)
+
     def move_before(self, ins: Instruction, before: Instruction | None) -> None:
         """Move an instruction to another place; inputs must already stand earlier."""
         if ins is before or (before is not None and ins._next is before):

@@ -130,7 +130,7 @@ class Program:
         if results != before and self.main.return_instruction is not None:
             self.main.replace_return(results)
 
-    def take_facts(self, other: Program) -> None:
+    def copy_metadata(self, other: Program) -> None:
         """Take what is known of another program besides its instructions."""
         self.open_dims = {name: dict(axes) for name, axes in other.open_dims.items()}
         self.origin = other.origin
@@ -157,7 +157,7 @@ class Program:
             ValidationError: an instruction takes a value of another program, or one that comes after it.
         """
         copy = Program()
-        copy.take_facts(self)
+        copy.copy_metadata(self)
         modules: dict[int, Module] = {id(self.main): copy.main}
         for module in [*self.modules, *self.reachable_modules()]:
             if id(module) not in modules:

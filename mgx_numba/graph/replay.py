@@ -19,7 +19,7 @@ from ..dataclass import dataclass
 from ..errors import MgxError
 from .copies import CopyPattern, Numbered, chooser, copy_with
 from .folds import Fold, Folds, kind_of
-from .known_literals import KnownLiterals, contents, hollow
+from .known_literals import KnownLiterals, contents, without_memory
 from .numbers import Numbers, ProgramForm, numbers_of, plain
 from .program import Program
 from .traced_int import Trace
@@ -106,7 +106,7 @@ class _Recorded:
         known = kept.issuperset(told)
         kinds = [kind for fold, kind in zip(self._folds.values(), self._kinds) if id(fold) in needed]
         self.whole = known and all(kinds) and all(self._varying[k].kind for k in folded)
-        shapes = [hollow(a) for a in numbers.literals]
+        shapes = [without_memory(a) for a in numbers.literals]
         made = copy_with(result, numbers, [int.__index__(value) for value in numbers.values], shapes)
         self._pattern = CopyPattern(made, [trace.number(value) for value in numbers.values])
         self._known = literals.without_values()

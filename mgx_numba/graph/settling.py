@@ -22,8 +22,8 @@ from ..ops.base import Operator
 from .constants import CONSTANT_VIEWS, STORED, constant_array, is_constant, uniform
 from .copies import CopyPattern, Numbered, copy_with
 from .followed import FollowedSettling, is_traced
-from .instruction import Instruction, Parameter, Return
-from .known_literals import hollow
+from .instruction import Instruction
+from .known_literals import without_memory
 from .numbers import Numbers, Template, numbers_of
 from .program import Program
 from .specialize import FOLDED, specialize
@@ -144,7 +144,7 @@ class _Tape:
     def _fold(self, program: Program) -> None:
         main = program.main
         followed = [ins for ins in main if self._follow(ins)]
-        _remove_unused(program)
+        program.main.remove_unused()
         folded: dict[Instruction, None] = {}
         for ins in followed:
             base = ins.inputs[0] if ins.inputs else ins
@@ -165,7 +165,7 @@ class _Tape:
             self._made[id(argument)] = place
             main.replace_instruction(ins, main.add_literal(argument))
         self._made.update((id(ins.literal), place) for ins, place in zip(literals, places[len(ends) :]))
-        _remove_unused(program)
+        program.main.remove_unused()
 
     def _shorten(self, wanted: Sequence[int]) -> list[int]:
         """Keep the steps alone that some need; the places of these."""
@@ -341,9 +341,9 @@ def _value(op: Operator, shape: Shape, arrays: Sequence[np.ndarray]) -> np.ndarr
 def _without_values(argument: Argument) -> Argument:
     """A literal's stand-in, whose lengths note nothing."""
     if argument.array is None:
-        return hollow(argument)
+        return without_memory(argument)
     lens, strides = ([int.__index__(n) for n in own] for own in (argument.shape.lens, argument.shape.strides))
-    return hollow(Argument(Shape(argument.shape.type, lens, strides), argument.array))
+    return without_memory(Argument(Shape(argument.shape.type, lens, strides), argument.array))
 
 
 def _check_constants(program: Program) -> None:
@@ -355,12 +355,6 @@ def _check_constants(program: Program) -> None:
                 ins.op.compute(ins.shape, [array for i in ins.inputs if (array := constant_array(i)) is not None])
             except MgxError as error:
                 raise ShapeError(ins.located(str(error))) from error
-
-
-def _remove_unused(program: Program) -> None:
-    for ins in reversed(list(program.main)):
-        if not ins.users and not isinstance(ins.op, (Parameter, Return)):
-            program.main.remove_instruction(ins)
 
 
 def _equal(found: Numbered, wanted: Numbers) -> bool:

@@ -80,7 +80,7 @@ class Settling:
 
     @np.errstate(all="ignore")
     def copy(self, program: Program) -> Program:
-        self.program.take_facts(program)
+        self.program.copy_metadata(program)
         for ins in program.main:
             if isinstance(ins.op, Parameter):
                 self._parameter(ins, ins.op)

@@ -19,7 +19,7 @@ from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions
 from .providers import CPU, chosen_provider, target_of
 from .tensors import described
-from .values import IOBinding, OrtValue
+from .values import IOBinding, OrtValue, ort_value
 
 __all__ = ["InferenceSession"]
 
@@ -105,13 +105,17 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
-    ) -> list[np.ndarray]:
+    ) -> list[Any]:
         """Run once.
 
         Args:
             output_names: which results, in this order; None or empty for all.
-            input_feed: an array or `OrtValue` for each input.
+            input_feed: an array or `OrtValue` for each input; a list for a sequence, a mapping for a map, None for an
+                optional without a value.
             run_options: has no effect.
+
+        Returns:
+            An array for each tensor, and the same for what holds tensors.
 
         Raises:
             ParameterError: no such input or result, an input is missing, or one does not fit.
@@ -150,7 +154,7 @@ class InferenceSession:
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        callback: Callable[[list[np.ndarray], Any, str], None],
+        callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
@@ -184,8 +188,14 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, with and giving `OrtValue`."""
-        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
+        """As `run`, with and giving `OrtValue`.
+
+        Raises:
+            UnsupportedError: a result is no tensor.
+        """
+        names = output_names or list(self._positions)
+        results = self.run(names, input_dict_ort_values, run_options)
+        return [ort_value(name, result) for name, result in zip(names, results, strict=True)]
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs, in the model's order."""
@@ -217,10 +227,14 @@ class InferenceSession:
         return {name: given if name == self._provider else {} for name in self.get_providers()}
 
 
-def _on_host(result: Any) -> np.ndarray:
-    """A result as an array, which a device's is copied to."""
+def _on_host(result: Any) -> Any:
+    """A result as an array, which a device's is copied to, or as a list of results; maps and None as they are."""
     if isinstance(result, np.ndarray):
         return result.view(np.ndarray)
+    if isinstance(result, list):
+        return [_on_host(member) for member in result]
+    if result is None or isinstance(result, dict):
+        return result
     return np.asarray(from_gpu(result)).reshape(described(result).lens)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from ..core.types import Type
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from ..frontends.onnx.tensors import onnx_type_string
+from ..frontends.onnx.value_types import type_string
 
 if TYPE_CHECKING:
     from ..core.shape import Shape
@@ -23,8 +25,8 @@ class NodeArg:
 
     Attributes:
         name: the model's.
-        type: ``tensor(float)`` and the like.
-        shape: lengths; a dimension that is open is its symbol, or None without one.
+        type: ``tensor(float)``, ``seq(tensor(float))``, ``map(int64,tensor(float))`` and the like.
+        shape: lengths; a dimension that is open is its symbol, or None without one. Sequences and maps have none.
     """
 
     name: str
@@ -57,12 +59,19 @@ def node_args(names: Sequence[str], shapes: Sequence[Shape], symbols: Sequence[S
     found = []
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
         if shape.sub_shapes:
-            raise UnsupportedError(f"{name!r} is a tuple; a session has tensors alone")
-        found.append(NodeArg(name, onnx_type_string(shape.type), _dims(shape, symbols[number : number + 1])))
+            raise UnsupportedError(f"{name!r} is a tuple, which ONNX has not")
+        found.append(NodeArg(name, _type_string(shape), _dims(shape, symbols[number : number + 1])))
     return found
 
 
+def _type_string(shape: Shape) -> str:
+    """The type as ONNX Runtime writes it: values of maps are tensors, and no space is between."""
+    return re.sub(r"map\((\w+), (\w+)\)", r"map(\1,tensor(\2))", type_string(shape))
+
+
 def _dims(shape: Shape, symbols: Sequence[Sequence[str]]) -> list[int | str | None]:
+    if shape.element is not None:
+        return _dims(shape.element, symbols) if shape.type is Type.optional_type else []
     if shape.is_dynamic:
         declared = next((given for given in symbols if len(given) == shape.ndim), [""] * shape.ndim)
         pairs = zip(shape.dyn_dims, declared, strict=True)

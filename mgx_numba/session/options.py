@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import OptionError
+from ..messages import warn
 from ..nearest import did_you_mean
 
 __all__ = ["ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
@@ -150,4 +150,4 @@ class RunOptions:
 
 
 def _tell(name: str, why: str) -> None:
-    warnings.warn(f"session option {name!r} has no effect: {why}", RuntimeWarning, stacklevel=5)
+    warn(f"session option {name!r} has no effect: {why}", RuntimeWarning)

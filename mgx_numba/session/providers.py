@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..api.options import COMPILE_OPTIONS
 from ..errors import OptionError
+from ..messages import warn
 from ..targets.registry import DEFAULT, missing
 
 __all__ = ["CPU", "chosen_provider", "get_all_providers", "get_available_providers", "get_device", "target_of"]
@@ -73,11 +73,7 @@ def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | No
         if name in available:
             return name, _compile_options(name, given)
         known = f"it needs {missing(_TARGETS[name])}" if name in _TARGETS else "there is none of this name"
-        warnings.warn(
-            f"provider {name!r} is not available: {known}; available are: {', '.join(available)}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        warn(f"provider {name!r} is not available: {known}; available are: {', '.join(available)}", RuntimeWarning)
     return CPU, {}
 
 
@@ -91,10 +87,9 @@ def _pair(entry: Any) -> tuple[str, Mapping[str, Any]]:
 def _compile_options(provider: str, given: Mapping[str, Any]) -> dict[str, Any]:
     unused = [name for name in given if name not in COMPILE_OPTIONS]
     if unused:
-        warnings.warn(
+        warn(
             f"options of provider {provider!r} without effect: {', '.join(map(str, unused))};"
             f" known are those of program.compile: {', '.join(COMPILE_OPTIONS)}",
             RuntimeWarning,
-            stacklevel=5,
         )
     return {name: value for name, value in given.items() if name in COMPILE_OPTIONS}

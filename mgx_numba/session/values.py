@@ -19,7 +19,7 @@ from .tensors import Described, copy_into, described
 if TYPE_CHECKING:
     from .inference import InferenceSession
 
-__all__ = ["IOBinding", "OrtValue"]
+__all__ = ["IOBinding", "OrtValue", "ort_value"]
 
 GPU = "cuda"
 """What ONNX Runtime calls the memory of NVIDIA's devices."""
@@ -113,7 +113,7 @@ class OrtValue:
         return True
 
     def is_tensor(self) -> bool:
-        """True: there are no sequences and no sparse tensors."""
+        """True: sequences, maps and sparse tensors are not among them."""
         return True
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -239,14 +239,15 @@ class IOBinding:
 
         Raises:
             ParameterError: an input is missing or does not fit, or memory of a result does not fit.
+            UnsupportedError: a result is no tensor.
         """
         found = session._run_where(self._bound, self._inputs) if self._bound else []
         self._results = []
         for (name, (_, memory)), value in zip(self._bound.items(), found, strict=True):
             if memory is None:
-                self._results.append(OrtValue(value))
+                self._results.append(ort_value(name, value))
                 continue
-            wanted, given = described(memory), described(value)
+            wanted, given = described(memory), ort_value(name, value)._described
             if wanted != given:
                 raise ParameterError(
                     f"result {name!r} is {given.dtype} {list(given.lens)}, the memory bound for it {wanted.dtype}"
@@ -254,6 +255,19 @@ class IOBinding:
                 )
             copy_into(memory, value)
             self._results.append(OrtValue(memory))
+
+
+def ort_value(name: str, result: Any) -> OrtValue:
+    """A result as an `OrtValue`.
+
+    Raises:
+        UnsupportedError: it is no tensor.
+    """
+    if result is None or isinstance(result, (list, dict)):
+        raise UnsupportedError(
+            f"result {name!r} is no tensor: `run` gives it, bindings and OrtValue have tensors alone"
+        )
+    return OrtValue(result)
 
 
 def _known(name: str, names: Sequence[str], what: str) -> str:

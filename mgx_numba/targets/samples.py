@@ -60,7 +60,7 @@ def sample_lengths(
             )
     seen: set[tuple[int, ...]] = set()
     open_ = {key: d for key, d in ranges.items() if not d.is_fixed}
-    given_lengths = ({key: _in(d, length) for key, d in open_.items()} for length in together)
+    given_lengths = ({key: d.clamp(length) for key, d in open_.items()} for length in together)
     for lengths in given_lengths if together else _assignments(open_, refused, telling):
         if tuple(lengths.values()) in seen:
             continue
@@ -82,7 +82,7 @@ def _assignments(
 ) -> Iterator[dict[str, int]]:
     optimals = max((len(d.optimals) for d in ranges.values()), default=0)
     for k in range(optimals):
-        yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
+        yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else d.clamp(16) for key, d in ranges.items()}
     for short in _short(ranges, telling):
         before = len(refused)
         for number, primes in enumerate(UNALIKE):
@@ -92,9 +92,9 @@ def _assignments(
             yield {**lengths, **short}
     if telling:
         return
-    together = [{key: _in(d, length) for key, d in ranges.items()} for length in LENGTHS]
+    together = [{key: d.clamp(length) for key, d in ranges.items()} for length in LENGTHS]
     apart = [
-        {other: _in(r, length if other == key else usual) for other, r in ranges.items()}
+        {other: r.clamp(length if other == key else usual) for other, r in ranges.items()}
         for length in (ALONE if len(ranges) > 1 else ())
         for usual in USUAL
         for key in ranges
@@ -113,9 +113,9 @@ def _short(ranges: dict[str, DynamicDimension], paired: bool) -> Iterator[dict[s
     yield {}
     first = next(iter(ranges), None)
     for key, d in ranges.items():
-        yield {key: _in(d, 1)}
+        yield {key: d.clamp(1)}
         if paired and first is not None and key != first:
-            yield {first: _in(ranges[first], 1), key: _in(d, 1)}
+            yield {first: ranges[first].clamp(1), key: d.clamp(1)}
             if d.min == 0 and d.max < UNBOUNDED:
                 yield {key: 0}
 
@@ -123,7 +123,3 @@ def _short(ranges: dict[str, DynamicDimension], paired: bool) -> Iterator[dict[s
 def _within(d: DynamicDimension, length: int) -> int:
     """A length of the range, another one for other lengths if there are as many."""
     return length if d.min <= length <= d.max else d.min + length % (d.max - d.min + 1)
-
-
-def _in(d: DynamicDimension, length: int) -> int:
-    return min(max(length, d.min), d.max)

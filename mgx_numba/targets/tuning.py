@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ from ..codegen.tuning.session import Tuning
 from ..codegen.tuning.tuner import Outcome, race
 from ..environment import environment_number
 from ..errors import UnsupportedError
+from ..messages import warn
 
 __all__ = ["CandidateBench", "tune"]
 
@@ -57,7 +57,7 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench]) -> int:
         reason = "tuning was interrupted"
     if done < len(pending):
         text = f"{reason}: {len(pending) - done} of {len(pending)} problems are not measured"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        warn(text, RuntimeWarning)
     return learnt
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +172,10 @@ def test_failed_compilation_leaves_the_program_usable(monkeypatch: pytest.Monkey
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    module = sys.modules[migraphx.program.__module__]
+    from mgx_numba.api import compiling
+
     with monkeypatch.context() as patch:
-        patch.setattr(module, "compile_for", interrupted)
+        patch.setattr(compiling, "compile_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             net.compile("cpu")
     assert not net.is_compiled() and str(net) == text
@@ -331,3 +331,20 @@ def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():
     broken._decode = decode
     with pytest.raises(AttributeError, match="from inside"):
         broken.get_parameter_names()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: migraphx.generate_argument([2]), ShapeError, r"a shape is needed, got \[2\]"),
+        (lambda: migraphx.generate_argument(migraphx.shape(lens=[2]), "a"), OptionError, "seed must be an integer"),
+        (lambda: migraphx.fill_argument(3, 1), ShapeError, "a shape is needed, got 3"),
+        (lambda: migraphx.create_argument(None, [1]), ShapeError, "a shape is needed, got None"),
+        (lambda: migraphx.argument_from_pointer((2,), 64), ShapeError, r"a shape is needed, got \(2,\)"),
+        (lambda: migraphx.allocate_gpu([2]), ShapeError, r"a shape is needed, got \[2\]"),
+        (lambda: migraphx.optimize(3), OptionError, "a program is needed, got int"),
+    ],
+)
+def test_what_is_no_shape_and_no_program(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

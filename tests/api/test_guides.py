@@ -218,7 +218,7 @@ def test_optimizing_a_compiled_program_keeps_target_options_and_values(guide, mo
     def fail(*args, **options):
         raise mgx_numba.MgxError("no kernel")
 
-    monkeypatch.setattr("mgx_numba.api.program.compile_for", fail)
+    monkeypatch.setattr("mgx_numba.api.compiling.compile_for", fail)
     with pytest.raises(mgx_numba.MgxError, match="no kernel"):
         mgx_numba.optimize(model, {"level": 2, "fusion_rules": {"attention": False}})
     assert (str(model), str(model._portable)) == before and model._disabled_passes == ("fuse_contraction",)

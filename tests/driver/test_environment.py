@@ -55,9 +55,13 @@ def test_switches_and_numbers(monkeypatch: Any) -> None:
         assert environment_flag("MIGRAPHX_X", default=True) is expected
     monkeypatch.delenv("MIGRAPHX_X")
     assert environment_flag("MIGRAPHX_X", default=True)
-    monkeypatch.setenv("MIGRAPHX_X", "many")
-    with pytest.raises(OptionError, match="environment variable MIGRAPHX_X: expected an integer, got 'many'"):
-        environment_number("MIGRAPHX_X")
+    for text, least in (("many", 0), ("-1", 0), ("-2", -1), ("1.5", -1)):
+        monkeypatch.setenv("MIGRAPHX_X", text)
+        message = f"environment variable MIGRAPHX_X: expected an integer from {least} on, got '{text}'"
+        with pytest.raises(OptionError, match=message):
+            environment_number("MIGRAPHX_X", least=least)
+    monkeypatch.setenv("MIGRAPHX_X", "-1")
+    assert environment_number("MIGRAPHX_X", least=-1) == -1
 
 
 @pytest.mark.parametrize(

@@ -144,5 +144,8 @@ def chosen() -> Architecture | None:
     """
     given = _given.get()
     if given is None and os.environ.get(ENVIRONMENT):
-        return architecture(os.environ[ENVIRONMENT])
+        try:
+            return architecture(os.environ[ENVIRONMENT])
+        except OptionError as error:
+            raise OptionError(f"environment variable {ENVIRONMENT}: {error}") from None
     return given

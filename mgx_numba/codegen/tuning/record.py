@@ -11,6 +11,7 @@ from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import FormatError
+from ...messages import shortened
 
 __all__ = [
     "DeviceFingerprint",
@@ -245,14 +246,10 @@ def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list
         elif name == "features" and isinstance(old, list) and isinstance(new, list):
             missing, extra = sorted(set(old) - set(new)), sorted(set(new) - set(old))
             words = [f"-{name}" for name in missing] + [f"+{name}" for name in extra]
-            found.append(f"{name} ({_short(' '.join(words))})")
+            found.append(f"{name} ({shortened(' '.join(words), 60)})")
         else:
-            found.append(f"{name} (recorded {_short(canonical(old))}, wanted {_short(canonical(new))})")
+            found.append(f"{name} (recorded {shortened(canonical(old), 60)}, wanted {shortened(canonical(new), 60)})")
     return found
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _is_zero(value: Any) -> bool:

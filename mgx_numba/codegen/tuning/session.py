@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...dataclass import dataclass
 from ...environment import environment_flag
 from ...errors import MgxError
+from ...messages import warn
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
 from .request import Asked, Candidate, Estimate, Request
@@ -244,7 +244,7 @@ class Tuning:
     def _tell(self, kind: str, text: str) -> None:
         if kind not in self._told:
             self._told[kind] = text
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            warn(text, RuntimeWarning)
 
 
 def open_tuning(
@@ -287,6 +287,6 @@ def open_tuning(
         try:
             keep_in_file(Path(paths[0]), new)
         except MgxError as error:
-            warnings.warn(f"tuning records are not kept: {error}", RuntimeWarning, stacklevel=2)
+            warn(f"tuning records are not kept: {error}", RuntimeWarning)
 
     return Tuning(backend, Sources(layers), keep, exhaustive, budget, progress)

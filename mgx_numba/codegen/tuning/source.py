@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...dataclass import dataclass
 from ...errors import FormatError, MgxError, OptionError
+from ...messages import warn
 from ..files import default_folder
 from .files import best, merge_records, read_records
 from .record import DeviceFingerprint, Problem, TuningRecord
@@ -115,7 +115,7 @@ class UserLayer:
             return question(Database(default_path()))
         except (MgxError, ImportError) as error:
             self._usable = False
-            warnings.warn(f"the user's tuning records are ignored: {error}", RuntimeWarning, stacklevel=2)
+            warn(f"the user's tuning records are ignored: {error}", RuntimeWarning)
             return None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 from ...errors import ParseError
+from ...messages import warn
 
 if TYPE_CHECKING:
     from .node import Node
@@ -45,4 +45,4 @@ class Leniency:
             return
         self.told[node, what] = None
         if not self._silent:
-            warnings.warn(what if node is None else f"{node.where}: {what}", stacklevel=3)
+            warn(what if node is None else f"{node.where}: {what}")

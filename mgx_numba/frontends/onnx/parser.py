@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ...messages import warn
 from ...nearest import did_you_mean
 from ..handlers import check_arity
 from . import registry
@@ -356,10 +356,7 @@ class GraphParser:
         for symbol in self.options.dim_params:
             if symbol not in symbols:
                 listed = ", ".join(sorted(symbols)) or "none"
-                warnings.warn(
-                    f"dim_params names {symbol!r}, which no input has; symbolic dimensions are: {listed}",
-                    stacklevel=2,
-                )
+                warn(f"dim_params names {symbol!r}, which no input has; symbolic dimensions are: {listed}")
 
     def input_shape(self, info: ValueInfoProto, where: str, symbols: set[str]) -> Shape:
         """Shape of a declared input under the options; names of symbolic dimensions are added to ``symbols``.

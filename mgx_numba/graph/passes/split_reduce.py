@@ -131,7 +131,7 @@ def _division(
     elements = prod(full)
     if not elements:
         return "there are no elements"
-    least_row, row = environment_number("MIGRAPHX_SPLIT_REDUCE_SIZE"), prod(full[a] for a in axes)
+    least_row, row = environment_number("MIGRAPHX_SPLIT_REDUCE_SIZE", least=-1), prod(full[a] for a in axes)
     if least_row < 0 or row < least_row:
         return f"MIGRAPHX_SPLIT_REDUCE_SIZE is {least_row}, and rows have {row} elements"
     walk, pieces = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()]), pieces_of(body)

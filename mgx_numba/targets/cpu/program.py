@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
@@ -21,6 +20,7 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
+from ...messages import warn
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
@@ -234,11 +234,10 @@ class DynamicProgram(LoweredProgram):
         else:  # it runs on few lengths only, such as a network whose last layer wants so many pixels
             self._compiled_only = False
             names = ", ".join(name for name, shape in source.parameter_shapes().items() if shape.is_dynamic)
-            warnings.warn(
+            warn(
                 f"no lengths that were tried for {names} fit the program, so kernels are compiled when it runs first:"
                 " give its dimensions optimal values",
                 RuntimeWarning,
-                stacklevel=2,
             )
         load([*self._compiled, *EXECUTOR_KERNELS], progress, options.store)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
 
-__all__ = ["DeviceCalls", "DeviceProgram"]
+__all__ = ["DeviceCalls", "DeviceProgram", "on_host"]
 
 
 class DeviceCalls(ABC):
@@ -143,7 +143,7 @@ class DeviceProgram(DeviceCalls):
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
         """See `Compiled.observe`; seconds are the device's. Data comes from the host, and results go there."""
-        inputs = {name: self._on_host(value) for name, value in inputs.items()}
+        inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         target = self._for(inputs)
         assert target.executable is not None
 
@@ -151,7 +151,7 @@ class DeviceProgram(DeviceCalls):
 
     def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
         """See `Repeatable.step_seconds`."""
-        inputs = {name: self._on_host(value) for name, value in inputs.items()}
+        inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         target = self._for(inputs)
         assert target.executable is not None
         return target.executable.time_steps(target._arrays(inputs))
@@ -160,11 +160,6 @@ class DeviceProgram(DeviceCalls):
         if isinstance(value, list):
             return [self._on_device(v) for v in value]
         return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
-
-    def _on_host(self, value: Any) -> np.ndarray:
-        if not isinstance(value, DeviceArray):
-            return value
-        return to_host(self._engine, value).reshape(value.shape.array_lens)
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """See `Planned.stages`."""
@@ -224,3 +219,10 @@ class DeviceProgram(DeviceCalls):
 def _output(number: int) -> str:
     """What MIGraphX calls the parameter that is memory for a result."""
     return f"main:#output_{number}"
+
+
+def on_host(engine: Engine, value: Any) -> Any:
+    """A value as an array of the host, to which that of a device is copied."""
+    if not isinstance(value, DeviceArray):
+        return value
+    return to_host(engine, value).reshape(value.shape.array_lens)

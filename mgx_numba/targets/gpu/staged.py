@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
-from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic
 from ...runtime.gpu.choice import engine
-from ...runtime.gpu.transfers import to_host
 from ..base import Tree, grouped
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..stages import ProgramStages, TwoStages, split
-from .compiled import DeviceCalls
+from .compiled import DeviceCalls, on_host
 from .program import GpuProgram, Progress
 
 if TYPE_CHECKING:
@@ -82,12 +80,7 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
             lambda given: self._head.run_staying(given, stream, True),
             lambda given: self._tail.run_staying(given, stream, stays),
         )
-        return grouped(self._trees, results if stays else [self._on_host(r) for r in results])
-
-    def _on_host(self, value: Any) -> Any:
-        if not isinstance(value, DeviceArray):
-            return value
-        return to_host(self._engine, value).reshape(value.shape.array_lens)
+        return grouped(self._trees, results if stays else [on_host(self._engine, r) for r in results])
 
     def resolve(self, inputs: Inputs) -> Program:
         """See `Compiled.resolve`: the whole, of which each stage is another program."""

@@ -1,18 +1,115 @@
-"""Which memory a lowering may be lent."""
+"""Memory that is lent: of results, concatenations and paddings to the instructions that compute what lies there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...core.shape import Shape, invert_permutation
-from ...graph.instruction import Instruction
+from ...graph.instruction import Instruction, Parameter
+from ...graph.module import Module
 from ...ops.dims import view_strides
 from ...ops.pad import Pad, PadMode
-from .buffers import View
+from ...runtime.plan import Region
+from .buffers import ALIGNMENT, Buffer, View
+from .host_values import is_hosts
+from .rules import RuleTable
 
-__all__ = ["RESHAPES", "inside_of", "keeps_inner_axis", "read_with_gaps", "seen_before"]
+__all__ = ["RESHAPES", "destinations", "inside_of", "keeps_inner_axis", "read_with_gaps", "seen_before"]
 
 WALKS = ("concat", "pad", "pointwise", "pooling")
 """What reads strided memory as fast as any, besides single pointwise operations."""
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
+
+
+def destinations(module: Module, rules: RuleTable, allocate: Callable[..., View]) -> dict[Instruction, View]:
+    """Where instructions of a module write what they compute, of those that are lent memory.
+
+    Args:
+        rules: of the target; only what these say an instruction's lowering accepts is lent to it.
+        allocate: makes a buffer for a shape, with so many bytes behind it: of concatenations and paddings that are not
+            lent memory themselves.
+    """
+    lender = _Lender(module, rules, allocate)
+    for k, ins in enumerate(module.results()):
+        if not is_hosts(ins.shape):
+            standard = ins.shape.to_standard()
+            lender.lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
+    for ins in reversed(module):
+        if ins.name == "pad":
+            lender.lend_inside(ins)
+        elif ins.name == "concat":
+            lender.lend_parts(ins)
+    return lender.lent
+
+
+class _Lender:
+    """What is lent of a module's memory.
+
+    Attributes:
+        lent: to whom.
+    """
+
+    def __init__(self, module: Module, rules: RuleTable, allocate: Callable[..., View]) -> None:
+        self.lent: dict[Instruction, View] = {}
+        self._module, self._rules, self._allocate = module, rules, allocate
+        self._inside: set[Instruction] = set()  # of a padded value
+
+    def lend_parts(self, ins: Instruction) -> None:
+        """Lend the memory of a concatenation to what it joins."""
+        if ins not in self.lent:
+            if is_hosts(ins.shape):
+                return
+            self.lent[ins] = self._allocate(ins.shape)
+        start = 0
+        whole, axis = self.lent[ins], ins.op.axis  # type: ignore[attr-defined]
+        axis %= len(ins.shape.lens)
+        for source in ins.inputs:
+            shape = Shape(source.shape.type, source.shape.lens, whole.strides)
+            if ins not in self._inside or read_with_gaps(source, ins):
+                self.lend(source, whole.with_shape(shape, start * whole.strides[axis]))
+            start += source.shape.lens[axis]
+
+    def lend_inside(self, ins: Instruction) -> None:
+        """Lend the memory inside of a padded value to what is padded, if that writes there and all else reads it so.
+
+        Behind the whole is a cache line that kernels may read.
+        """
+        rule, source = self._rules.get("pad"), ins.inputs[0]
+        if rule is None or not rule.surrounds or is_hosts(ins.shape):
+            return
+        whole = self.lent.setdefault(ins, self._allocate(ins.shape, ALIGNMENT))
+        inside = inside_of(ins, whole)
+        if inside is None or source in self.lent or not read_with_gaps(source, ins):
+            return
+        if self._may_lend(source, inside.shape):
+            self.lent[source] = inside
+            self._inside.add(source)
+
+    def lend(self, ins: Instruction, view: View) -> None:
+        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.
+
+        Reshapes between are lent it, too: any of them may turn out to be a copy.
+        """
+        first = ins
+        while (seen := seen_before(ins, view.shape)) is not None:
+            if ins.name in RESHAPES and ins.module is self._module:
+                self.lent.setdefault(ins, view)
+            ins, view = ins.inputs[0], view.with_shape(seen)
+        suits = ins is first or keeps_inner_axis(ins, view.shape)
+        if suits and ins not in self.lent and self._may_lend(ins, view.shape):
+            self.lent[ins] = view
+
+    def _may_lend(self, ins: Instruction, shape: Shape) -> bool:
+        """Whether an instruction's lowering can write into memory of this shape."""
+        if ins.module is not self._module or ins.literal is not None or isinstance(ins.op, Parameter):
+            return False
+        if is_hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
+            return False
+        if ins.name == "get_tuple_elem":
+            producer = ins.inputs[0]
+            return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
+        rule = self._rules.get(ins.op.rule_name)
+        return rule is not None and rule.accepts(ins, shape)
 
 
 def inside_of(ins: Instruction, whole: View) -> View | None:

@@ -12,7 +12,7 @@ from ...ops.gather import Gather, GatherElements, GatherND
 from ...ops.slice import ScanSlice
 from .lowering import Lowering
 
-__all__ = ["doubtful", "lower_gather", "lower_reverse", "lower_scan_slice", "tuples_doubtful"]
+__all__ = ["lower_gather", "lower_reverse", "lower_scan_slice", "may_be_out_of_range", "tuples_may_be_out_of_range"]
 
 
 def lower_gather(low: Lowering, ins: Instruction) -> None:
@@ -24,13 +24,13 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
     out = low.output(ins)
     tensors, origin = (data.tensor, indices.tensor, out.tensor), low.origin(ins)
     if isinstance(op, GatherND):
-        checked = tuples_doubtful(low, ins.inputs[1], data.lens[op.batch_dims :])
+        checked = tuples_may_be_out_of_range(low, ins.inputs[1], data.lens[op.batch_dims :])
         problem = gathernd_copy(op.batch_dims, *tensors, origin, checked)
     else:
         assert isinstance(op, (Gather, GatherElements))
         axis = op.axis % len(data.lens)
         made = gather_copy if isinstance(op, Gather) else gather_elements_copy
-        problem = made(axis, *tensors, origin, doubtful(low, ins.inputs[1], data.lens[axis]))
+        problem = made(axis, *tensors, origin, may_be_out_of_range(low, ins.inputs[1], data.lens[axis]))
     for launch in low.backend.plan(problem).launches:
         low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
 
@@ -64,12 +64,12 @@ def lower_reverse(low: Lowering, ins: Instruction) -> None:
         low.copy(view, low.output(ins), ins)
 
 
-def doubtful(low: Lowering, indices: Instruction, length: int) -> bool:
+def may_be_out_of_range(low: Lowering, indices: Instruction, length: int) -> bool:
     """Whether some index may be out of range for an axis."""
     return not low.ranges.span(indices).within(-length, length - 1)
 
 
-def tuples_doubtful(low: Lowering, indices: Instruction, lens: Sequence[int]) -> list[bool]:
-    """As `doubtful` for each place of the index tuples in the last axis, along the axes in order."""
+def tuples_may_be_out_of_range(low: Lowering, indices: Instruction, lens: Sequence[int]) -> list[bool]:
+    """As `may_be_out_of_range` for each place of the index tuples in the last axis, along the axes in order."""
     spans = low.ranges.along(indices, indices.shape.ndim - 1)
     return [not span.within(-length, length - 1) for span, length in zip(spans, lens)]

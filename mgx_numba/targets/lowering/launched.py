@@ -1,8 +1,11 @@
-"""Rules that are one kernel on any back end, whose launch it makes, and what of an operator no back end has one for."""
+"""Rules that are one kernel on any back end, whose launch it makes, what of an operator no back end has one for, and
+kernels that read tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from ...codegen.launch import Launch
 from ...codegen.problems.cluster import Tensor
@@ -10,11 +13,20 @@ from ...graph.instruction import Instruction
 from ...ops.lrn import Lrn
 from ...ops.resize import Resize
 from ...ops.selection import OneHot
+from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["lrn_rule", "onehot_rule", "resize_refusal"]
+__all__ = ["launch_with_tables", "lrn_rule", "onehot_rule", "resize_refusal"]
 
 Rule = Callable[[Lowering, Instruction], None]
+
+
+def launch_with_tables(
+    low: Lowering, ins: Instruction, launch: Launch, tables: Mapping[str, np.ndarray], x: View, out: View
+) -> None:
+    """Append a kernel of operands ``x`` and ``out`` that reads tables, which become constants, by their names."""
+    constants = {name: low.constant(array) for name, array in tables.items()}
+    low.launch(launch, {"x": x, "out": out, **constants}, ins)
 
 
 def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:

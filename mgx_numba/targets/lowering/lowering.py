@@ -17,7 +17,6 @@ from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
 from ...core.types import Type
 from ...environment import environment_flag
@@ -27,8 +26,6 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
-from ...parallel import run_all
-from ...runtime.memory import address_of
 from ...runtime.plan import (
     DeviceFunction,
     ParameterSpec,
@@ -39,14 +36,14 @@ from ...runtime.plan import (
 )
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
-from .buffers import ALIGNMENT, Buffer, View, color
-from .destinations import RESHAPES, inside_of, keeps_inner_axis, read_with_gaps, seen_before
+from .buffers import Buffer, View, color
+from .destinations import destinations
 from .host_values import flatten, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
+from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
-from .shared_weights import SharedWeights, stored
 from .solutions import Solutions
 from .steps import PendingStep, referenced, resolved
 
@@ -58,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["Lowering"]
 
 
-class Lowering:
+class Lowering(PlanConstants):
     """State of one lowering; the target's rules call its methods.
 
     Attributes:
@@ -80,28 +77,21 @@ class Lowering:
     def __init__(
         self, program: Program, options: TargetOptions, rules: RuleTable, backend: Backend, threads: int
     ) -> None:
+        super().__init__(backend, options.packing_growth)
         self.program = program
         self.options = options
         self.rules = rules
-        self.backend = backend
         self.module = program.main
         self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
-        self._inside: set[Instruction] = set()
         self.steps: list[PendingStep] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
-        self.constants: list[np.ndarray] = []
-        self._constant_owners: list[np.ndarray] = []
-        self.constant_views: dict[int, View] = {}
         self.parameters = self.module.parameters()
         self._positions = {ins: index for index, ins in enumerate(self.parameters)}
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = threads
-        self._packed: dict[tuple[Any, ...], View] = {}
-        self._unfilled: list[Callable[[], object]] = []
-        self.packing_room = options.packing_growth
         self.ready: Callable[[KernelSource], bool] | None = None
         self.wanting: dict[KernelSource, None] = {}
         self.lacking: dict[KernelSource, None] = {}
@@ -111,7 +101,6 @@ class Lowering:
         self.settling: list[Callable[[], None]] = []
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
-        self.shared: SharedWeights | None = None
         self.solutions = Solutions()
         self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
@@ -129,7 +118,10 @@ class Lowering:
         Raises:
             CompileError: an instruction cannot be lowered; the message has its text.
         """
-        self._place_results()
+        for ins in self.module.results():
+            lens = None if is_hosts(ins.shape) else ins.shape.array_lens
+            self.outputs.append(TensorSpec(ins.shape.type.dtype_name, lens))
+        self.destinations = destinations(self.module, self.rules, self.allocate)
         for ins in self.module:
             if isinstance(ins.op, Return):
                 break
@@ -150,8 +142,7 @@ class Lowering:
         self._recipes.clear()  # they hold this
         self._derived.clear()
         self.later = None
-        run_all(self._unfilled)
-        self._unfilled.clear()
+        self._fill_all()
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:
@@ -238,37 +229,6 @@ class Lowering:
             return [self._literal(v) for v in literal.sub]
         return self.constant(literal.array, literal.shape)
 
-    def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
-        """View of a constant array; the plan keeps the array alive and never copies it."""
-        key = id(array)
-        if key not in self.constant_views:
-            shared = self.shared
-            storage, own = stored(array) if shared is None else shared.stored(array)
-            self.constants.append(storage)
-            self._constant_owners.append(array)
-            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), shape or own)
-        return self.constant_views[key]
-
-    def fill(self, pieces: Sequence[Callable[[], object]]) -> None:
-        """Have functions called that write constants which nothing reads before the plan is there: with those of all
-        others, on all CPUs, in the end; at once where other plans take these constants meanwhile."""
-        if self.shared is None:
-            self._unfilled += pieces
-        else:
-            run_all(pieces)
-
-    def owner_of(self, view: View) -> np.ndarray:
-        """The array that `constant` got for a view of it."""
-        return self._constant_owners[view.buffer.index]
-
-    def forget_constant(self, index: int, array: np.ndarray) -> None:
-        """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
-        first, last = np.lib.array_utils.byte_bounds(array)
-        for key in [key for key in self._packed if first <= key[0] < last]:
-            del self._packed[key]
-        del self.constant_views[id(array)]
-        self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
-
     def constant_value(self, ins: Instruction) -> np.ndarray | None:
         """The array that an instruction stands for if it is a literal or a view of one; broadcasts stay views."""
         view = self.values.get(ins)
@@ -277,49 +237,6 @@ class Lowering:
         base = self.constants[view.buffer.index].reshape(-1)
         strides = [s * base.itemsize for s in view.strides]
         return np.ndarray(view.lens, base.dtype, base.view(np.uint8), view.byte_offset, strides)
-
-    def packed(self, solver: Any, problem: Any, weights: np.ndarray | BlockWeights) -> View:
-        """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
-        lens = tuple(solver.packed_lens(problem))
-        if isinstance(weights, BlockWeights):
-            blocks = weights
-            how = ("blocks", problem.blocks.half_scales, *lens)
-            return self.packed_blocks(blocks, how, lambda: solver.pack_blocks(problem, blocks))
-        place = address_of(weights), weights.shape, weights.strides
-        how = (solver.name, lens, *solver.packing_key(problem))
-        key = (*place, *how)
-        if key not in self._packed:
-            batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
-            once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
-            dtype = np.dtype(problem.types.b)
-
-            def given() -> np.ndarray:
-                """The weights in the type that the problem says."""
-                return weights if weights.dtype == dtype else np.broadcast_to(once.astype(dtype), weights.shape)
-
-            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, given()))
-            self.packing_room -= solver.packing_growth(problem)
-            self._packed[key] = view
-        return self._packed[key]
-
-    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
-        """A solver's form of constant weights, by its kernel where it has one for them."""
-        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
-        return solver.pack_weights(problem, weights) if packed is None else packed
-
-    def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
-        """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
-        by a program for other lengths."""
-        key = (address_of(weights), weights.shape, weights.strides, how)
-        if key not in self._packed:
-            self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
-        return self._packed[key]
-
-    def packed_blocks(self, blocks: BlockWeights, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
-        """The same of weights in blocks, with their scales and zero points: others may have the same codes."""
-        identity = address_of if self.shared is None else self.shared.identity
-        rest = [identity(values) for values in blocks[1:] if values is not None]
-        return self.packed_constant(blocks.codes, (how, *rest), pack)
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""
@@ -498,72 +415,6 @@ class Lowering:
         label = f"{self.backend.name}::{ins.name}" if plans or needed or on_device else f"ref::{ins.name}"
         reason = f"{refused_by}: {reason}"
         self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason, needed, on_device))
-
-    def _place_results(self) -> None:
-        """Lend the memory of results and concatenations to the instructions that feed them."""
-        for k, ins in enumerate(self.module.results()):
-            hosted = ins.shape.is_dynamic or ins.shape.type.hosted
-            self.outputs.append(TensorSpec(ins.shape.type.dtype_name, None if hosted else ins.shape.array_lens))
-            if not hosted:
-                standard = ins.shape.to_standard()
-                self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
-        for ins in reversed(self.module):
-            if ins.name == "pad":
-                self._lend_inside(ins)
-            if ins.name == "concat" and not is_hosts(ins.shape) and ins not in self.destinations:
-                self.destinations[ins] = self.allocate(ins.shape)
-            if ins.name != "concat" or ins not in self.destinations:
-                continue
-            start = 0
-            whole, axis = self.destinations[ins], ins.op.axis  # type: ignore[attr-defined]
-            axis %= len(ins.shape.lens)
-            for source in ins.inputs:
-                shape = Shape(source.shape.type, source.shape.lens, whole.strides)
-                if ins not in self._inside or read_with_gaps(source, ins):
-                    self._lend(source, whole.with_shape(shape, start * whole.strides[axis]))
-                start += source.shape.lens[axis]
-
-    def _lend_inside(self, ins: Instruction) -> None:
-        """Lend the memory inside of a padded value to what is padded, if that writes there and all else reads it so.
-
-        Behind the whole is a cache line that kernels may read.
-        """
-        rule, source = self.rules.get("pad"), ins.inputs[0]
-        if rule is None or not rule.surrounds or is_hosts(ins.shape):
-            return
-        whole = self.destinations.setdefault(ins, self.allocate(ins.shape, ALIGNMENT))
-        inside = inside_of(ins, whole)
-        if inside is None or source in self.destinations or not read_with_gaps(source, ins):
-            return
-        if self._may_lend(source, inside.shape):
-            self.destinations[source] = inside
-            self._inside.add(source)
-
-    def _lend(self, ins: Instruction, view: View) -> None:
-        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.
-
-        Reshapes between are lent it, too: any of them may turn out to be a copy.
-        """
-        first = ins
-        while (seen := seen_before(ins, view.shape)) is not None:
-            if ins.name in RESHAPES and ins.module is self.module:
-                self.destinations.setdefault(ins, view)
-            ins, view = ins.inputs[0], view.with_shape(seen)
-        suits = ins is first or keeps_inner_axis(ins, view.shape)
-        if suits and ins not in self.destinations and self._may_lend(ins, view.shape):
-            self.destinations[ins] = view
-
-    def _may_lend(self, ins: Instruction, shape: Shape) -> bool:
-        """Whether an instruction's lowering can write into memory of this shape."""
-        if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
-            return False
-        if is_hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
-            return False
-        if ins.name == "get_tuple_elem":
-            producer = ins.inputs[0]
-            return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
-        rule = self.rules.get(ins.op.rule_name)
-        return rule is not None and rule.accepts(ins, shape)
 
     def _return_results(self) -> None:
         for k, ins in enumerate(self.module.results()):

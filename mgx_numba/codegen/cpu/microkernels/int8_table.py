@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import host
-from .register_tile import Packing, RegisterTile, TileTypes, avx512, everywhere, neon
+from .register_tile import Packing, RegisterTile, TileTypes, any_cpu, avx512, neon
 
 __all__ = ["INT8_TILES", "has_dot4", "multiplies_pairs"]
 
@@ -88,6 +88,6 @@ INT8_TILES = (
     _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
     _tile("neondot_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_mixed_dot, _DOT4),
     _tile("neondot_8x3", _SIGNED, (8, 4, 2, 1), 3, 128, _neon_dot, _DOT4),
-    _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
-    _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
+    _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, any_cpu, _DOT2),
+    _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, any_cpu, _DOT2),
 )

@@ -11,7 +11,7 @@ from ...lang.target import itemsize
 from ...problems.element_types import ElementTypes
 from .. import host
 
-__all__ = ["FMA_CHAINS", "Packing", "RegisterTile", "TileState", "TileTypes", "avx2", "avx512", "everywhere", "neon"]
+__all__ = ["FMA_CHAINS", "Packing", "RegisterTile", "TileState", "TileTypes", "any_cpu", "avx2", "avx512", "neon"]
 
 FMA_CHAINS = 8
 """Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
@@ -192,6 +192,6 @@ def neon(cpu: host.Host) -> bool:
     return "neon" in cpu.features
 
 
-def everywhere(cpu: host.Host) -> bool:
+def any_cpu(cpu: host.Host) -> bool:
     """LLVM has code for the tile on every CPU."""
     return True

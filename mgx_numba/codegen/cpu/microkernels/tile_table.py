@@ -15,7 +15,7 @@ from ..records import Holds, Record, Word, pointer
 from .amx_table import AMX_TILES
 from .bfloat16_table import BFLOAT16_TILES
 from .int8_table import INT8_TILES
-from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
+from .register_tile import RegisterTile, TileTypes, any_cpu, avx2, avx512, neon
 from .stored_table import STORED_TILES
 
 __all__ = [
@@ -117,8 +117,8 @@ TILES = (
     RegisterTile("avx2_6x2", _FLOAT64, (6, 4, 2, 1), 2, 256, avx2),
     RegisterTile("neon_8x3", _FLOAT32, (8, 4, 2, 1), 3, 128, neon),
     RegisterTile("neon_8x3", _FLOAT64, (8, 4, 2, 1), 3, 128, neon),
-    RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, everywhere),
-    RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, everywhere),
+    RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, any_cpu),
+    RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, any_cpu),
     *INT8_TILES,
     *BFLOAT16_TILES,
     *STORED_TILES,

@@ -18,7 +18,7 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .keys import Order
 
-__all__ = ["survivors", "topk_comparisons", "topk_launch", "topk_share"]
+__all__ = ["kept_elements", "topk_comparisons", "topk_launch", "topk_share"]
 
 FEWEST_THREADS, MOST_THREADS = 32, 256
 """Threads of a block, as many as a row has elements: a warp at least."""
@@ -34,7 +34,7 @@ def topk_share(k: int, length: int) -> int:
     return length if length <= 2 * share else share
 
 
-def survivors(k: int, length: int) -> int:
+def kept_elements(k: int, length: int) -> int:
     """Elements of a row that one launch leaves."""
     share = topk_share(k, length)
     parts = -(-length // share)
@@ -48,7 +48,7 @@ def topk_comparisons(k: int, rows: int, length: int) -> int:
         total += rows * length * topk_share(k, length)
         if topk_share(k, length) == length:
             return total
-        length = survivors(k, length)
+        length = kept_elements(k, length)
 
 
 def topk_launch(

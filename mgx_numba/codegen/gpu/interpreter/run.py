@@ -325,7 +325,7 @@ def _tagged_store(p: Place, i: int, x: Any, tag: int) -> None:
 
 def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) -> None:
     """Run the blocks of a cluster, or of a cooperative launch, to their end."""
-    answers = [block.everyone() for block in blocks]
+    answers = [block.resume_all() for block in blocks]
     while any(answers):
         for block, given in zip(blocks, answers):
             block.advance(given)
@@ -333,7 +333,7 @@ def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) 
         places = {block.waits_for_others() for block in blocks}
         if not any(answers) and len(places) == 1 and all(places):
             blocks[0].count_blocks(len(blocks))
-            answers = [block.everyone() for block in blocks]
+            answers = [block.resume_all() for block in blocks]
             for sync in syncs:
                 sync.meet_all()
     for block in blocks:
@@ -359,7 +359,7 @@ class _RunningBlock:
         self._epoch = 0
         self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
 
-    def everyone(self) -> dict[int, Any]:
+    def resume_all(self) -> dict[int, Any]:
         """Nothing for every thread: to begin with, and after a barrier of several blocks."""
         self._epoch = (self._epoch // GENERATION + 1) * GENERATION
         return dict.fromkeys(range(len(self._steps)))

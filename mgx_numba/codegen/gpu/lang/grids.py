@@ -14,7 +14,7 @@ from numba.core import types
 from numba.core.errors import TypingError
 
 from ...lang.vector import make_intrinsic, pointer_dtype
-from .threads import first_thread, inline, meet_block, target
+from .threads import block_barrier, first_thread, inline, target
 
 __all__ = ["grid_barrier", "grid_leave"]
 
@@ -35,13 +35,13 @@ _Emit = Callable[[ir.IRBuilder, ir.Value, ir.Value], None]
 
 
 def _meet(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
-    meet_block(builder)
+    block_barrier(builder)
     with builder.if_then(first_thread(builder)):
         if target().nvidia:
             inline(builder, _MEET, "l,r,~{memory}", ir.VoidType(), [place, count], True)
         else:
             _meet_on_amd(builder, place, count)
-    meet_block(builder)
+    block_barrier(builder)
 
 
 def _meet_on_amd(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:

@@ -65,7 +65,7 @@ def _index(name: str, nvidia: str, amd: str) -> Any:
     return make_intrinsic(name, define, 1, literal=True)
 
 
-def meet_block(builder: ir.IRBuilder) -> None:
+def block_barrier(builder: ir.IRBuilder) -> None:
     """Wait for all threads of the block."""
     if target().nvidia:
         call(builder, "llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [_I32(0)])
@@ -84,7 +84,7 @@ def first_thread(builder: ir.IRBuilder) -> ir.Value:
 def _barrier() -> Any:
     def define() -> Any:
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            meet_block(builder)
+            block_barrier(builder)
             return context.get_dummy_value()
 
         return types.void(), lower

@@ -8,7 +8,7 @@ from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
 from ...lowering.destinations import keeps_inner_axis
-from ...lowering.indexing import doubtful, lower_gather, lower_scan_slice, tuples_doubtful
+from ...lowering.indexing import lower_gather, lower_scan_slice, may_be_out_of_range, tuples_may_be_out_of_range
 from ...lowering.launched import onehot_rule
 from ...lowering.lowering import Lowering
 from .table import lowering
@@ -31,10 +31,12 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
     if isinstance(op, ScatterBase):
         axis = op.axis % len(data.lens)
-        checked = not op.skip_out_of_bounds and doubtful(low, ins.inputs[1], data.lens[axis])
+        checked = not op.skip_out_of_bounds and may_be_out_of_range(low, ins.inputs[1], data.lens[axis])
         launch = scatter_launch(op.combine, axis, *tensors, origin, checked)
     else:
-        launch = scatternd_launch(op.combine, *tensors, origin, tuples_doubtful(low, ins.inputs[1], data.lens))
+        launch = scatternd_launch(
+            op.combine, *tensors, origin, tuples_may_be_out_of_range(low, ins.inputs[1], data.lens)
+        )
     low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
 
 

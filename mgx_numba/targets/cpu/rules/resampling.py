@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
 from ....codegen.cpu.data.resize import resize_launch
-from ....codegen.launch import Launch
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
 from ....ops.pad import FixedPad, Pad, PadMode
@@ -16,7 +15,7 @@ from ....ops.resize import Resize
 from ...lowering.buffers import View
 from ...lowering.destinations import inside_of, keeps_inner_axis
 from ...lowering.indexing import lower_reverse
-from ...lowering.launched import resize_refusal
+from ...lowering.launched import launch_with_tables, resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -42,7 +41,7 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
-    _remap(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
+    launch_with_tables(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
 
 
 def _fill_and_copy(low: Lowering, ins: Instruction, before: Sequence[int], value: float, x: View, out: View) -> None:
@@ -76,15 +75,7 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
     if not op.samples(x.lens):
         low.copy(x, out, ins)
         return
-    _remap(low, ins, *resize_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
+    launch_with_tables(low, ins, *resize_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
 
 
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
-
-
-def _remap(
-    low: Lowering, ins: Instruction, launch: Launch, tables: Mapping[str, np.ndarray], x: View, out: View
-) -> None:
-    """Append a kernel that reads tables."""
-    constants = {name: low.constant(array) for name, array in tables.items()}
-    low.launch(launch, {"x": x, "out": out, **constants}, ins)

@@ -17,7 +17,7 @@ from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
 from ...lowering.destinations import keeps_inner_axis
 from ...lowering.indexing import lower_reverse
-from ...lowering.launched import lrn_rule, resize_refusal
+from ...lowering.launched import launch_with_tables, lrn_rule, resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -70,9 +70,7 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
         _remap(low, ins, "resize_nearest_kernel", positions)
         return
     out = low.output(ins)
-    launch, tables = interpolation_launch(op, x.tensor, out.tensor, low.origin(ins))
-    constants = {name: low.constant(array) for name, array in tables.items()}
-    low.launch(launch, {"x": x, "out": out, **constants}, ins)
+    launch_with_tables(low, ins, *interpolation_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
 
 
 def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, np.ndarray]) -> None:
@@ -82,9 +80,8 @@ def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, n
         low.copy(x, out, ins)
         return
     problem, tables = remapping(name, positions, x.tensor, out.tensor, low.origin(ins))
-    constants = {name: low.constant(array) for name, array in tables.items()}
     for launch in low.backend.plan(problem).launches:
-        low.launch(launch, {"x": x, "out": out, **constants}, ins)
+        launch_with_tables(low, ins, launch, tables, x, out)
 
 
 @lowering("pooling", accepts=keeps_inner_axis)

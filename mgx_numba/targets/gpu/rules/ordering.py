@@ -6,7 +6,7 @@ from math import prod
 
 from ....codegen.gpu.data.argreduce import argreduce_launch
 from ....codegen.gpu.data.scan import scan_launch
-from ....codegen.gpu.data.topk import survivors, topk_comparisons, topk_launch, topk_share
+from ....codegen.gpu.data.topk import kept_elements, topk_comparisons, topk_launch, topk_share
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -60,7 +60,7 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         if share == length:
             made = values, positions
         else:
-            length = survivors(op.k, length)
+            length = kept_elements(op.k, length)
             lens = (*x.lens[:axis], length, *x.lens[axis + 1 :])
             made = low.allocate(Shape(x.type, lens)), low.allocate(Shape(Type.int64_type, lens))
         tensors = x.tensor, made[0].tensor, made[1].tensor

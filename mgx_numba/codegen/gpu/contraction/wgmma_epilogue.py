@@ -1,0 +1,155 @@
+"""How sums of warpgroups leave their registers: the epilogue, and the stores of results (sm_90a).
+
+Four threads exchange what they have of a row, or the right operand's columns lie so that each has neighbours: a thread
+finishes and stores vectors of both of its rows, and what the epilogue reads there is asked for some parts ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...printer import CodeBuffer, VectorValue
+from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import ACCESSES
+from .placed import VECTOR_BYTES
+from .text import ContractionText
+from .wgmma_sums import Part, SumVector
+from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, EARLY_REGISTERS, WarpgroupTile
+
+__all__ = ["WarpgroupEpilogueText"]
+
+NARROW = 8
+"""Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
+ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
+_ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
+LINE_BYTES = 128
+"""Bytes of a line of the caches: CUDA C++ programming guide, "Device memory accesses"."""
+
+
+class WarpgroupEpilogueText(ContractionText):
+    """The text of a tile's way out of sums, for contractions by warpgroups.
+
+    Attributes:
+        tile: the warpgroups' tile.
+        splits: parts in which each sum is computed; parts are stored as they are.
+        reads: whether the epilogue reads something for each result.
+        sums: how many an element of the result takes, two of a gated linear unit.
+        width: neighbouring results that a thread stores at once.
+        turns, gated: see `Solution`.
+        rounds_first: whether threads exchange what they made of their sums and not these.
+    """
+
+    tile: WarpgroupTile
+    splits: int
+    reads: bool
+
+    def _share_columns(self, columns: int) -> None:
+        """Note how many neighbouring results a thread stores at once, ``width``, and the order of the right operand's
+        columns that gives it their sums: ``turns`` and ``gated``, see `Solution`."""
+        sums = self.sums = self.request.epilogue.sums
+        roomy = self.tile.spare_registers >= AHEAD_REGISTERS
+        most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
+        self.width = self.placed.lanes(columns // sums, most)
+        while sums > 1 and self.width > 2 and (columns % (8 * self.width) or self.tile.columns % (8 * self.width)):
+            self.width //= 2
+        apart = 4 * self.width * sums
+        gathered = self.placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
+        self.turns = self.width if gathered else 0
+        self.rounds_first = self._exchanges_words()
+        self.gated = 4 * max(2, self.width) if sums > 1 else 0
+
+    def _exchanges_words(self) -> bool:
+        """Whether threads exchange what they made of their sums and not these: of 16 bits it is half as much."""
+        whole = self.splits == 1 and self.width > 2 and self.sums == 1 and not self.turns
+        same = all(operand.access not in ("full", "per_n") for operand in self.request.epilogue.operands)
+        return whole and same and ITEMSIZE[self.out_dtype] == 2
+
+    def _ask_for_vectors(self, buffer: CodeBuffer) -> None:
+        """Emit what brings the tile's part of vectors that have one element for each column near while sums are made:
+        after other launches they lie in memory, and a thread has registers for few of them. Each set of warpgroups does
+        so for its own tiles."""
+        place = "thread" if self.tile.pingpong == 1 else "(warp * 32 + lane)"
+        for k, operand in enumerate(self.request.epilogue.operands if self.splits == 1 else ()):
+            if operand.access == "per_n":
+                own = LINE_BYTES // ITEMSIZE[operand.dtype]
+                lines = self.tile.columns // self.sums // own
+                with buffer.block(f"if {place} <= {lines}:"):  # a first line that is half another's
+                    buffer.line(f"prefetch_l2(r_e{k}, imin(first_result + {place} * {own}, results - 1))")
+
+    def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
+        """Emit the way out of sums, with what is read for so many parts ahead."""
+        for p, part in enumerate(parts):
+            for soon in parts[p : p + ahead + 1]:
+                self._load_part(buffer, soon)
+            self._load_late(buffer, part)
+            self._finish_part(buffer, part, wide)
+
+    def _parts_ahead(self) -> int:
+        """Parts whose operands a thread asks for while it finishes another one; the first ones it asks for before the
+        sums are there. Vectors that are one for each column are the same in both rows of a part; with the registers of
+        several such vectors there is room for one part's, whatever is read (tile of 192 by 128, GELU after scales and
+        biases in float32: 125 registers, 106 without)."""
+        if self.splits > 1 or self.tile.spare_registers < EARLY_REGISTERS:
+            return 0
+        at_once = self.tile.reads_at_once
+        ahead = max(0, (at_once // 2 if self.reads else at_once) - int(at_once < AHEAD))
+        if self.reads:
+            return ahead
+        shared = (o.dtype for o in self.request.epilogue.operands if o.access == "per_n")
+        held = sum(self.width * ITEMSIZE[dtype] for dtype in shared)
+        return min(ahead, max(int(ahead > 1), ahead * VECTOR_BYTES // max(held, 1)))
+
+    def _load_part(self, buffer: CodeBuffer, part: Part) -> None:
+        """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
+        if part.places:
+            return
+        rows = [buffer.emit(f"first_line + {8 * half}") for half in (0, 1)]
+        near = [buffer.emit(f"imin({row}, rows - 1)") for row in rows]
+        early = _OF_EACH if self.reads else _ALL
+        for k in range(max(1, 2 // self.width)):
+            column = buffer.emit(f"first_result + side + {part.first + k}")
+            inside = buffer.emit(f"imin({column}, results - {self.width})")
+            for half in (0, 1):
+                place, extras = self._place_of(buffer, near[half], inside, early)
+                stored = f"({rows[half]} < rows) & ({column} < results)"
+                part.places.append(SumVector(half, k, near[half], inside, stored, place, extras))
+
+    def _load_late(self, buffer: CodeBuffer, part: Part) -> None:
+        """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
+        what all rows of a tile share is near, in the first-level cache, since the tile before."""
+        if self.reads and self.splits == 1:
+            for own in part.places:
+                own.extras.update(self._place_of(buffer, own.row, own.column, _ALL - _OF_EACH)[1])
+
+    def _finish_part(self, buffer: CodeBuffer, part: Part, wide: int) -> None:
+        """Emit the epilogue and the stores of a part, of which ``wide`` sums of a row are neighbours.
+
+        All loads come before the first store, across which the compiler moves none: so they are on their way together.
+        """
+        lanes = self.width
+        store = "store_aligned" if lanes > 1 else "store"
+        name = "sums_in_turns" if self.turns or self.rounds_first else "sums_row"
+        pieces = range(self.sums * part.piece, self.sums * (part.piece + 1))
+        rows = [[buffer.emit(f"{name}(sums, {half}, {piece}, {wide})") for piece in pieces] for half in (0, 1)]
+        values = []
+        for own in part.places:
+            sums = [row if lanes > 1 else f"splat(extract({row}, {own.lane}), 1)" for row in rows[own.half]]
+            extras = [extra for _, extra in sorted(own.extras.items())]
+            value = self._finished(buffer, sums, extras, lanes) if self.splits == 1 else sums[0]
+            values.append(buffer.emit(f"row_of_turns({value})") if self.rounds_first else value)
+        for own, value in zip(part.places, values):
+            with buffer.block(f"if {own.stored}:"):
+                if self.splits == 1:
+                    self._put(buffer, own.place, value, lanes, True)
+                else:
+                    buffer.line(f"{store}(p_scratch, {own.place}, {value})")
+
+    def _place_of(
+        self, buffer: CodeBuffer, row: str, column: str, accesses: frozenset[str]
+    ) -> tuple[str, dict[int, VectorValue]]:
+        """Where sums of a row go, from ``column`` on, and what the epilogue reads there in some of its ways; parts of
+        sums have none."""
+        if self.splits == 1:
+            place, extras = self._extras(buffer, row, column, self.width, True, accesses)
+            return buffer.emit(place), extras
+        return buffer.emit(f"(first_part + {row}) * columns + {column}"), {}

@@ -1,0 +1,118 @@
+"""Constants of a plan that is being made: arrays as they are, and weights in the forms that solvers read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...codegen.backend import Backend
+from ...codegen.problems.gemm import BlockWeights, GemmProblem
+from ...core.shape import Shape
+from ...parallel import run_all
+from ...runtime.memory import address_of
+from ...runtime.plan import Region
+from .buffers import Buffer, View
+from .shared_weights import SharedWeights, stored
+
+__all__ = ["PlanConstants"]
+
+
+class PlanConstants:
+    """The constants of one plan, each once.
+
+    Attributes:
+        constants: the arrays, as the plan has them.
+        shared: constants that plans for other lengths have, too; None if there are none.
+        packing_room: bytes by which transformed weights may still exceed the model's own.
+    """
+
+    def __init__(self, backend: Backend, packing_room: int) -> None:
+        self.backend = backend
+        self.constants: list[np.ndarray] = []
+        self.packing_room = packing_room
+        self.shared: SharedWeights | None = None
+        self._constant_owners: list[np.ndarray] = []
+        self._constant_views: dict[int, View] = {}
+        self._packed: dict[tuple[Any, ...], View] = {}
+        self._unfilled: list[Callable[[], object]] = []
+
+    def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
+        """View of a constant array; the plan keeps the array alive and never copies it."""
+        key = id(array)
+        if key not in self._constant_views:
+            shared = self.shared
+            storage, own = stored(array) if shared is None else shared.stored(array)
+            self.constants.append(storage)
+            self._constant_owners.append(array)
+            self._constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), shape or own)
+        return self._constant_views[key]
+
+    def fill(self, pieces: Sequence[Callable[[], object]]) -> None:
+        """Have functions called that write constants which nothing reads before the plan is there: with those of all
+        others, on all CPUs, in the end; at once where other plans take these constants meanwhile."""
+        if self.shared is None:
+            self._unfilled += pieces
+        else:
+            run_all(pieces)
+
+    def owner_of(self, view: View) -> np.ndarray:
+        """The array that `constant` got for a view of it."""
+        return self._constant_owners[view.buffer.index]
+
+    def forget_constant(self, index: int, array: np.ndarray) -> None:
+        """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
+        first, last = np.lib.array_utils.byte_bounds(array)
+        for key in [key for key in self._packed if first <= key[0] < last]:
+            del self._packed[key]
+        del self._constant_views[id(array)]
+        self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
+
+    def packed(self, solver: Any, problem: Any, weights: np.ndarray | BlockWeights) -> View:
+        """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
+        lens = tuple(solver.packed_lens(problem))
+        if isinstance(weights, BlockWeights):
+            blocks = weights
+            how = ("blocks", problem.blocks.half_scales, *lens)
+            return self.packed_blocks(blocks, how, lambda: solver.pack_blocks(problem, blocks))
+        place = address_of(weights), weights.shape, weights.strides
+        how = (solver.name, lens, *solver.packing_key(problem))
+        key = (*place, *how)
+        if key not in self._packed:
+            batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
+            once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
+            dtype = np.dtype(problem.types.b)
+
+            def given() -> np.ndarray:
+                """The weights in the type that the problem says."""
+                return weights if weights.dtype == dtype else np.broadcast_to(once.astype(dtype), weights.shape)
+
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, given()))
+            self.packing_room -= solver.packing_growth(problem)
+            self._packed[key] = view
+        return self._packed[key]
+
+    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
+        """A solver's form of constant weights, by its kernel where it has one for them."""
+        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
+        return solver.pack_weights(problem, weights) if packed is None else packed
+
+    def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+        """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
+        by a program for other lengths."""
+        key = (address_of(weights), weights.shape, weights.strides, how)
+        if key not in self._packed:
+            self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
+        return self._packed[key]
+
+    def packed_blocks(self, blocks: BlockWeights, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+        """The same of weights in blocks, with their scales and zero points: others may have the same codes."""
+        identity = address_of if self.shared is None else self.shared.identity
+        rest = [identity(values) for values in blocks[1:] if values is not None]
+        return self.packed_constant(blocks.codes, (how, *rest), pack)
+
+    def _fill_all(self) -> None:
+        """Call what `fill` was given."""
+        run_all(self._unfilled)
+        self._unfilled.clear()
