@@ -14,6 +14,9 @@ from ..lowering.lowering import Lowering
 
 __all__ = ["drop_product", "joined_product"]
 
+FIRST, SECOND = "conv_1x1", "conv_depthwise"
+"""The solvers whose kernels may run in one launch."""
+
 
 def joined_product(
     low: Lowering, ins: Instruction, request: Request, chosen: Candidate, operands: Mapping[str, View]
@@ -23,10 +26,13 @@ def joined_product(
 
     Plans that only kernels which are there may make, and those that are followed for other lengths, keep them apart.
     """
-    if chosen.solver.name != "conv_depthwise" or low.ready is not None or not low.requested:
+    if low.ready is not None or chosen.solver.name not in (FIRST, SECOND):
+        return None
+    low.not_repeated()  # what is done goes by what stands before, and is asked of what was requested
+    if chosen.solver.name != SECOND or not low.requested:
         return None
     before, taken, own, start, stop = low.requested[-1]
-    if taken.solver.name != "conv_1x1" or (start, stop) != (len(low.steps) - 1, len(low.steps)):
+    if taken.solver.name != FIRST or (start, stop) != (len(low.steps) - 1, len(low.steps)):
         return None
     assert isinstance(before.problem, ConvProblem) and isinstance(request.problem, ConvProblem)
     between, read = own["out"], operands["x"]
