@@ -63,6 +63,7 @@ def test_products(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("MGX_GPU_ARCH", name)
+    on = interpreter() if name.startswith("gfx") else on
     own = solvers.own_candidates
     monkeypatch.setattr(solvers, "own_candidates", lambda p: [c for c in own(p) if c.solver.name == solver])
     rng, turned = np.random.default_rng(rows), solver == "few_rows"
@@ -82,6 +83,7 @@ def test_attention(
     type: type, causal: bool, keys: int, name: str, few_planes: None, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", name)
+    on = interpreter() if name.startswith("gfx") else on
     rng, lens = np.random.default_rng(keys), ((2, 4, 5, 16), (2, 2, keys, 16), (2, 2, keys, 16))
     arrays = [rng.standard_normal(own).astype(type) for own in lens]
     program = operator_program("attention", arrays, scale=0.3, causal=causal)
