@@ -58,6 +58,34 @@ def test_before_a_softmax_few_layers_have_larger_errors(monkeypatch: pytest.Monk
     )  # of 10 layers 1.5 may have three times the error
 
 
+TOP = (helper.make_node("ReduceMax", [X], ["p"], axes=[2, 3]), helper.make_node("Softmax", ["p"], ["y"], axis=1))
+
+
+@pytest.mark.parametrize(
+    "behind", [(helper.make_node("Softmax", [X], ["y"], axis=3),), TOP], ids=["softmax over pixels", "their maximum"]
+)
+def test_only_sums_over_pixels_are_means_of_them(
+    behind: tuple[onnx.NodeProto, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert coarse_layers(network(*behind, last="y"), monkeypatch) == 1
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_layers_of_a_branch_are_before_what_reads_it(softmax: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network(last=X)
+    whole, other = model.graph, helper.make_node("Identity", ["x0"], ["z"])
+    branches = {
+        "then_branch": helper.make_graph([*whole.node], "then", [], [helper.make_tensor_value_info(X, 1, None)]),
+        "else_branch": helper.make_graph([other], "else", [], [helper.make_tensor_value_info("z", 1, None)]),
+    }
+    del whole.node[:]
+    last = helper.make_node("Softmax" if softmax else "Sigmoid", ["r"], ["y"])
+    whole.node.extend([helper.make_node("If", ["c"], ["r"], **branches), last])
+    whole.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    whole.output[0].name = "y"
+    assert coarse_layers(model, monkeypatch) == (1 if softmax else LAYERS)
+
+
 @pytest.mark.parametrize(
     "behind, last", [((), X), ((SIGMOID,), "y"), (POOLED, "y")], ids=["nothing", "sigmoid", "mean over pixels"]
 )

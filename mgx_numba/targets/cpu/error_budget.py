@@ -35,6 +35,7 @@ GROWTH = 1.4
 the largest result without a limit, and has one below 5e-5 with 1.4 (of 4.1e-5 with 1)."""
 _EXPONENTIAL = frozenset({"exp", "softmax"})
 _GATED = frozenset({"gru", "lstm", "recurrent_steps", "rnn"})
+_SUMS = frozenset({"reduce_mean", "reduce_sum"})
 _COARSE = frozenset(solver.name for solver in CONV_SOLVERS if solver.error_variance > 1)
 
 _refused: WeakKeyDictionary[Lowering, frozenset[Hashable]] = WeakKeyDictionary()
@@ -54,8 +55,11 @@ def over_budget(low: Lowering, problem: GemmProblem | ConvProblem) -> bool:
 
 
 def _over_budget(low: Lowering) -> frozenset[Hashable]:
-    """Sizes of the convolutions that stay direct."""
-    if not _magnifies(low.module):
+    """Sizes of the convolutions that stay direct; of a submodule, too, where what is behind it magnifies errors."""
+    outer: Lowering | None = low
+    while outer is not None and not _magnifies(outer.module):
+        outer = outer.outer
+    if outer is None:
         return frozenset()
     layers = [core for ins in low.module if (core := _layer(ins)) is not None]
     saved: dict[Hashable, float] = {}
@@ -125,12 +129,19 @@ def _magnifies(module: Module) -> bool:
 
 
 def _averages(ins: Instruction) -> bool:
-    """Whether a reduction goes over pixels, as a mean of a whole image does."""
+    """Whether sums over pixels are results, as of a mean of a whole image; those of a softmax or a norm are not."""
     if ins.name == "pooling":
         op: Any = ins.op
         return op.mode is not PoolingMode.max and all(n == 1 for n in ins.shape.lens[2:])
-    axes = getattr(ins.op, "axes", ()) if ins.name == "fused_reduce" else ()
-    return len(ins.inputs[0].shape.lens) > 3 and any(axis > 1 for axis in axes) if axes else False
+    if ins.name != "fused_reduce":
+        return False
+    results = [shape.lens for shape in ins.shape.flatten()]
+    for inner in (one for body in ins.module_args for one in body):
+        if getattr(inner.op, "operation", inner.name) in _SUMS and len(inner.inputs[0].shape.lens) > 3:
+            lens, axes = inner.inputs[0].shape.lens, inner.op.attributes()["axes"]
+            if any(axis > 1 and result[axis] < lens[axis] for axis in axes for result in results):
+                return True
+    return False
 
 
 def _size(problem: ConvProblem) -> Hashable:

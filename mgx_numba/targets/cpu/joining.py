@@ -24,12 +24,9 @@ def joined_product(
     """What computes a depthwise convolution together with the 1x1 convolution of the step before, and the operands of
     that, if nothing else reads its result and the estimate of both in one is below those of each.
 
-    Plans that only kernels which are there may make, and those that are followed for other lengths, keep them apart.
+    Plans for new lengths, and those whose kernels these take, keep them apart.
     """
-    if low.ready is not None or chosen.solver.name not in (FIRST, SECOND):
-        return None
-    low.not_repeated()  # what is done goes by what stands before, and is asked of what was requested
-    if chosen.solver.name != SECOND or not low.requested:
+    if low.ready is not None or low.spare is not None or chosen.solver.name != SECOND or not low.requested:
         return None
     before, taken, own, start, stop = low.requested[-1]
     if taken.solver.name != FIRST or (start, stop) != (len(low.steps) - 1, len(low.steps)):

@@ -71,6 +71,7 @@ class Lowering(PlanConstants):
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
+        outer: that of the program of which this one is a submodule; None of others.
         later: compiles a body whose lengths are known when it runs; None where such bodies run by their NumPy meaning.
     """
 
@@ -99,6 +100,7 @@ class Lowering(PlanConstants):
         self.ranging = False
         self.writers: dict[Buffer, Any] = {}
         self.settling: list[Callable[[], None]] = []
+        self.outer: Lowering | None = None
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
@@ -151,7 +153,7 @@ class Lowering(PlanConstants):
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
         inner.ranging, inner.later = self.ranging, self.later
-        inner.solutions = self.solutions
+        inner.solutions, inner.outer = self.solutions, self
         plan = inner.run()
         self.program.log.close()
         return plan
