@@ -177,8 +177,8 @@ class Trial(ABC):
         """Quantise layers that were added to a program for which ``quantise`` was planned."""
 
     def own_errors(self) -> dict[str, float]:
-        """By layer, how far its result lies from the exact one if it alone is quantised (`relative_error`); nothing
-        without samples."""
+        """By layer, how far its result lies from the exact one if it alone is quantised (`relative_error`), NaN where
+        float32 has no room for the squares; nothing without samples."""
         if not self.samples or not self.names:
             return {}
         self._tell(0, "errors of layers")
@@ -187,7 +187,9 @@ class Trial(ABC):
         for inputs in self.samples:
             sums += np.array([float(np.asarray(r).reshape(-1)[0]) for r in compiled.run(inputs)])
         apart, size = np.sqrt(sums[::2]), np.sqrt(sums[1::2])
-        return dict(zip(self.names, (apart / np.where(size > 0, size, 1)).tolist()))
+        with np.errstate(invalid="ignore"):  # squares that are infinite
+            shares = apart / np.where(size > 0, size, 1)
+        return dict(zip(self.names, shares.tolist()))
 
     def lost_as_compiled(self, budget: Budget, kept: Iterable[int]) -> float:
         """What results lose if these layers stay as they are, of the program that is compiled in the end."""

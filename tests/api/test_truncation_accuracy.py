@@ -104,6 +104,14 @@ def test_what_is_compiled_or_saved_keeps_the_choice(kind: str, tmp_path: Path) -
     assert np.array_equal(*results)
 
 
+def test_errors_of_results_whose_squares_are_infinite_are_not_known(recwarn: pytest.WarningsRecorder) -> None:
+    given = [{"x": np.full((6, 24), 1e36, np.float32)}]
+    choices = mgx_numba.quantize_bf16(network(), t=REF, calibration=given, accuracy=0.9).quantization_choices()
+    assert np.isnan(choices[0].error) and choices[0].choice == "bf16" and "error" not in str(choices[0])
+    assert choices[3].error < 0.01
+    assert not recwarn.list
+
+
 def recurrent(operator: str) -> mgx_numba.program:
     p = mgx_numba.program()
     main = p.get_main_module()

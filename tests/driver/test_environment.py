@@ -146,6 +146,14 @@ def test_switches_keep_results(name: str, value: str, monkeypatch: Any) -> None:
         np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("value", ["-2", "many"])
+def test_numbers_that_passes_read_are_options(value: str, monkeypatch: Any) -> None:
+    """It was told that the pass had failed."""
+    monkeypatch.setenv("MIGRAPHX_SPLIT_REDUCE_SIZE", value)
+    with pytest.raises(OptionError, match=f"^environment variable MIGRAPHX_SPLIT_REDUCE_SIZE: .*from -1 on.*{value}"):
+        _parsed().compile("cpu")
+
+
 def _pointwise(program: mgx_numba.program) -> list[int]:
     """Operations of each cluster."""
     bodies = [i.module_args[0] for i in program._shown.main if i.name in ("pointwise", "fused_reduce")]

@@ -151,6 +151,26 @@ def test_rows_of_a_table_and_tokens_before_others() -> None:
     assert found is not None and np.abs(found - 0.9 * table.mean(0)).max() < 0.6
 
 
+def test_one_token_of_many_has_the_axes_of_the_index() -> None:
+    """A number as index, whose shape is an axis of stride 0, was taken for an axis of the result."""
+    net = Net([400, 3, 6])
+    value = net.add("relu", net.bias(net.add("dot", net.x, net.weights(400, 6, 8)), 8, 2))
+    token = net.add("gather", value, net.main.add_literal(np.array(1)), axis=1)
+    mean = net.add("squeeze", net.add("reduce_mean", value, axes=[1]), axes=[1])
+    joined = net.add("concat", token, mean, axis=1)
+    assert near(net.expected(joined), net.measured(1))
+
+
+def test_an_index_out_of_range_is_left_to_a_run() -> None:
+    net = Net([4, 6])
+    value = net.add("relu", net.bias(net.add("dot", net.x, net.weights(6, 8)), 8))
+    column = net.add("gather", value, net.main.add_literal(np.array([9])), axis=1)
+    net.main.add_return([net.add("dot", column, net.weights(1, 4))])
+    mgx_numba.quantize_bf16(net.program).compile("ref")
+    with pytest.raises(mgx_numba.errors.ShapeError, match="index 9 is out of range"):
+        net.program.run({"x": np.zeros((4, 6), np.float32)})
+
+
 def test_empty_values_and_dynamic_lengths_are_followed_or_left() -> None:
     net = Net([3, 0])
     value = net.add("concat", net.add("relu", net.x), net.main.add_literal(np.zeros((3, 0), np.float32)), axis=1)

@@ -183,7 +183,7 @@ def run_passes(
         validate: check the invariants of the IR after each pass.
 
     Raises:
-        OptionError: a name is not that of a pass.
+        OptionError: a name is not that of a pass, or an environment variable that a pass reads is none of its values.
         CompileError: a pass failed; the message names it, the cause is chained.
         ValidationError: ``validate`` is set and a pass broke an invariant; the message names the pass.
     """
@@ -199,6 +199,8 @@ def run_passes(
         start = time.perf_counter()
         try:
             _run_logged(step, program, settings)
+        except OptionError:
+            raise
         except Exception as error:
             raise CompileError(f"pass {step.name!r} failed: {error}") from error
         seconds = time.perf_counter() - start

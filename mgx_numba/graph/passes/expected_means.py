@@ -2,8 +2,9 @@
 
 Each value of a module is followed as a few draws of what its elements may be: results of products are normal, with the
 mean and the variance that those of the inputs and the weights give if all elements vary independently, and other
-operators compute draws of draws. Inputs of the program are taken for standard normal, as images and features are when
-they have been normalised. What comes later depends on that but little: weights, biases and activations make its means.
+operators compute draws of draws. Inputs of the program, and what a loop carries, are taken for standard normal, as
+images and features are when they have been normalised. What comes later depends on that but little: weights, biases and
+activations make its means.
 
 Axes along which draws would be alike have length 1, whatever their length is in the program: pixels and tokens vary as
 draws do, channels have means of their own. Axis 0 of all arrays here is that of the draws, of length 1 where a value
@@ -191,10 +192,11 @@ class _Follower:
             if places is None:
                 draws = self._picked(draws, axis, draws.shape[axis])
             elif places.size == 1:
-                draws = np.take(draws, places.reshape(-1), axis)
+                draws = np.take(draws, places.reshape(-1), axis, mode="wrap")  # out of range: a run says so
             else:
                 return None
-        return draws.reshape(*draws.shape[:axis], *[1] * ins.inputs[1].shape.ndim, *draws.shape[axis + 1 :])
+        chosen = [1] * (ins.shape.ndim - draws.ndim + 2)  # none for a number, whose shape has an axis of stride 0
+        return draws.reshape(*draws.shape[:axis], *chosen, *draws.shape[axis + 1 :])
 
     def pooling(self, ins: Instruction, draws: Draws) -> Draws | None:
         attributes = ins.op.attributes()
