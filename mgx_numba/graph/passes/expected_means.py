@@ -194,7 +194,8 @@ class _Follower:
                 draws = np.take(draws, places.reshape(-1), axis)
             else:
                 return None
-        return draws.reshape(*draws.shape[:axis], *[1] * ins.inputs[1].shape.ndim, *draws.shape[axis + 1 :])
+        added = ins.shape.ndim - ins.inputs[0].shape.ndim + 1  # none for an index that is a scalar
+        return draws.reshape(*draws.shape[:axis], *[1] * added, *draws.shape[axis + 1 :])
 
     def pooling(self, ins: Instruction, draws: Draws) -> Draws | None:
         attributes = ins.op.attributes()
