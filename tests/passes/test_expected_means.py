@@ -186,3 +186,19 @@ def test_empty_values_and_dynamic_lengths_are_followed_or_left() -> None:
     product = p._portable.main.results()[0]
     (found,) = expected_means(p._portable.main, [product]).values()
     assert found.shape == (9,) and (found > 0).all()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_index_that_is_a_scalar_takes_its_axis_away(known: bool) -> None:
+    """Draws of one token of each sequence, as classifiers take it, had an axis more than it has: quantisation of models
+    that move its axes ended with a ValueError."""
+    net = Net([20, 5, 8])
+    if known:
+        at = net.main.add_literal(np.array(0, np.int64))
+    else:
+        at = net.main.add_parameter("at", mgx_numba.shape(type="int64", lens=[1], strides=[0]))
+    token = net.add("gather", net.add("relu", net.bias(net.x, 8, axis=2)), at, axis=1)
+    assert token.shape().lens() == [20, 8]
+    turned = net.add("transpose", net.add("transpose", token, permutation=[1, 0]), permutation=[1, 0])
+    found = net.expected(turned)
+    assert near(found, net.measured(1), 0.95) if known else found is not None

@@ -5,7 +5,8 @@ weight of its block, 2**-15.98 of it, or 2**-16.98 in 17 bits, and a whole one w
 below `SMALLEST_STEP`. Columns in which that is much, because few weights are far larger than the others, are refused.
 
 Of 16 bits a 32-bit word holds two rows of a column, the first in its low half, as instructions want them that multiply
-two integers each and add the products; scales, float32, lie before the rows of their block.
+two integers each and add the products; scales, float32, lie before the rows of their block. They are `UP` larger, and
+the steps of the left-hand side that much smaller, so that sums of a block overflow only where those of floats do.
 
 Of 17 bits, which become floats before they are multiplied, a word holds a column of an even vector of a panel in 15 low
 bits and all of one of the next vector; the lowest two bits of the former, of each of `GROUP` rows, are words before
@@ -23,7 +24,7 @@ from .pack import SHARED_BYTES
 from .solver import UnsuitedWeights
 
 __all__ = [
-    "BLOCK", "BLOCK_WORDS", "DOWN", "FEW", "GROUP", "SHARING", "SMALLEST_STEP", "block_count", "largest_integer",
+    "BLOCK", "BLOCK_WORDS", "DOWN", "FEW", "GROUP", "SHARING", "SMALLEST_STEP", "UP", "block_count", "largest_integer",
     "least_mean", "pack_words", "refuse_unsuited", "unpack", "unpacked_scale", "words_lens",
 ]  # fmt: skip
 
@@ -38,6 +39,9 @@ BLOCK_WORDS = 1 + BLOCK // GROUP + BLOCK
 """Rows of words of a block that has lowest bits: scales, those bits and weights."""
 DOWN = 2.0**-37
 """Two to the power of minus the bits of a word less its sign, and of the rows of a block."""
+UP = 2.0**22
+"""By how much scales of 16 bits are larger: sums of products are below 2**41 steps of states (`recurrent/states.py`),
+and of these the largest has 2**20, so that sums in steps over this are below it."""
 SMALLEST_STEP = np.float32(2.0**-126)
 LEAST_MEAN = 2.0**-7
 """What the weights of a column must have in the mean, of the largest of each block, but for that and zeros. Normal ones
@@ -163,10 +167,12 @@ class _Blocks:
         part, steps, integers = (m.T if self._by_columns else m for m in self._memory)
         part[:, :columns] = self._weights[first : first + depth]
         largest = np.abs(part, out=steps).max(0)
-        step = scales = np.maximum(largest / np.float32(largest_integer(self._lowest)), SMALLEST_STEP)
+        step = np.maximum(largest / np.float32(largest_integer(self._lowest)), SMALLEST_STEP)
         if self._lowest:
             scales = _bfloat16_above(step * np.float32(1 / _MORE / DOWN))
             step = scales * np.float32(_MORE * DOWN)
+        else:
+            scales = step * np.float32(UP)
         total = steps.sum(0)
         np.rint(np.divide(part, step, out=steps), out=steps)
         zeros = np.flatnonzero(self._memory[1] == 0)

@@ -10,7 +10,7 @@ from ...arguments import Arguments
 from ...launch import Operand
 from ...problems.recurrence import RecurrenceProblem
 from .. import host
-from ..contraction.int16_weights import BLOCK
+from ..contraction.int16_weights import BLOCK, UP
 from ..microkernels.int8_table import has_dot4
 from .weights import SHIFT, TOGETHER
 
@@ -20,6 +20,8 @@ HALF = (1 << 31) // (1 << 15) // BLOCK
 """By how much the high half of a state counts more than the low one. Either is at most that large: the products of a
 block of int16 weights then fit 32 bits."""
 _SHIFT = HALF.bit_length() - 1
+_SMALLEST = 2.0**-126 * HALF * HALF * UP
+"""As `SMALLEST_STATE`, of states in halves: the least whose step over `UP` is a normal number."""
 
 
 def multiplies_four() -> bool:
@@ -73,7 +75,7 @@ class QuantizedStates:
 
 class SplitStates:
     """The states of a part in 21 bits: rows of int16 that count `HALF` each, after each the row of what these leave,
-    then a float32 for each row, the step between two codes.
+    then a float32 for each row, the step between two codes over `UP`.
 
     An infinity or NaN has the code 0: it has to be multiplied by itself, where ``strange`` is above 0.
     """
@@ -102,7 +104,7 @@ class SplitStates:
             "strange = 0",
             "for row in range(batch if depth_words > 0 else 0):",
             f"    place = {source} + row * row_size",
-            f"    largest = const_float32({SMALLEST_STATE!r}, {lanes})",
+            f"    largest = const_float32({_SMALLEST!r}, {lanes})",
             f"    odd = ne(const_float32(0, {lanes}), 0)",
             f"    for u in range(0, hidden, {lanes}):",
             f"        size = abs({value})",
@@ -112,7 +114,7 @@ class SplitStates:
             "    strange += 1 if reduce_or(odd) else 0",
             "    top = reduce_max(largest)",
             f"    up = div({float(HALF * HALF)!r}, top)",
-            f"    store_scalar(state_steps, own_steps + row, mul(top, {1 / HALF / HALF!r}))",
+            f"    store_scalar(state_steps, own_steps + row, mul(top, {1 / HALF / HALF / UP!r}))",
             "    high_at = own_halves + 2 * row * row_size",
             f"    for u in range(0, hidden, {lanes}):",
             f"        value = {value}",
