@@ -148,7 +148,7 @@ class TruncateFloat(Pass):
                     exact |= leading
                 found |= leading
         found.update(u for ins in spread for u in [ins, *ins.users] if u.op.pointwise or u is ins)
-        found -= quotients
+        found -= quotients  # small again: what follows is not kept for them, unless all that they take is
         for ins in order:  # what is made of their results alone
             given = ins.inputs[:1] if ins.name in VIEWS else ins.inputs
             varying = [i for i in given if not is_constant(origin(i)) and i.shape.type in WIDE]
