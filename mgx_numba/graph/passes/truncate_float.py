@@ -3,28 +3,30 @@
 Inputs and results of the program keep their types. With ``all``, what 16 bits have no room for stays in float32, as
 autocasting in other frameworks leaves it: sums, norms and softmax with the pointwise operations that lead to and from
 them, functions that amplify the rounding of what they take, and sums of two values that both are computed (a residual
-stream, which may grow beyond 65504). With bfloat16, whose rounding is eight times that of float16, so does what comes
-after the last products, and what is spread over more elements than it has (the gates of squeeze-and-excitation: Hu et
-al., "Squeeze-and-Excitation Networks", 2018), all of which would be off by the same factor; so biases and scales keep
-all their bits, whatever is rounded around them.
+stream, which may grow beyond 65504), what takes constants that 16 bits cannot hold, and in float16 what takes a value
+and its own mean or another reduction of it (`float16_range.py`). With bfloat16, whose rounding is eight times that of
+float16, so does what comes after the last products, and what is spread over more elements than it has (the gates of
+squeeze-and-excitation: Hu et al., "Squeeze-and-Excitation Networks", 2018), all of which would be off by the same
+factor; so biases and scales keep all their bits, whatever is rounded around them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from ...core.types import Type
 from ...errors import OptionError
 from ...ops.base import make_op
-from ..constants import compact, constant_array, is_constant, uniform, uniform_value
+from ..constants import compact, constant_array, is_constant, uniform
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .expected_means import expected_means
+from .float16_range import VIEWS, combine_with_reductions, loses_constants, origin, scale_first, scaled_product
 from .merge_rnn_outputs import LAST, last_states
 from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
@@ -50,9 +52,6 @@ PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split(
 """Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
 MOVES = frozenset("concat gather pad pooling resize".split())
 """Operators that stay in float32, with all that leads to them, for a product that was chosen to."""
-VIEWS = frozenset(
-    "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
-)
 
 
 def widens(ins: Instruction) -> bool:
@@ -123,68 +122,45 @@ class TruncateFloat(Pass):
         return ins.name in VIEWS and not (source.name == "convert" and source.inputs[0].shape.type is self.float_type)
 
     def _scale_first(self, module: Module) -> None:
-        """``dot(q, k) * s -> dot(q * s, k)`` for a scale below 1: products of attention may pass 65504 before it."""
+        """Products of attention may pass 65504 before they are scaled."""
         for ins in list(module):
-            if ins.name not in ("mul", "div") or ins.shape.type is not Type.float_type or ins.module is not module:
-                continue
-            dot, other = ins.inputs
-            if dot.name != "dot" and ins.name == "mul":
-                dot, other = other, dot
-            factor = uniform_value(other)
-            if (
-                dot.name != "dot"
-                or not dot.single_use
-                or factor is None
-                or dot not in self.selection
-                or dot in self.kept
-            ):
-                continue
-            with np.errstate(all="ignore"):
-                scale = np.float32(factor) if ins.name == "mul" else np.float32(1) / np.float32(factor)
-            if not 0 < abs(scale) < 1 or dot.shape.is_dynamic or any(map(is_constant, dot.inputs)):
-                continue
-            left, right = dot.inputs
-            number = module.add_literal(np.asarray(scale))
-            spread = module.insert_instruction(dot, "multibroadcast", [number], out_lens=left.shape.lens)
-            scaled = module.insert_instruction(dot, "mul", [left, spread])
-            product = module.insert_instruction(dot, dot.op, [scaled, right])
-            product.debug_symbols = dot.debug_symbols
-            module.replace_instruction(ins, product)
-            module.remove_instruction(ins)
-            module.remove_instruction(dot)
+            found = scaled_product(ins) if ins.module is module else None
+            if found is not None and found[0] in self.selection and found[0] not in self.kept:
+                scale_first(module, ins, *found)
 
     def _islands(self, module: Module) -> set[Instruction]:
         """Instructions that stay in float32 with ``all``."""
         order = list(module)
         found = {ins for ins in order if ins in self.kept or self._stays(ins)}
+        quotients: set[Instruction] = set()
+        if self.float_type is Type.half_type:
+            own, reductions = combine_with_reductions(order)
+            quotients = {ins for ins in own - found if ins.name in ("mul", "div")}
+            found |= own | reductions
         spread = [ins for ins in order if _spreads(ins)] if self.float_type is Type.bf16_type else []
-        found.update(i for i in _through_views(spread) if i.op.pointwise and i.name not in UNTOUCHED)
+        found.update(i for i in map(origin, spread) if i.op.pointwise and i.name not in UNTOUCHED)
         exact = set(self.kept)
         for ins in reversed(order):  # what leads to them
             if ins in found:
-                leading = {i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED}
+                leading = {i for i in map(origin, ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED}
                 if ins in exact:
-                    leading.update(i for i in _through_views(ins.inputs) if i.name in MOVES)
+                    leading.update(i for i in map(origin, ins.inputs) if i.name in MOVES)
                     exact |= leading
                 found |= leading
         found.update(u for ins in spread for u in [ins, *ins.users] if u.op.pointwise or u is ins)
+        found -= quotients  # small again: what follows is not kept for them, unless all that they take is
         for ins in order:  # what is made of their results alone
-            varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
+            given = ins.inputs[:1] if ins.name in VIEWS else ins.inputs
+            varying = [i for i in given if not is_constant(origin(i)) and i.shape.type in WIDE]
             if varying and (ins.op.pointwise or ins.name in VIEWS) and all(i in found for i in varying):
                 found.add(ins)
-        return found
+        found |= quotients
+        return found.union(i for ins in found for i in ins.inputs if i.name == "broadcast_for_dot")
 
     def _stays(self, ins: Instruction) -> bool:
-        return ins.name in SENSITIVE or _is_residual(ins) or self._loses_a_constant(ins)
-
-    def _loses_a_constant(self, ins: Instruction) -> bool:
-        """Whether a finite number that a pointwise operation takes would become infinite, or 0 though it is not."""
-        if not ins.op.pointwise or ins.name in UNTOUCHED:
-            return False
-        numbers = [n for i in ins.inputs if i.shape.type in WIDE and (n := uniform_value(i)) is not None]
-        with np.errstate(all="ignore"):
-            narrow = [float(n.astype(self.float_type.numpy)) for n in numbers]
-        return any(np.isfinite(n) and (np.isinf(short) or (n != 0 and not short)) for n, short in zip(numbers, narrow))
+        if ins.name in SENSITIVE or _is_residual(ins):
+            return True
+        return ins.name not in UNTOUCHED and loses_constants(ins, self.float_type)
 
     def _kept_constants(self, ins: Instruction) -> set[Instruction]:
         """Constants that a pointwise operation takes in float32 with ``all``, between values that are rounded."""
@@ -217,7 +193,7 @@ class TruncateFloat(Pass):
             return
         kept = self._kept_constants(ins)
         narrow: dict[Instruction, Instruction] = {}
-        for i in ins.inputs:
+        for i in ins.inputs[:1] if ins.name in VIEWS else ins.inputs:
             if i.shape.type in WIDE and i.name != "undefined" and i not in narrow and i not in kept:
                 narrow[i] = self._narrow(module, ins, i)
         inputs = [narrow.get(i, i) for i in ins.inputs]
@@ -284,7 +260,7 @@ def _is_quantized(ins: Instruction) -> bool:
     """Whether it multiplies dequantised values, which targets do in 8 bits."""
     if ins.name not in ("dot", "convolution"):
         return False
-    return all(i.name == "dequantizelinear" for i in _through_views(ins.inputs))
+    return all(i.name == "dequantizelinear" for i in map(origin, ins.inputs))
 
 
 def _has_wide_inputs(ins: Instruction) -> bool:
@@ -293,22 +269,12 @@ def _has_wide_inputs(ins: Instruction) -> bool:
     return any(i.shape.type in WIDE for i in ins.inputs)
 
 
-def _through_views(values: Sequence[Instruction]) -> list[Instruction]:
-    """Values, with views replaced by what they view."""
-    found = []
-    for ins in values:
-        while ins.name in VIEWS and ins.inputs:
-            ins = ins.inputs[0]
-        found.append(ins)
-    return found
-
-
 def _spreads(ins: Instruction) -> bool:
     """Whether the instruction repeats computed values, and pointwise operations alone take them so."""
     if ins.name not in ("broadcast", "multibroadcast") or ins.shape.type not in WIDE or ins.shape.is_dynamic:
         return False
     given = ins.inputs[0]  # another one gives lengths alone
-    (source,) = _through_views([given])
+    source = origin(given)
     if is_constant(source) or given.shape.is_dynamic or ins.shape.elements <= given.shape.elements:
         return False
     return all(u.op.pointwise and u.name not in UNTOUCHED for u in ins.users)
@@ -333,4 +299,4 @@ def _is_residual(ins: Instruction) -> bool:
     """Whether the instruction adds two values that are computed, or one that is given."""
     if ins.name != "add" or ins.shape.type not in WIDE:
         return False
-    return not any(is_constant(i) for i in _through_views(ins.inputs))
+    return not any(is_constant(i) for i in map(origin, ins.inputs))

@@ -1,0 +1,145 @@
+"""What 16 bits have no room for: constants, what a norm takes from or divides by, and scores before they are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from ...core.types import Type
+from ..constants import compact, constant_array, is_constant, uniform, uniform_value
+from ..instruction import Instruction
+from ..module import Module
+
+__all__ = ["VIEWS", "combine_with_reductions", "loses_constants", "origin", "scale_first", "scaled_product"]
+
+VIEWS = frozenset(
+    "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
+)
+_SPREADS = VIEWS | {"broadcast_for_dot"}
+_FACTORS = frozenset({"mul", "div", "dot", "convolution", "convolution_backwards"})
+"""What multiplies by a constant, all of whose bits its results need."""
+
+
+def origin(ins: Instruction) -> Instruction:
+    """What an instruction views; of views with two inputs the second gives lengths alone."""
+    while ins.name in _SPREADS and ins.inputs:
+        ins = ins.inputs[0]
+    return ins
+
+
+def loses_constants(ins: Instruction, type: Type) -> bool:
+    """Whether a finite constant that an instruction takes does not fit a type.
+
+    It would become infinite, or 0 (a single number), or is multiplied by and would lose bits of its largest magnitude,
+    where the type has subnormal numbers alone.
+    """
+    return ins.name not in VIEWS and any(_loses(ins, i, type) for i in dict.fromkeys(ins.inputs))
+
+
+def _loses(ins: Instruction, value: Instruction, type: Type) -> bool:
+    literal = origin(value).literal
+    if value.shape.type not in (Type.float_type, Type.double_type) or literal is None or literal.array is None:
+        return False
+    array = constant_array(value)
+    array = compact(literal.array if array is None else array)
+    largest = np.abs(array).max(initial=0, where=np.isfinite(array))
+    if not largest:
+        return False
+    with np.errstate(all="ignore"):
+        narrow = largest.astype(type.numpy)
+    if ins.name in _FACTORS:
+        return not np.isfinite(narrow) or float(largest) < float(ml_dtypes.finfo(type.numpy).smallest_normal)
+    return not np.isfinite(narrow) or (not narrow and ins.op.pointwise and uniform(array))
+
+
+def combine_with_reductions(order: Sequence[Instruction]) -> tuple[set[Instruction], set[Instruction]]:
+    """Pointwise instructions that take a value and what is reduced from it, as norms do, and the reductions.
+
+    ``x - mean(x)`` and ``x / sqrt(mean(x * x))`` may be small where their operands are beyond the range of float16.
+    """
+    reduced: dict[Instruction, dict[Instruction, list[Instruction]]] = {}
+    """What each value made of reductions alone is reduced from, and by which instructions."""
+    found: set[Instruction] = set()
+    reductions: set[Instruction] = set()
+    for ins in order:
+        if ins.name.startswith("reduce_"):
+            reduced[ins] = {source: [ins] for source in _sources(ins.inputs[0], reduced)}
+            continue
+        if not ins.op.pointwise:
+            continue
+        varying = [v for i in ins.inputs if not is_constant(v := origin(i))]
+        if varying and all(v in reduced for v in varying):
+            sums: dict[Instruction, list[Instruction]] = {}
+            for v in varying:
+                for source, by in reduced[v].items():
+                    sums.setdefault(source, []).extend(b for b in by if b not in sums[source])
+            reduced[ins] = sums
+            continue
+        if not any(v in reduced for v in varying):
+            continue
+        own = {s for v in varying if v not in reduced for s in _sources(v, reduced)}
+        by = [b for v in varying for source in own & reduced.get(v, {}).keys() for b in reduced[v][source]]
+        if by:
+            found.add(ins)
+            reductions.update(by)
+    return found, reductions
+
+
+def _sources(value: Instruction, reduced: dict[Instruction, dict[Instruction, list[Instruction]]]) -> list[Instruction]:
+    """A value and what it is computed from by pointwise instructions of one value, reductions and constants aside."""
+    found = [origin(value)]
+    while found[-1].op.pointwise:
+        varying = dict.fromkeys(v for i in found[-1].inputs if not is_constant(v := origin(i)) and v not in reduced)
+        if len(varying) != 1:
+            break
+        found.extend(varying)
+    return found
+
+
+def scaled_product(ins: Instruction) -> tuple[Instruction, Instruction, np.float32] | None:
+    """``(dot, value, s)`` if an instruction is ``value * s`` or ``value / (1 / s)``, a dot or a view of it.
+
+    The scale is below 1, nothing else takes the dot's values, and neither operand of it is constant.
+    """
+    if ins.name not in ("mul", "div") or ins.shape.type is not Type.float_type:
+        return None
+    value, other = ins.inputs
+    if origin(value).name != "dot" and ins.name == "mul":
+        value, other = other, value
+    dot, factor = origin(value), uniform_value(origin(other))
+    if dot.name != "dot" or factor is None or any(is_constant(origin(i)) for i in dot.inputs):
+        return None
+    with np.errstate(all="ignore"):
+        scale = np.float32(factor) if ins.name == "mul" else np.float32(1) / np.float32(factor)
+    if not 0 < abs(scale) < 1:
+        return None
+    taker, current = ins, value
+    while True:
+        if any(u is not taker and not _lengths_alone(u, current) for u in current.users):
+            return None
+        if current is dot:
+            return dot, value, scale
+        taker, current = current, current.inputs[0]
+
+
+def _lengths_alone(user: Instruction, ins: Instruction) -> bool:
+    return user.name in _SPREADS and user.inputs[0] is not ins
+
+
+def scale_first(module: Module, ins: Instruction, dot: Instruction, value: Instruction, scale: np.float32) -> None:
+    """``dot(q, k) * s -> dot(q * s, k)``, of what `scaled_product` has found."""
+    left, right = dot.inputs
+    number = module.add_literal(np.asarray(scale))
+    if left.shape.is_dynamic:
+        spread = module.insert_instruction(dot, "multibroadcast", [number, left])
+    else:
+        spread = module.insert_instruction(dot, "multibroadcast", [number], out_lens=left.shape.lens)
+    scaled = module.insert_instruction(dot, "mul", [left, spread])
+    product = module.insert_instruction(dot, dot.op, [scaled, right])
+    product.debug_symbols = dot.debug_symbols
+    module.replace_instruction(ins, product if value is dot else value)
+    module.remove_instruction(ins)
+    module.replace_instruction(dot, product)
+    module.remove_instruction(dot)
