@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -73,7 +74,8 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
         size = _size(problem)
         counts[size] = counts.get(size, 0) + 1
         if size not in saved:
-            saved[size], variances[size] = _saving(problem, low.threads)
+            ask = partial(_saving, problem, low.threads)
+            saved[size], variances[size] = low.solutions.of(("error budget", size, low.threads), ask)
     left = (GROWTH - 1) * len(layers)
     refused = set()
     for size in sorted(counts, key=saved.__getitem__, reverse=True):
