@@ -65,8 +65,8 @@ ROLLED_SUMS = 4
 by what each load of the text did before, further ahead the more of them there are, besides what it is told to: with
 loads of 4 vectors 23 to 25 MB take 1.04 to 1.2 times as long with one or two sums (Zen 5, one thread, while others used
 the cache, too), as long with 4, and 0.87 of the time with 8; of 8 or 16 vectors up to twice as long if nothing is asked
-for. Where upper codes have sums of their own, it takes 1.03 to 1.1 times as long. Two threads gain 2 to 10%, and lost
-11% once when the cache held all."""
+for. Where upper codes have sums of their own, it takes 1.03 to 1.1 times as long. Of two threads' time, in a quiet
+hour, it leaves 0.82 to 0.92, in one of three runs 0.95 to 1.11."""
 AHEAD_BYTES = 16 << 10
 """How far ahead, in all streams together, weights are asked for that the last cache may not have kept: then misses are
 waited for less than the few vectors would make one wait whose sums are under way. With two streams on Zen 5, one thread
