@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...codegen.cpu.contraction.pointwise_depthwise import BEFORE, LAUNCH_SECONDS, PointwiseDepthwise
+from ...codegen.cpu.contraction.gemm_tiles import LAUNCH_SECONDS
+from ...codegen.cpu.contraction.pointwise_depthwise import BEFORE, PointwiseDepthwise
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.tuning.request import Candidate, Request
 from ...graph.instruction import Instruction

@@ -33,7 +33,7 @@ from .pack import panel_count
 from .roofline import seconds
 from .solver import Setting, Solver, Strides
 
-__all__ = ["BEFORE", "LAUNCH_SECONDS", "PointwiseDepthwise"]
+__all__ = ["BEFORE", "PointwiseDepthwise"]
 
 NEAR_PARTS = 2
 """Of so many parts of the L2 cache the lines between the products take one at most. With 4 or 8 what bands move, or
@@ -48,8 +48,6 @@ MOVE_CYCLES = 4
 """Cycles to move a vector to the front, by 14 and 56 bands of the layer above on Zen 5."""
 FEWEST_ROWS = 48
 """Rows of the product's blocks at least, four tiles, so that narrow lines are not computed tile by tile."""
-LAUNCH_SECONDS = 2e-6
-"""Of a launch more, as of `gemm_tiles`."""
 BEFORE = "before_"
 """Prefix of the names of the product's operands, but for its input, which is ``x``."""
 
