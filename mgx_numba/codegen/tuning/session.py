@@ -130,7 +130,8 @@ class Tuning:
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
-            self._unusable[problem] = found.record.solver
+            if found.origin != ShippedLayer.origin:  # for CPUs of this name, of which some have more features
+                self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
     def consult(self, request: Asked) -> Candidate:
