@@ -112,7 +112,7 @@ def measure(
     quantize: str | None = None,
     libraries: bool = False,
 ) -> list[dict[str, Any]]:
-    """A record for each distinct contraction of the models, in ``fp16`` or ``bf16`` if they shall be: what was chosen, and
+    """A record for each distinct contraction of the models, in ``fp16`` or ``bf16`` if so told: what was chosen, and
     the seconds of every candidate, with or without those of libraries."""
     found: dict[Any, tuple[Asked, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
