@@ -36,6 +36,7 @@ class ConvTiles(Solver[ConvProblem]):
     looks_at_values = True
     line_gaps = True
     most_blockings = MOST_BLOCKINGS
+    revision = 1
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)

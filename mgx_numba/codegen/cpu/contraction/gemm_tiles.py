@@ -122,6 +122,7 @@ class GemmTiles(GemmPacked):
     looks_at_values = True
     reads_parts = True
     most_blockings = MOST_BLOCKINGS
+    revision = 1
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -224,6 +225,7 @@ class ConvPointwiseTiles(ConvPointwise):
     line_gaps = True
     reads_parts = True
     most_blockings = MOST_BLOCKINGS
+    revision = 1
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:

@@ -38,6 +38,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
     line_gaps = True
     reads_parts = True
     most_blockings = MOST_BLOCKINGS
+    revision = 1
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
