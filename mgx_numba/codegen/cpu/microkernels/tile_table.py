@@ -86,7 +86,7 @@ MATRIX_BLOCK = TILE_BLOCK.followed_by(
         Word("x_low", "elements from its high parts to its low ones"),
         Word(
             "exist",
-            "rows that exist, more than those of the next smaller variant; nothing is read or written of others",
+            "rows that exist, more than the next smaller variant has; of others nothing is read or written",
         ),
         pointer("far", "what of the right-hand side is needed next, for panel 0; it is brought near meanwhile"),
         Word("far_lines", "cache lines of that for each step of k; 0 if nothing is"),
