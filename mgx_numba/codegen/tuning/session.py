@@ -134,6 +134,11 @@ class Tuning:
                 self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
+    def is_shipped(self, request: Asked) -> bool:
+        """Whether a record that comes with the package decided."""
+        found = self._used.get(request.key())
+        return found is not None and found.origin == ShippedLayer.origin
+
     def consult(self, request: Asked) -> Candidate:
         """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))
@@ -215,7 +220,10 @@ class Tuning:
         record, origin = (None, "cost model") if found is None else (found.record, found.origin)
         taken = next(iter(placed.values()), candidate)
         if taken.solver.name != candidate.solver.name:
-            miss = f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it, or would grow too much"
+            miss = (
+                f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it or would grow too much, its "
+            )
+            miss += "errors are too large here, or two layers are computed at once"
             candidate, record, origin = taken, None, "cost model"
         return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 

@@ -56,8 +56,8 @@ def joined_product(
 
 
 def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Candidate) -> Candidate:
-    """What computes a 1x1 convolution: what was ``chosen``, unless that is a tuning record's choice, who knows of no
-    pairs, and by the estimates the depthwise convolution that alone reads the result takes it along."""
+    """What computes a 1x1 convolution: what was ``chosen``, unless a record that comes with the package did so, which
+    knows of no pairs, and by the estimates the depthwise convolution that alone reads the result takes it along."""
     problem = request.problem
     if low.ready is not None or low.spare is not None or chosen.solver.name == FIRST or len(ins.users) != 1:
         return chosen
@@ -78,7 +78,8 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
     second = select(behind, low.threads)
     apart = own.solver.estimate(problem, low.threads) + second.estimate(behind, low.threads)
     taken = second.name == SECOND and joined.estimate(behind, low.threads) <= apart + LAUNCH_SECONDS
-    return own if taken else chosen
+    tuning = low.options.tuning
+    return own if taken and tuning is not None and tuning.is_shipped(request) else chosen
 
 
 def drop_product(low: Lowering) -> None:
