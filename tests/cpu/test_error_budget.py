@@ -63,6 +63,7 @@ def test_before_a_softmax_few_layers_have_larger_errors(monkeypatch: pytest.Monk
     )  # of 10 layers 1.5 may have three times the error
 
 
+@pytest.mark.filterwarnings("ignore:.*used as hints:RuntimeWarning")
 def test_records_of_such_a_method_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of images so small that the estimates do not take it."""
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)

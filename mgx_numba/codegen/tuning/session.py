@@ -220,10 +220,8 @@ class Tuning:
         record, origin = (None, "cost model") if found is None else (found.record, found.origin)
         taken = next(iter(placed.values()), candidate)
         if taken.solver.name != candidate.solver.name:
-            miss = (
-                f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it or would grow too much, its "
-            )
-            miss += "errors are too large here, or two layers are computed at once"
+            miss = f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it or would grow too much, "
+            miss += "its errors are too large here, or two layers are computed at once"
             candidate, record, origin = taken, None, "cost model"
         return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 
