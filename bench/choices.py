@@ -1,7 +1,7 @@
 """How good the cost model's choices are: every contraction of the bench models, each in every way that tuning tries.
 
-    python -m bench.choices [--models a,b] [--threads 2] [--json bench/data/choices.json]
-    python -m bench.choices --target gpu [--fp16] [--libraries] --models resnet50,bert
+    python -m bench.choices [--models a,b] [--quantize bf16] [--threads 2] [--json bench/data/choices.json]
+    python -m bench.choices --target gpu [--quantize fp16] [--libraries] --models resnet50,bert
     python -m bench.choices --read bench/data/choices.json [--ship mgx_numba/codegen/tuning/shipped]
 
 The regret of a set of problems is the time of the chosen candidates over that of the best ones, each problem counted as
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,14 +29,15 @@ from typing import Any
 from bench.cases import case_names, prepare
 from bench.environment import describe
 from bench.table import show
-from mgx_numba import quantize_fp16
+from mgx_numba import quantize_bf16, quantize_fp16
 from mgx_numba.api.program import program as public_program
 from mgx_numba.codegen.backend import Backend, backend
+from mgx_numba.codegen.cpu.host import EMULATED_TILES
 from mgx_numba.codegen.gpu.contraction.library_solvers import LIBRARIES
 from mgx_numba.codegen.tuning.files import best, read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Asked, Candidate, Request
-from mgx_numba.errors import MgxError
+from mgx_numba.errors import MgxError, OptionError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.options import TargetOptions
@@ -45,6 +46,7 @@ from mgx_numba.targets.tuning import CandidateBench
 
 __all__ = ["main", "measure", "regret"]
 
+_QUANTIZED: dict[str, Callable[..., Any]] = {"fp16": quantize_fp16, "bf16": quantize_bf16}
 _ROUNDS = 5
 _FINAL_ROUNDS = 9
 _SHOWN = 20
@@ -92,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         family = backend(options.target).family()
         record = {"environment": describe(), "threads": options.threads, "family": family}
         record["problems"] = measure(
-            options.models or case_names(), options.threads, "full", options.target, options.fp16, options.libraries
+            options.models or case_names(), options.threads, "full", options.target, options.quantize, options.libraries
         )
     if options.json:
         options.json.write_text(_text(record))
@@ -107,10 +109,10 @@ def measure(
     threads: int,
     scale: str = "full",
     target: str = "cpu",
-    half: bool = False,
+    quantize: str | None = None,
     libraries: bool = False,
 ) -> list[dict[str, Any]]:
-    """A record for each distinct contraction of the models, in float16 if they shall be ``half``: what was chosen, and
+    """A record for each distinct contraction of the models, in ``fp16`` or ``bf16`` if so told: what was chosen, and
     the seconds of every candidate, with or without those of libraries."""
     found: dict[Any, tuple[Asked, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -118,7 +120,7 @@ def measure(
             case = prepare(name, Path(folder), scale)
             recorder = Recorder(backend(target))
             options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
-            compile_for(target, _program(case.path, half), options)
+            compile_for(target, _program(case.path, quantize), options)
             if target == "gpu":
                 _compile_for_gpu(recorder)
             for request, count in recorder.requests.items():
@@ -150,10 +152,10 @@ def regret(problems: Sequence[dict[str, Any]]) -> float:
     return chosen / best - 1 if best else 0.0
 
 
-def _program(path: Path, half: bool) -> Program:
+def _program(path: Path, quantize: str | None) -> Program:
     parsed = public_program.wrap(parse_onnx(path))
-    if half:
-        quantize_fp16(parsed)
+    if quantize:
+        _QUANTIZED[quantize](parsed)
     return parsed._portable
 
 
@@ -240,10 +242,20 @@ def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) 
 
 
 def _ship(record: dict[str, Any], folder: Path) -> None:
-    """Keep the best candidates that are clearly faster than the choices as records that come with the package."""
+    """Keep the best candidates that are clearly faster than the choices as records that come with the package, beside
+    those that it has. What was measured with other versions or revisions of solvers is replaced.
+
+    Raises:
+        OptionError: they are of a machine whose tiles are emulated.
+    """
     records = [TuningRecord.from_json(p["best_record"]) for p in record["problems"] if "best_record" in p]
+    if any(EMULATED_TILES in r.fingerprint.features for r in records):
+        raise OptionError(f"--ship: what was measured with {EMULATED_TILES} is of no machine")
     path = folder / f"{record['family']}.json"
-    write_records(path, best([*(read_records(path) if path.exists() else []), *records]))
+    own = {r.problem: r.fingerprint for r in records}
+    known = read_records(path) if path.exists() else []
+    kept = [r for r in known if own.get(r.problem, r.fingerprint) == r.fingerprint]
+    write_records(path, best([*kept, *records]))
 
 
 def _show(record: dict[str, Any]) -> None:
@@ -302,7 +314,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.choices", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=lambda text: text.split(","), help="cases, such as bert,light_resnet50@8")
     parser.add_argument("--target", choices=["cpu", "gpu"], default="cpu")
-    parser.add_argument("--fp16", action="store_true", help="the models in float16")
+    parser.add_argument("--quantize", choices=list(_QUANTIZED), help="the models in float16 or bfloat16")
     parser.add_argument("--libraries", action="store_true", help="cuBLASLt and cuDNN among the candidates")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--json", type=Path, help="write everything that was measured")

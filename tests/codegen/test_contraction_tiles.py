@@ -103,7 +103,7 @@ def product(types: ElementTypes, m: int, n: int, k: int, batch: tuple[int, ...] 
 
 @pytest.mark.parametrize("types", ALL, ids=str)
 def test_products_of_any_size(types: ElementTypes) -> None:
-    for size in ((1, 1, 1), (5, 7, 9), (16, 16, 64), (33, 100, 70), (49, 65, 300), (34, 40, 2100)):
+    for size in ((1, 1, 1), (5, 7, 9), (16, 16, 64), (33, 100, 70), (49, 65, 300), (63, 33, 100), (34, 40, 2100)):
         product(types, *size)
     product(types, 20, 30, 40, (3,))
     product(types, 70, 70, 260, blocking=Blocking(40, 2, 1, 32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
+from mgx_numba.codegen.tuning.files import write_records
+from mgx_numba.codegen.tuning.record import TuningRecord
 
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 
@@ -20,7 +25,7 @@ RNG = np.random.default_rng(3)
 NAME = "conv_winograd_2x2_tiles"
 
 
-def network(*behind: onnx.NodeProto, last: str) -> onnx.ModelProto:
+def network(*behind: onnx.NodeProto, last: str, side: int = SIDE) -> onnx.ModelProto:
     """Convolutions of 3x3, and what is ``behind`` them."""
     nodes, weights = [], []
     for k in range(LAYERS):
@@ -32,7 +37,7 @@ def network(*behind: onnx.NodeProto, last: str) -> onnx.ModelProto:
         ]
     graph = helper.make_graph(
         [*nodes, *behind], "network",
-        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, CHANNELS[0], SIDE, SIDE])],
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, CHANNELS[0], side, side])],
         [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)], weights,
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -56,6 +61,24 @@ def test_before_a_softmax_few_layers_have_larger_errors(monkeypatch: pytest.Monk
     assert (
         coarse_layers(network(SOFTMAX, last="y"), monkeypatch) == 1
     )  # of 10 layers 1.5 may have three times the error
+
+
+@pytest.mark.filterwarnings("ignore:.*used as hints:RuntimeWarning")
+def test_records_of_such_a_method_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images so small that the estimates do not take it."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    target, path, taken = mgx_numba.get_target("cpu"), tmp_path / "records.json", {}
+    for behind, last in (((SOFTMAX,), "y"), ((), X)):
+        program = mgx_numba.parse_onnx(network(*behind, last=last, side=7))
+        program.compile(target, num_threads=1)
+        choices = program.tuning_choices()
+        assert not any(choice.solver == NAME for choice in choices)
+        write_records(path, [TuningRecord(c.problem, device_fingerprint(), NAME, {}, 1e-9) for c in choices])
+        program = mgx_numba.parse_onnx(network(*behind, last=last, side=7))
+        program.compile(target, num_threads=1, problem_cache=[str(path)])
+        choices = program.tuning_choices()
+        taken[last] = sum(choice.solver == NAME for choice in choices for _ in choice.instructions)
+    assert taken == {"y": 1, X: LAYERS}
 
 
 TOP = (helper.make_node("ReduceMax", [X], ["p"], axes=[2, 3]), helper.make_node("Softmax", ["p"], ["y"], axis=1))

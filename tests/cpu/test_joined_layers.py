@@ -7,8 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.contraction.configurations import solver_candidates
+from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
+from mgx_numba.targets.cpu.joining import FIRST
 from mgx_numba.targets.cpu.lower import _lowering, lower
 from mgx_numba.targets.options import TargetOptions
 
@@ -47,6 +50,35 @@ def residual(m: Module, x: Instruction, wide: int, stride: int = 1, act: str = "
 def test_inverted_residuals(stride: int, act: str, threads: int) -> None:
     found = labels([normal(1, 16, 40, 31)], lambda m, p: residual(m, p[0], 72, stride, act), threads)
     assert len(found) == 2 and found[0] == f"gemm_{act}_depthwise_{act}_kernel"
+
+
+class Other:
+    """Says as a record that comes with the package does that another solver computes 1x1 convolutions."""
+
+    exhaustive = False
+
+    def choose(self, request: Request) -> Candidate:
+        (taken, *others) = solver_candidates(request)
+        (other,) = (c for c in others if c.solver.name == "conv_direct") if taken.solver.name == FIRST else (taken,)
+        return other
+
+    def is_shipped(self, request: Request) -> bool:
+        return True
+
+    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+        pass
+
+    def in_place(self, request: Request, operand: str) -> None:
+        pass
+
+    def tell(self) -> None:
+        pass
+
+
+def test_a_record_of_a_layer_alone_does_not_part_a_pair() -> None:
+    x = normal(1, 16, 40, 31)
+    found = labels([x], lambda m, p: residual(m, p[0], 72), tuning=Other())
+    assert found == ["gemm_relu_depthwise_relu_kernel"]
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])

@@ -61,6 +61,19 @@ class Fixed:
         pass
 
 
+class Proposed(Fixed):
+    """Notes which blockings tuning would try besides the solver's own, which it chooses."""
+
+    def __init__(self, solver: Any) -> None:
+        super().__init__(solver, None)
+        self.proposals: list[Blocking] = []
+
+    def choose(self, request: Request) -> Candidate:
+        own = super().choose(request)
+        self.proposals = [c.blocking for c in refinements(request, own)]
+        return own
+
+
 def product(
     constant: bool, batch: tuple[int, ...] = (2,), rows: int = 29, depth: int = 53, columns: int = 70
 ) -> tuple[Program, dict[str, np.ndarray]]:
@@ -187,6 +200,37 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), err_msg=str(blocking))
 
 
+@pytest.mark.skipif(host.host().vector_bits < 512, reason="no tile of whole matrices")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", sorted(name for name in CASES if name.endswith("_tiles")))
+def test_what_is_proposed_for_tiles_of_whole_matrices_is_exact(
+    name: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    (solver,) = (s for s in (*GEMM_SOLVERS, *CONV_SOLVERS) if s.name == name)
+    program, feeds = CASES[name]()
+    first = Proposed(solver)
+    (wanted,) = compile_for("cpu", program, TargetOptions(num_threads=threads, tuning=first)).run(feeds)  # type: ignore[arg-type]
+    assert 0 < len(first.proposals) <= 10
+    for blocking in first.proposals:
+        fixed = Fixed(solver, blocking)
+        (got,) = compile_for("cpu", program, TargetOptions(num_threads=threads, tuning=fixed)).run(feeds)  # type: ignore[arg-type]
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), err_msg=str(blocking))
+
+
+@pytest.mark.skipif(host.host().vector_bits < 512, reason="no tile of whole matrices")
+def test_tiles_of_whole_matrices_are_tried_with_shorter_steps_and_with_threads_by_columns_and_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    narrow = element_types("bfloat16 bfloat16 float32 float32")
+    problem = ConvProblem(1, 512, 512, (7, 7), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=narrow)
+    request = Request(problem, NO_EPILOGUE, (), 2, True)
+    (winner,) = (c for c in solver_candidates(request) if c.solver.name == "conv_tiles")
+    tried = [c.blocking for c in refinements(request, winner)]
+    assert {1, 2} <= {b.parts for b in tried} and {256, 512} <= {b.taps * b.depth for b in tried}
+
+
 @pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.name}_{t.types.a}")
 def test_fitted_blocking_is_stable_and_within_the_problem(tile: Any):
     for m, n, depth, taps in ((1, 1, 1, 1), (7, 33, 5, 9), (3000, 4000, 2000, 1), (50, 100_000, 300, 49)):
@@ -214,7 +258,7 @@ def test_candidates_are_few_and_distinct(problem: Any):
     assert solvers and all(c.blocking is None for c in solvers)
     for winner in solvers:
         near = refinements(request, winner)
-        assert len(set(near)) == len(near) <= 8 and winner not in near
+        assert len(set(near)) == len(near) <= winner.solver.most_blockings and winner not in near
         for candidate in near:
             candidate.solver.plan(problem, threads=2, blocking=candidate.blocking)
 

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from mgx_numba.codegen.cpu.backend import BACKEND
+from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning import source
 from mgx_numba.codegen.tuning.files import read_records, write_records
+from mgx_numba.codegen.tuning.record import TuningRecord
+from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.codegen.tuning.session import Tuning
 from mgx_numba.codegen.tuning.source import MemoryLayer, ShippedLayer, Sources
 from tests.tuning.support import HERE, THERE, problem, record
 
@@ -46,3 +52,16 @@ def test_what_the_package_ships_can_be_read() -> None:
         for path in source.SHIPPED.glob("*.json"):
             records = read_records(path)
             assert records and all(path.stem in (r.fingerprint.cpu, *r.fingerprint.features[:1]) for r in records)
+
+
+def test_a_solver_that_this_cpu_lacks_is_passed_over_without_a_word(tmp_path: Path) -> None:
+    """LLVM's name of a CPU does not say whether the system lets it use its tiles."""
+    request = Request(GemmProblem(40, 50, 60), NO_EPILOGUE, (), 1, False)
+    written = TuningRecord(request.key(), HERE, "gemm_tiles", {}, 1e-6)
+    write_records(tmp_path / "znver4.json", [written])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tuning = Tuning(BACKEND, Sources([ShippedLayer("znver4", tmp_path)]), lambda _: None)
+        assert tuning.choose(request) == BACKEND.choose(request)
+        tuning.tell()
+        assert [choice.origin for choice in tuning.choices()] == ["cost model"]

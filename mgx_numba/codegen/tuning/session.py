@@ -130,8 +130,14 @@ class Tuning:
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
-            self._unusable[problem] = found.record.solver
+            if found.origin != ShippedLayer.origin:  # for CPUs of this name, of which some have more features
+                self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
+
+    def is_shipped(self, request: Asked) -> bool:
+        """Whether a record that comes with the package decided."""
+        found = self._used.get(request.key())
+        return found is not None and found.origin == ShippedLayer.origin
 
     def consult(self, request: Asked) -> Candidate:
         """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
@@ -214,7 +220,8 @@ class Tuning:
         record, origin = (None, "cost model") if found is None else (found.record, found.origin)
         taken = next(iter(placed.values()), candidate)
         if taken.solver.name != candidate.solver.name:
-            miss = f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it, or would grow too much"
+            miss = f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it or would grow too much, "
+            miss += "its errors are too large here, or two layers are computed at once"
             candidate, record, origin = taken, None, "cost model"
         return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 

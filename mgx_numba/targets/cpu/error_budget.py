@@ -63,7 +63,7 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
     if outer is None:
         return frozenset()
     layers = [core for ins in low.module if (core := _layer(ins)) is not None]
-    saved: dict[Hashable, float] = {}
+    saved: dict[Hashable, tuple[bool, float]] = {}
     counts: dict[Hashable, int] = {}
     variances: dict[Hashable, float] = {}
     for core in layers:
@@ -87,18 +87,21 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
     return frozenset(refused)
 
 
-def _saving(problem: ConvProblem, threads: int) -> tuple[float, float]:
-    """Seconds that the quickest method saves, if it has larger errors, beside the quickest that has not, and the
-    variance of its errors."""
+def _saving(problem: ConvProblem, threads: int) -> tuple[tuple[bool, float], float]:
+    """Whether the estimates take a method with larger errors, the seconds that it saves beside the quickest that has
+    none, and the variance of its errors. A tuning record may take one where the estimates do not."""
     problem = replace(problem, types=FLOAT32)
+    able = [solver for solver in CONV_SOLVERS if solver.name in _COARSE and solver.refusal(problem) is None]
+    if not able:
+        return (False, 0.0), 1.0
     try:
         quickest = select(problem, threads)
-        if quickest.error_variance == 1:
-            return 0.0, 1.0
         other = select(problem, threads, unsuited=_COARSE)
     except UnsupportedError:
-        return 0.0, 1.0
-    return other.estimate(problem, threads) - quickest.estimate(problem, threads), quickest.error_variance
+        return (False, 0.0), 1.0
+    coarse = quickest if quickest in able else min(able, key=lambda solver: solver.estimate(problem, threads))
+    seconds = other.estimate(problem, threads) - coarse.estimate(problem, threads)
+    return (quickest in able, seconds), max(solver.error_variance for solver in able)
 
 
 def _layer(ins: Instruction) -> Instruction | None:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 from ...codegen.cpu.contraction.gemm_tiles import LAUNCH_SECONDS
 from ...codegen.cpu.contraction.pointwise_depthwise import BEFORE, PointwiseDepthwise
+from ...codegen.cpu.contraction.select import select
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.tuning.request import Candidate, Request
 from ...graph.instruction import Instruction
 from ...runtime.plan import Region
 from ..lowering.buffers import View
+from ..lowering.contraction import CONVOLUTIONS, core_of
 from ..lowering.lowering import Lowering
+from .capabilities import bare_problem
 
-__all__ = ["drop_product", "joined_product"]
+__all__ = ["drop_product", "first_of_pair", "joined_product"]
 
 FIRST, SECOND = "conv_1x1", "conv_depthwise"
 """The solvers whose kernels may run in one launch."""
@@ -50,6 +53,33 @@ def joined_product(
         return None
     names = {name: f"{BEFORE}{name}" for name in own if name not in ("x", "out")}
     return Candidate(solver), {"x": own["x"], **{given: own[name] for name, given in names.items()}}
+
+
+def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Candidate) -> Candidate:
+    """What computes a 1x1 convolution: what was ``chosen``, unless a record that comes with the package did so, which
+    knows of no pairs, and by the estimates the depthwise convolution that alone reads the result takes it along."""
+    problem = request.problem
+    if low.ready is not None or low.spare is not None or chosen.solver.name == FIRST or len(ins.users) != 1:
+        return chosen
+    if not isinstance(problem, ConvProblem) or problem.taps > 1:
+        return chosen
+    (reader,) = ins.users
+    if reader.name not in (*CONVOLUTIONS, "fused_contraction"):
+        return chosen
+    core = core_of(reader)
+    if core.name not in CONVOLUTIONS or core.op.attributes()["group"] != problem.out_channels > 1:
+        return chosen
+    own = low.solutions.of(("choose alone", request), lambda: low.backend.choose(request))
+    behind = bare_problem(core)
+    assert isinstance(behind, ConvProblem)
+    joined = PointwiseDepthwise(problem, request.epilogue, tuple(request.strides))
+    if own.solver.name != FIRST or joined.refusal(behind) is not None:
+        return chosen
+    second = select(behind, low.threads)
+    apart = own.solver.estimate(problem, low.threads) + second.estimate(behind, low.threads)
+    taken = second.name == SECOND and joined.estimate(behind, low.threads) <= apart + LAUNCH_SECONDS
+    tuning = low.options.tuning
+    return own if taken and tuning is not None and tuning.is_shipped(request) else chosen
 
 
 def drop_product(low: Lowering) -> None:

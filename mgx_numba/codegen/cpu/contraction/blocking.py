@@ -7,7 +7,17 @@ from ...problems.element_types import ITEMSIZE
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_lines", "fit", "line_order"]
+__all__ = [
+    "NEAR_PANELS",
+    "SUMS_BYTES",
+    "TABLE_TAPS",
+    "Blocking",
+    "cut",
+    "cut_lines",
+    "fit",
+    "line_order",
+    "steps_within",
+]
 
 SUMS_BYTES = 65536
 """Stack memory for the sums of one task."""
@@ -111,10 +121,8 @@ def cut(
     near_depth = tile.near_depth or DEPTH
     if m <= tile.rows or taps * depth <= 1.5 * near_depth:
         tap_block, k_block = min(taps, TABLE_TAPS), depth
-    elif depth >= near_depth:
-        tap_block, k_block = 1, _even(depth, near_depth, max(tile.step, 8))
     else:
-        tap_block, k_block = _even(taps, max(1, min(near_depth // depth, TABLE_TAPS)), 1), depth
+        tap_block, k_block = steps_within(tile, depth, taps, near_depth)
     steps = -(-taps // tap_block) * -(-depth // k_block)
     panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
     near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
@@ -144,6 +152,13 @@ def cut(
                     if cost < best_cost * CLEARLY:
                         best, best_cost = blocking, cost
     return best
+
+
+def steps_within(tile: RegisterTile, depth: int, taps: int, limit: int) -> tuple[int, int]:
+    """Taps of equal steps, and words of one, of at most ``limit`` words if a step of the tile has not more."""
+    if depth >= limit:
+        return 1, _even(depth, limit, max(tile.step, 8))
+    return _even(taps, max(1, min(limit // depth, TABLE_TAPS)), 1), depth
 
 
 def cut_lines(

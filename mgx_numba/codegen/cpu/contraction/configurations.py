@@ -15,8 +15,6 @@ from .blocking import Blocking
 __all__ = ["candidate_of", "estimates", "refinements", "revisions", "solver_candidates"]
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
-_MOST_REFINEMENTS = 8
-"""Blockings near the best one that tuning measures: each costs up to `tuner.ROUNDS` samples."""
 
 
 def solver_candidates(request: Request) -> list[Candidate]:
@@ -53,7 +51,7 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
     """Other blockings of a solver, as it proposes them."""
     near = winner.solver.blockings(request.problem, request.threads)
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
-    return [Candidate(winner.solver, b) for b in list(distinct)[:_MOST_REFINEMENTS]]
+    return [Candidate(winner.solver, b) for b in list(distinct)[: winner.solver.most_blockings]]
 
 
 def _blocking(configuration: Mapping[str, int]) -> Blocking | None:

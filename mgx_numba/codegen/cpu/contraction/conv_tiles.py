@@ -13,14 +13,15 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...statements import indent
 from ..microkernels.tile_table import TILE_TABLE_ROWS
-from .blocking import cut
+from .blocking import Blocking, cut
 from .conv import ConvPointwise, tap_matrices
-from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
+from .gemm_tiles import MOST_BLOCKINGS, form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
 from .grid_filling import fill_grid
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import groups_end_lines, one_by_one
 from .pixel_grid import PixelGrid, grid_refusal
+from .refinement import matrix_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
 from .solver import Setting, Solver
@@ -34,6 +35,8 @@ class ConvTiles(Solver[ConvProblem]):
     name = "conv_tiles"
     looks_at_values = True
     line_gaps = True
+    most_blockings = MOST_BLOCKINGS
+    revision = 1
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -79,6 +82,11 @@ class ConvTiles(Solver[ConvProblem]):
         grid = PixelGrid(problem, tile_of(problem.types))
         fill = () if grid.in_place else (fill_grid(grid),)
         return Solution((*fill, _product(grid, setting, self.name)), grid.scratch)
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        grid = PixelGrid(problem, tile_of(problem.types))
+        depth, images = grid.tile.depth(grid.terms), problem.groups * problem.batch
+        return matrix_blockings(grid.tile, grid.rows, problem.group_out, depth, grid.taps, images, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)

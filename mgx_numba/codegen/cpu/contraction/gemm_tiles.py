@@ -19,18 +19,28 @@ from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
-from .blocking import NEAR_PANELS
+from .blocking import NEAR_PANELS, Blocking
 from .conv import ConvPointwise, pixel_product
 from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows, split_weights
+from .refinement import matrix_blockings
 from .roofline import seconds
 from .rows import LineGaps
 from .solver import NO_PARTS, Setting
 from .split_near import SplitNear, most_terms
 
-__all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "parked_seconds", "part_rows", "refused_tiles", "tile_of"]
+__all__ = [
+    "MOST_BLOCKINGS",
+    "ConvPointwiseTiles",
+    "GemmTiles",
+    "form_seconds",
+    "parked_seconds",
+    "part_rows",
+    "refused_tiles",
+    "tile_of",
+]
 
 FORM_SECONDS = 2.5e-10
 """Time to bring one element on the left into the tile's form: a dozen instructions for 16 of them, and the traffic."""
@@ -45,6 +55,9 @@ PARKED_SECONDS = 2.8e-10
 """Time for a sum to be put into memory and read by the epilogue, by the same products: what 130 terms in parts take.
 Products of 16 to 144 terms are therefore quicker in vector code, whose sums of float32 stay in registers (32 terms, 16
 columns: 93 us instead of 146). Sums of what is stored in fewer bits are parked in vector code, too."""
+MOST_BLOCKINGS = 10
+"""Of solvers over these tiles, that tuning measures: what the estimates say of steps, and of what threads share, is the
+least certain (`refinement.matrix_blockings`)."""
 LAUNCH_SECONDS = 2e-6
 """Of a launch more: threads meet at its end."""
 
@@ -108,6 +121,8 @@ class GemmTiles(GemmPacked):
     name = "gemm_tiles"
     looks_at_values = True
     reads_parts = True
+    most_blockings = MOST_BLOCKINGS
+    revision = 1
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -171,6 +186,14 @@ class GemmTiles(GemmPacked):
         )  # fmt: skip
         return Solution((*pack, *launches), scratch)
 
+    def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
+        tile = tile_of(problem.types)
+        m, groups = problem.m, problem.batch_count
+        if distinct_matrices(problem) == 1:  # one matrix of rows
+            m, groups = m * groups, 1
+        depth = tile.depth(problem.k)
+        return matrix_blockings(tile, m, problem.n, depth, 1, groups, threads, forming=_near(problem, tile))
+
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)
         matrices, panels, depth, columns = self.packed_lens(problem)
@@ -201,6 +224,8 @@ class ConvPointwiseTiles(ConvPointwise):
     looks_at_values = True
     line_gaps = True
     reads_parts = True
+    most_blockings = MOST_BLOCKINGS
+    revision = 1
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:
@@ -211,3 +236,6 @@ class ConvPointwiseTiles(ConvPointwise):
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         return self._gemm.product(pixel_product(problem), setting, LineGaps.of(problem))
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        return self._gemm.blockings(pixel_product(problem), threads)

@@ -407,8 +407,8 @@ def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> lis
 
 def next_height(tile: RegisterTile, tall: bool) -> list[str]:
     """Statements: the ``height`` of the tile that is next where ``left`` rows are; ``tall`` ones may be taken."""
-    if tile.step > 1:  # of two registers of rows all exist
-        return [f"height = {tile.rows} if left >= {tile.rows} else {tile.heights[1]}"]
+    if tile.step > 1:
+        return [f"height = {tile.rows} if left > {tile.heights[1]} else {tile.heights[1]}"]
     lines = [f"height = ({height_table(tile)} >> (4 * imin(left, {tile.rows}))) & 15"]
     if tall and tile.tall:
         more = f"over <= idiv(left, {tile.rows}) * {tile.tall - tile.rows}"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import FLOAT32
 from ...problems.gemm import GemmProblem
+from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile, matrix_tile, tile_for
-from .blocking import Blocking, cut, cut_lines, fit
+from .blocking import NEAR_PANELS, SUMS_BYTES, Blocking, cut, cut_lines, fit, steps_within
 
-__all__ = ["line_blockings", "near_blockings"]
+__all__ = ["line_blockings", "matrix_blockings", "near_blockings"]
 
 _LONG_SUM = 512
 """Terms from which other depths of a step are worth a try."""
@@ -35,6 +36,35 @@ def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blo
         whole = dataclasses.replace(base, depth=depth, taps=taps)
         scaled[4:4] = [whole, *(dataclasses.replace(base, depth=d, taps=1) for d in (256, 512) if d < depth)]
     fitted = (fit(b, tile, m, n, depth, taps) for b in scaled)
+    return [b for b in fitted if b != base]
+
+
+def matrix_blockings(
+    tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int, forming: bool = False
+) -> list[Blocking]:
+    """For solvers over tiles that read whole matrices, whose blocks `blocking.cut` makes of the same arguments.
+
+    Steps of half and a quarter of the tile's ``near_depth`` leave a block of rows in the L1 cache while panels pass, or
+    a panel while rows do. Threads may share columns, so that each reads its part of the weights, or rows.
+    """
+    base = fit(cut(tile, m, n, depth, taps, groups, threads, forming=forming), tile, m, n, depth, taps)
+    panels, sums = -(-n // tile.columns), SUMS_BYTES // (4 * tile.columns)
+
+    def steps(share: int, **other: int) -> Blocking:
+        tap_block, k_block = steps_within(tile, depth, taps, tile.near_depth // share)
+        return dataclasses.replace(base, taps=tap_block, depth=k_block, **other)
+
+    found = [steps(2), steps(4), dataclasses.replace(base, taps=taps, depth=depth)]
+    if threads > 1:
+        parts = threads if base.parts == 1 else 1
+        share = -(-panels * parts // threads)
+        rows = -(-m // parts)
+        found.append(dataclasses.replace(base, rows=rows, panels=min(share, NEAR_PANELS), parts=parts))
+    if depth * taps > tile.near_depth // 4:
+        found += [steps(4, rows=sums, panels=1), steps(2, rows=sums, panels=1), steps(1)]
+    scaled = _scaled(base)
+    found += [*scaled[2:4], *scaled[:2], *scaled[4:]]
+    fitted = (fit(b, tile, m, n, depth, taps) for b in found)
     return [b for b in fitted if b != base]
 
 

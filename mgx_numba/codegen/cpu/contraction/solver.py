@@ -95,6 +95,7 @@ class Solver(Protocol, Generic[P]):
             (`ConvProblem.line_gap`).
         large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
             are made only if one of its optimal lengths takes them.
+        most_blockings: blockings near its own that tuning measures at most: each costs up to `tuner.ROUNDS` samples.
         revision: raised with each change of its kernels that times depend on, so that what was measured before is a
             hint and is measured again; 0 of the first.
     """
@@ -106,6 +107,7 @@ class Solver(Protocol, Generic[P]):
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
     line_gaps: ClassVar[bool] = False
+    most_blockings: ClassVar[int] = 8
     revision: ClassVar[int] = 0
 
     @property

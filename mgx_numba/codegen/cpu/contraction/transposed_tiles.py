@@ -13,14 +13,15 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ..microkernels.register_tile import RegisterTile
-from .blocking import cut
+from .blocking import Blocking, cut
 from .conv import pixel_product, tap_matrices, uneven_pixels
 from .gemm import read_parts
 from .gemm_int8 import left_words, words_in_place
-from .gemm_tiles import form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
+from .gemm_tiles import MOST_BLOCKINGS, form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .parts import SplitRows, split_rows
+from .refinement import matrix_blockings
 from .roofline import seconds
 from .rows import image_strides, lattice_arguments, lattice_rows, phase_of_group, stride_arguments
 from .solver import NO_PARTS, Setting, Solver
@@ -36,6 +37,8 @@ class ConvTransposedTiles(Solver[ConvProblem]):
     looks_at_values = True
     line_gaps = True
     reads_parts = True
+    most_blockings = MOST_BLOCKINGS
+    revision = 1
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -132,6 +135,11 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         moved += epilogue.stored_bytes(accumulator) * taps * rows * problem.out_channels
         tasks = TaskRange(blocking.tasks(rows, panels, taps), 1)
         return Launch(macro.source(), arguments.values, tasks, problem.flops, moved, epilogue.moving)
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        tile = tile_of(problem.types)
+        rows, depth = problem.batch * problem.in_pixels, tile.depth(problem.in_channels)
+        return matrix_blockings(tile, rows, problem.out_channels, depth, 1, problem.taps, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)

@@ -208,12 +208,16 @@ class MatrixWriter(TileWriter):
         self.ir.store(value, place)
 
     def _left(self, x: ir.Value, r: int) -> ir.Value:
-        return self.at(x, self.ir.mul(self.slot["x_row"], constant(r * TILE_STEP)))
+        return self._rows_on(x, self.slot["x_row"], r)
 
     def _sums_places(self, acc: ir.Value, apart: ir.Value) -> Values:
         """Where the registers of sums lie whose rows are ``apart``."""
-        rows = [self.at(acc, self.ir.mul(apart, constant(r * TILE_STEP))) for r in range(self.down)]
+        rows = [self._rows_on(acc, apart, r) for r in range(self.down)]
         return [self.at(row, constant(c * TILE_STEP)) for row in rows for c in range(self.across)]
+
+    def _rows_on(self, place: ir.Value, apart: ir.Value, r: int) -> ir.Value:
+        """Where the rows of the register ``r`` begin."""
+        return self.at(place, self.ir.mul(apart, self.second)) if r else place
 
     def _sums(self, r: int, c: int) -> int:
         """The register of the sums of 16 rows and 16 columns."""
@@ -239,17 +243,24 @@ class MatrixWriter(TileWriter):
         return self.loop("line", constant(0), self.slot["far_lines"], 1, [far], one_line)[0]
 
     def _begin(self) -> None:
-        """Set what rows there are, if they are not all: of two registers of rows they are."""
-        if self.down > 1:
-            return
-        self.part = self.ir.icmp_signed("<", self.slot["exist"], constant(TILE_STEP))
+        """Set what rows there are, if they are not all."""
+        height = self._share_rows()
+        self.part = self.ir.icmp_signed("<", self.slot["exist"], constant(self.rows))
         self.room = self.ir.bitcast(self.ir.alloca(ir.ArrayType(_I64, _LINE // 8)), _I8.as_pointer())
         with self.ir.if_then(self.part):
-            _write_configuration(self, self.slot["exist"], self.room)
+            _write_configuration(self, height, self.room)
+
+    def _share_rows(self) -> ir.Value:
+        """Rows of a register. Two share what exists, of an odd number the middle row is in both: one call reads each
+        panel once for all rows, where whole registers would be calls of their own."""
+        exist = self.slot["exist"]
+        if self.down == 1:
+            return exist
+        height = self.ir.lshr(self.ir.add(exist, constant(1)), constant(1))
+        self.second = self.ir.sub(exist, height)
+        return height
 
     def _finish(self) -> None:
-        if self.down > 1:
-            return
         with self.ir.if_then(self.part):
             _write_configuration(self, constant(TILE_STEP), self.room)
 
@@ -276,9 +287,7 @@ class EmulatedWriter(MatrixWriter):
     def _begin(self) -> None:
         register = ir.ArrayType(_I32, TILE_STEP * TILE_STEP)
         self.registers = [self.ir.bitcast(self.ir.alloca(register), _I32.as_pointer()) for _ in range(_REGISTERS)]
-        most = constant(TILE_STEP)
-        part = self.ir.icmp_signed("<", self.slot["exist"], most)
-        self.height = self.ir.select(part, self.slot["exist"], most)
+        self.height = self._share_rows()
 
     def _finish(self) -> None:
         pass

@@ -84,7 +84,10 @@ MATRIX_BLOCK = TILE_BLOCK.followed_by(
     (
         Word("x_row", "elements from one row of the left-hand side to the next"),
         Word("x_low", "elements from its high parts to its low ones"),
-        Word("exist", "rows that exist; nothing is read or written of others"),
+        Word(
+            "exist",
+            "rows that exist, more than the next smaller variant has; of others nothing is read or written",
+        ),
         pointer("far", "what of the right-hand side is needed next, for panel 0; it is brought near meanwhile"),
         Word("far_lines", "cache lines of that for each step of k; 0 if nothing is"),
         Word("finish", "rows that are finished of each panel; 0: its sums are stored in acc"),

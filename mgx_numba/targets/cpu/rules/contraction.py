@@ -41,7 +41,7 @@ from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
-from ..joining import drop_product, joined_product
+from ..joining import drop_product, first_of_pair, joined_product
 from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
 from .table import lowering
 
@@ -110,12 +110,12 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if in_parts is not None:
         problem, high, writer = in_parts
         with contextlib.suppress(UnsupportedError):
-            found = _chosen(low, replace(plain, problem=problem), what, room, unsuited)
+            found = _chosen(low, ins, replace(plain, problem=problem), what, room, unsuited)
         if found is not None and take_parts(low, writer, ins, what.extras):
             operands["x"] = high
         else:
             found = None
-    chosen, request, plan, packed = found or _chosen(low, plain, what, room, unsuited)
+    chosen, request, plan, packed = found or _chosen(low, ins, plain, what, room, unsuited)
     problem, solver = request.problem, chosen.solver
     if packed is not None:
         operands["w"] = packed
@@ -150,6 +150,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
 
 def _chosen(
     low: Lowering,
+    ins: Instruction,
     request: Request,
     what: Contraction,
     room: int,
@@ -159,6 +160,7 @@ def _chosen(
 
     Args:
         low: the lowering.
+        ins: the instruction.
         request: the contraction.
         what: it with its operands.
         room: bytes by which these may grow.
@@ -168,7 +170,7 @@ def _chosen(
         UnsupportedError: no solver applies whose kernels may be used.
     """
     problem, unsuited = request.problem, [*unsuited]
-    chosen = contraction.chosen_solver(low, request)
+    chosen = first_of_pair(low, ins, request, contraction.chosen_solver(low, request))
     while True:
         if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
             chosen = Candidate(_select(low, problem, room, unsuited))

@@ -114,12 +114,14 @@ def _best_block(
     return best, best_cycles
 
 
-def given_block(form: Form, problem: ConvProblem, tile: RegisterTile, threads: int, blocking: Blocking) -> Block:
-    """A cut that was asked for, made to fit: ``rows`` counts tiles, ``depth`` channels of filters, taps have no
-    meaning."""
+def given_block(
+    form: Form, problem: ConvProblem, tile: RegisterTile, threads: int, blocking: Blocking, most: int = _MOST_TILES
+) -> Block:
+    """A cut that was asked for, made to fit: ``rows`` counts tiles, at ``most`` so many, ``depth`` channels of filters,
+    taps have no meaning."""
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
-    count = max(1, min(blocking.rows, tiles, _MOST_TILES))
+    count = max(1, min(blocking.rows, tiles, most))
     p_block = max(1, min(blocking.panels, panels, stacked_panels(tile, form)))
     tasks = problem.groups * -(-tiles // count) * -(-panels // p_block)
     depth = 0 if form.stored else max(1, min(blocking.depth, _step(tile, form, problem)))

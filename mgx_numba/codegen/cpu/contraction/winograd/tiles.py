@@ -21,8 +21,9 @@ from ....problems.element_types import ITEMSIZE
 from ...machine import Machine, machine
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import matrix_tile
+from ..blocking import Blocking
 from ..conv import panel_lens, tap_matrices
-from ..gemm_tiles import part_rows, refused_tiles, tile_of
+from ..gemm_tiles import MOST_BLOCKINGS, part_rows, refused_tiles, tile_of
 from ..pack import aligned_zeros, pack_panels, panel_count
 from ..rows import image_strides
 from ..solver import Setting, UnsuitedWeights
@@ -69,6 +70,8 @@ class ConvWinogradTiles(ConvWinograd):
     """float32 by a constant float32, of a multiple of 32 channels in a group."""
 
     looks_at_values: ClassVar[bool] = True
+    most_blockings: ClassVar[int] = MOST_BLOCKINGS
+    revision: ClassVar[int] = 1
     error_variance: ClassVar[float] = 3.0
     """Each result sums 9 of the 16 products, of which each is of sums of four inputs: errors are 1.75 times those of
     the direct method in theory, and 1.6 to 2.1 times in light_vgg19 (errors of 2.8e-5 and 5.9e-5)."""
@@ -120,9 +123,20 @@ class ConvWinogradTiles(ConvWinograd):
         if blocking is None:
             block, _ = _best_block(tile, self.form, problem, threads, machine())
         else:
-            block = given_block(self.form, problem, tile, threads, blocking)
+            block = given_block(self.form, problem, tile, threads, blocking, max(_TILE_COUNTS))
         table = image_strides(problem, epilogue, strides)
         return PartsWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        """``rows`` counts tiles: other numbers of them in a task, and of panels."""
+        tile = tile_of(problem.types)
+        own, _ = _best_block(tile, self.form, problem, threads, machine())
+        tiles, panels = problem.batch * math.prod(tiles_of(self.form, problem)), panel_count(tile, problem.group_out)
+        counts = [n for n in _TILE_COUNTS if n < tiles] + ([tiles] if tiles <= max(_TILE_COUNTS) else [])
+        most = min(panels, stacked_panels(tile, self.form))
+        some = sorted({most, *(max(1, min(most, n)) for n in (own.panels // 2, 2 * own.panels, -(-panels // threads)))})
+        pairs = [*((n, own.panels) for n in counts), *((own.tiles, p) for p in some)]
+        return [Blocking(n, p, 1, 1 << 16) for n, p in pairs if (n, p) != (own.tiles, own.panels)]
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         _, cycles = _best_block(tile_of(problem.types), self.form, problem, threads, machine())
