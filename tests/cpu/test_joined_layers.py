@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.targets.cpu.lower import _lowering, lower
 from mgx_numba.targets.options import TargetOptions
 
 from ..values import normal
-from .programs import check
+from .programs import check, program_of
 
 PASSES = ("layout_convolution", "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
 
@@ -95,3 +96,10 @@ def test_plans_for_a_range_of_lengths_have_the_kernels_of_each_as_runs_take_them
         low.ready, low.spare = ready, spare
         taken.append(low.run().kernels())
     assert set(taken[0]) == set(taken[1])
+
+
+def test_explain_names_the_joined_launch_under_both_layers() -> None:
+    program = migraphx.program.wrap(program_of([normal(1, 16, 40, 31)], lambda m, p: residual(m, p[0], 72)))
+    first, second, last = program.compile("cpu", num_threads=2).explain("convolution")
+    assert first.steps == second.steps != last.steps
+    assert "depthwise" in first.steps[0].label and first.instruction != second.instruction

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...codegen.cpu.contraction.conv import ConvPointwise
+from ...codegen.cpu.contraction.depthwise import ConvDepthwise
 from ...codegen.cpu.contraction.gemm_tiles import LAUNCH_SECONDS
 from ...codegen.cpu.contraction.pointwise_depthwise import BEFORE, PointwiseDepthwise
 from ...codegen.problems.convolution import ConvProblem
@@ -15,9 +17,6 @@ from ..lowering.lowering import Lowering
 
 __all__ = ["drop_product", "joined_product"]
 
-FIRST, SECOND = "conv_1x1", "conv_depthwise"
-"""The solvers whose kernels may run in one launch."""
-
 
 def joined_product(
     low: Lowering, ins: Instruction, request: Request, chosen: Candidate, operands: Mapping[str, View]
@@ -27,10 +26,12 @@ def joined_product(
 
     Plans for new lengths, and those whose kernels these take, keep them apart.
     """
-    if low.ready is not None or low.spare is not None or chosen.solver.name != SECOND or not low.requested:
+    if low.ready is not None or low.spare is not None or not low.requested:
         return None
     before, taken, own, start, stop = low.requested[-1]
-    if taken.solver.name != FIRST or (start, stop) != (len(low.steps) - 1, len(low.steps)):
+    if (taken.solver.name, chosen.solver.name) != (ConvPointwise.name, ConvDepthwise.name):
+        return None
+    if (start, stop) != (len(low.steps) - 1, len(low.steps)):
         return None
     assert isinstance(before.problem, ConvProblem) and isinstance(request.problem, ConvProblem)
     between, read = own["out"], operands["x"]
@@ -52,8 +53,9 @@ def joined_product(
     return Candidate(solver), {"x": own["x"], **{given: own[name] for name, given in names.items()}}
 
 
-def drop_product(low: Lowering) -> None:
-    """Take the last step away, a product that another step computes now."""
+def drop_product(low: Lowering) -> Instruction:
+    """Take the last step away, a product that another step computes now, and give its instruction."""
     low.requested.pop()
     step = low.steps.pop()
     low.writers.pop(step.operands["out"].buffer, None)
+    return step.instruction
