@@ -275,7 +275,8 @@ def _reports(
     found: dict[tuple[int, str], list[StepReport]] = {}
     for number, (stage, step) in enumerate(steps):
         report = _report(step, seconds[number] if seconds else None, limits)
-        found.setdefault((stage, step.instruction), []).append(report)
+        for text in (step.instruction, *(step.along if isinstance(step, Step) else ())):
+            found.setdefault((stage, text), []).append(report)
     return found
 
 

@@ -95,7 +95,8 @@ class Step:
     the step's kernel calls as the addresses of their code; a mapped tensor fills its slot and the 15 that follow.
     ``flops`` and ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it
     for readers, and ``outputs`` are the tensors it writes, for traces. ``checks`` has for each check of the kernel the
-    operator and what its indices have to fit, for the message of a fault.
+    operator and what its indices have to fit, for the message of a fault. ``along`` are instructions that it computes
+    on the way to its own.
     """
 
     kernel: KernelSource
@@ -107,6 +108,7 @@ class Step:
     bytes: int = 0
     outputs: tuple[TensorView, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
+    along: tuple[str, ...] = ()
     reason: ClassVar[str] = ""
 
     @property

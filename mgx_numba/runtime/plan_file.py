@@ -29,7 +29,7 @@ from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, Tens
 __all__ = ["PlanReader", "constant_pieces", "plan_pieces"]
 
 _HEAD = struct.Struct("<8sQ32s")
-_MAGIC = b"mgxplan2"
+_MAGIC = b"mgxplan3"
 _ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 64 << 20
 """Read at a time: what takes some hundredths of a second."""
@@ -182,6 +182,7 @@ def _read_step(fields: dict[str, Any], kernels: list[KernelSource], instructions
         for p, dtype, lens, strides in fields["outputs"]
     )
     fields["checks"] = tuple((who, what) for who, what in fields["checks"])
+    fields["along"] = tuple(fields["along"])
     return Step(**fields)
 
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.codegen.cpu.contraction.configurations import solver_candidates
+from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.targets.cpu.joining import FIRST
 from mgx_numba.targets.cpu.lower import _lowering, lower
 from mgx_numba.targets.options import TargetOptions
 
 from ..values import normal
-from .programs import check
+from .programs import check, program_of
 
 PASSES = ("layout_convolution", "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
 
@@ -59,7 +60,11 @@ class Other:
 
     def choose(self, request: Request) -> Candidate:
         (taken, *others) = solver_candidates(request)
-        (other,) = (c for c in others if c.solver.name == "conv_direct") if taken.solver.name == FIRST else (taken,)
+        (other,) = (
+            (c for c in others if c.solver.name == "conv_direct")
+            if taken.solver.name == ConvPointwise.name
+            else (taken,)
+        )
         return other
 
     def is_shipped(self, request: Request) -> bool:
@@ -127,3 +132,10 @@ def test_plans_for_a_range_of_lengths_have_the_kernels_of_each_as_runs_take_them
         low.ready, low.spare = ready, spare
         taken.append(low.run().kernels())
     assert set(taken[0]) == set(taken[1])
+
+
+def test_explain_names_the_joined_launch_under_both_layers() -> None:
+    program = migraphx.program.wrap(program_of([normal(1, 16, 40, 31)], lambda m, p: residual(m, p[0], 72)))
+    first, second, last = program.compile("cpu", num_threads=2).explain("convolution")
+    assert first.steps == second.steps != last.steps
+    assert "depthwise" in first.steps[0].label and first.instruction != second.instruction

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...codegen.cpu.contraction.conv import ConvPointwise
+from ...codegen.cpu.contraction.depthwise import ConvDepthwise
 from ...codegen.cpu.contraction.gemm_tiles import LAUNCH_SECONDS
 from ...codegen.cpu.contraction.pointwise_depthwise import BEFORE, PointwiseDepthwise
 from ...codegen.cpu.contraction.select import select
@@ -18,9 +20,6 @@ from .capabilities import bare_problem
 
 __all__ = ["drop_product", "first_of_pair", "joined_product"]
 
-FIRST, SECOND = "conv_1x1", "conv_depthwise"
-"""The solvers whose kernels may run in one launch."""
-
 
 def joined_product(
     low: Lowering, ins: Instruction, request: Request, chosen: Candidate, operands: Mapping[str, View]
@@ -30,10 +29,12 @@ def joined_product(
 
     Plans for new lengths, and those whose kernels these take, keep them apart.
     """
-    if low.ready is not None or low.spare is not None or chosen.solver.name != SECOND or not low.requested:
+    if low.ready is not None or low.spare is not None or not low.requested:
         return None
     before, taken, own, start, stop = low.requested[-1]
-    if taken.solver.name != FIRST or (start, stop) != (len(low.steps) - 1, len(low.steps)):
+    if (taken.solver.name, chosen.solver.name) != (ConvPointwise.name, ConvDepthwise.name):
+        return None
+    if (start, stop) != (len(low.steps) - 1, len(low.steps)):
         return None
     assert isinstance(before.problem, ConvProblem) and isinstance(request.problem, ConvProblem)
     between, read = own["out"], operands["x"]
@@ -59,7 +60,12 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
     """What computes a 1x1 convolution: what was ``chosen``, unless a record that comes with the package did so, which
     knows of no pairs, and by the estimates the depthwise convolution that alone reads the result takes it along."""
     problem = request.problem
-    if low.ready is not None or low.spare is not None or chosen.solver.name == FIRST or len(ins.users) != 1:
+    if (
+        low.ready is not None
+        or low.spare is not None
+        or chosen.solver.name == ConvPointwise.name
+        or len(ins.users) != 1
+    ):
         return chosen
     if not isinstance(problem, ConvProblem) or problem.taps > 1:
         return chosen
@@ -73,17 +79,18 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
     behind = bare_problem(core)
     assert isinstance(behind, ConvProblem)
     joined = PointwiseDepthwise(problem, request.epilogue, tuple(request.strides))
-    if own.solver.name != FIRST or joined.refusal(behind) is not None:
+    if own.solver.name != ConvPointwise.name or joined.refusal(behind) is not None:
         return chosen
     second = select(behind, low.threads)
     apart = own.solver.estimate(problem, low.threads) + second.estimate(behind, low.threads)
-    taken = second.name == SECOND and joined.estimate(behind, low.threads) <= apart + LAUNCH_SECONDS
+    taken = second.name == ConvDepthwise.name and joined.estimate(behind, low.threads) <= apart + LAUNCH_SECONDS
     tuning = low.options.tuning
     return own if taken and tuning is not None and tuning.is_shipped(request) else chosen
 
 
-def drop_product(low: Lowering) -> None:
-    """Take the last step away, a product that another step computes now."""
+def drop_product(low: Lowering) -> Instruction:
+    """Take the last step away, a product that another step computes now, and give its instruction."""
     low.requested.pop()
     step = low.steps.pop()
     low.writers.pop(step.operands["out"].buffer, None)
+    return step.instruction

@@ -460,7 +460,7 @@ class Lowering(PlanConstants):
             for b in sorted(arena.values(), key=lambda b: b.first):
                 print(f"Allocation: [{b.offset}, {b.offset + b.bytes}), steps {b.first} to {b.last}")
             print(f"Arena: {arena_bytes} bytes for {sum(b.bytes for b in arena.values())} bytes of buffers")
-        steps = [resolved(step, number, self.text(step.instruction)) for number, step in enumerate(self.steps, 1)]
+        steps = [resolved(step, number, self.text) for number, step in enumerate(self.steps, 1)]
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,

@@ -56,14 +56,16 @@ class PendingStep:
     """Of a step that runs plans: what it does, once its buffers have addresses."""
     problem: PointwiseProblem | ReductionProblem | None = None
     """Of a step that computes a cluster: which."""
+    along: tuple[Instruction, ...] = ()
+    """Of a step that computes other instructions, too: which."""
 
 
-def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
+def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str]) -> PlannedStep:
     """The step of a plan whose buffers lie where they will.
 
     Args:
         number: of the step in its plan, from 1 on: what a kernel tells faults by.
-        text: the instruction as readers see it.
+        text: gives an instruction as readers see it.
     """
     if step.control is not None:
         return ControlStep(
@@ -71,7 +73,7 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
             inputs=tuple(v.plan_view() for v in step.inputs),
             outputs=tuple(v.plan_view() for v in step.outputs),
             label=step.label,
-            instruction=text,
+            instruction=text(step.instruction),
             plans=step.plans,
         )
     if step.launch is None:
@@ -81,7 +83,7 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
             inputs=tuple(_plan_view(v) for v in step.inputs),
             outputs=tuple(_plan_view(v) for v in step.outputs),
             label=step.label,
-            instruction=text,
+            instruction=text(step.instruction),
             plans=step.plans,
             reason=step.reason,
             kernels=step.kernels,
@@ -106,11 +108,12 @@ def resolved(step: PendingStep, number: int, text: str) -> PlannedStep:
         args=tuple(args),
         geometry=launch.geometry,
         label=step.label,
-        instruction=text,
+        instruction=text(step.instruction),
         flops=launch.flops,
         bytes=launch.bytes,
         outputs=tuple([v.plan_view() for name, v in operands.items() if name.startswith("out")]),
         checks=tuple([(named(step.instruction), what) for what in launch.checks]),
+        along=tuple([text(ins) for ins in step.along]),
     )
 
 

@@ -120,12 +120,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if packed is not None:
         operands["w"] = packed
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
+    along: tuple[Instruction, ...] = ()
     taken, joined = chosen, joined_product(low, ins, request, chosen, operands)
     if joined is not None:
         chosen, before = joined
         solver, plan = chosen.solver, _plan(low, request, chosen)
         operands |= before
-        drop_product(low)
+        along = (drop_product(low),)
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
         raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
@@ -137,6 +138,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     start = len(low.steps)
     for launch in plan.launches:
         low.launch(launch, operands, ins)
+    if along:
+        low.steps[-1].along = along
     low.requested.append((request, chosen, operands, start, len(low.steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
     if at_once and solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
