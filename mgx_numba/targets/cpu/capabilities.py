@@ -72,6 +72,7 @@ def pass_options(options: TargetOptions) -> Options:
             block_weights=True,
             depthwise_integers=True,
             scattered_integers=True,
+            reads_shuffled=True,
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),
         ),
