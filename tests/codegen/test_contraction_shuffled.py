@@ -20,7 +20,9 @@ from .contracting import GuardedPages, convolve, needs_page_protection, run_conv
 TOLERANCE = 3e-5
 
 
-def shuffled(lens: tuple[int, ...], group_in: int, group_out: int, groups: int, turns: int, batch: int = 1) -> ConvProblem:
+def shuffled(
+    lens: tuple[int, ...], group_in: int, group_out: int, groups: int, turns: int, batch: int = 1
+) -> ConvProblem:
     ones = (1,) * len(lens)
     return ConvProblem(batch, groups * group_in, groups * group_out, lens, ones, groups=groups, shuffled=turns)
 

@@ -1,8 +1,8 @@
 """Channel shuffles moved past depthwise convolutions, to the grouped convolution that reads them.
 
-ShuffleNet (Zhang et al., 2018) shuffles the channels between a grouped convolution by one tap and a depthwise one, before
-the next grouped convolution. What works on each channel alone may have the channels in any order; a grouped convolution
-by one tap can read them in another order than they lie in.
+ShuffleNet (Zhang et al., 2018) shuffles the channels between a grouped convolution by one tap and a depthwise one,
+before the next grouped convolution. What works on each channel alone may have the channels in any order; a grouped
+convolution by one tap can read them in another order than they lie in.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["SinkShuffle", "shuffled_groups"]
 
 
 def shuffled_groups(ins: Instruction, merge: str = "reshape") -> int:
-    """The groups whose channels a value has in turns, if it is ``merge`` of a transposed ``[n, groups, c / groups, ...]``
-    over axes 1 and 2; else 0."""
+    """The groups whose channels a value has in turns, if it is ``merge`` of ``[n, groups, c / groups, ...]`` with
+    axes 1 and 2 exchanged; else 0."""
     if ins.name != merge or len(ins.inputs) != 1 or ins.shape.is_dynamic or ins.shape.ndim < 3:
         return 0
     turned = ins.inputs[0]
@@ -70,7 +70,9 @@ class SinkShuffle(Pass):
         for step in reversed(chain):
             builder = RewriteBuilder(module, step)
             inputs = [
-                result if i in (value, *chain) else _reordered(builder, i, groups, 0 if step.name == "convolution" else 1)
+                result
+                if i in (value, *chain)
+                else _reordered(builder, i, groups, 0 if step.name == "convolution" else 1)
                 for i in step.inputs
             ]
             result = builder.op(step.op, *inputs)

@@ -16,9 +16,11 @@ from ..lowering.lowering import Lowering
 __all__ = ["before_shuffle", "drop_shuffle"]
 
 
-def before_shuffle(low: Lowering, ins: Instruction, problem: ConvProblem, x: View) -> tuple[ConvProblem, View] | None:
-    """The problem over what lies before a shuffle, and that, if the step before is the shuffle, as a copy that nothing
-    else reads.
+def before_shuffle(
+    low: Lowering, ins: Instruction, problem: ConvProblem, x: View
+) -> tuple[ConvProblem, View, int] | None:
+    """The problem over what lies before a shuffle, that, and the number of the step that shuffles: a copy that nothing
+    else reads, behind all other contractions.
 
     Plans for new lengths, and those whose kernels these take, keep the copy.
     """
@@ -29,8 +31,9 @@ def before_shuffle(low: Lowering, ins: Instruction, problem: ConvProblem, x: Vie
     if source is None or not groups or source.inputs[0].name != "layout":
         return None
     copy = source.inputs[0]
-    steps = [step.instruction is copy for step in low.steps[-2:]]
-    if [*source.users] != [ins] or [*copy.users] != [source] or not steps[-1] or sum(steps) > 1:
+    since = low.requested[-1][-1] if low.requested else 0
+    places = [k for k, step in enumerate(low.steps) if k >= since and step.instruction is copy]
+    if [*source.users] != [ins] or [*copy.users] != [source] or len(places) != 1:
         return None
     buffer, split = x.buffer, low.values[copy.inputs[0].inputs[0]]
     writer = low.writers.get(buffer)
@@ -41,10 +44,10 @@ def before_shuffle(low: Lowering, ins: Instruction, problem: ConvProblem, x: Vie
         return None
     view = split.with_shape(Shape(x.type, x.lens, (image, 1, *pixels)))
     own = replace(problem, x_strides=(image, *pixels), shuffled=groups)
-    return None if ConvDirect().refusal(own) else (own, view)
+    return None if ConvDirect().refusal(own) else (own, view, places[0])
 
 
-def drop_shuffle(low: Lowering, x: View) -> None:
-    """Take the last step away, the copy, which is ``x``."""
-    low.steps.pop()
+def drop_shuffle(low: Lowering, x: View, number: int) -> None:
+    """Take the step of that number away, which copies to ``x``."""
+    del low.steps[number]
     low.writers.pop(x.buffer, None)

@@ -24,8 +24,8 @@ from .indirection import call_places, place_locals, spatial_arguments
 from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
-from .shuffled_rows import ShuffledRows, shuffled_order
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
+from .shuffled_rows import ShuffledRows, shuffled_order
 from .solver import Setting, Solver, stored_types_refused
 from .stored_near import stored_near
 
@@ -269,7 +269,11 @@ def direct_launch(
     if near:
         near.declare(macro, blocking)
     stride_arguments(arguments, strides)
-    macro.decode = [*(shuffled.find_runs() if shuffled else ["x0 = group * depth"]), "w0 = group * w_group", "column0 = group * n"]
+    macro.decode = [
+        *(shuffled.find_runs() if shuffled else ["x0 = group * depth"]),
+        "w0 = group * w_group",
+        "column0 = group * n",
+    ]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
         if phased:

@@ -21,7 +21,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..host import CACHE_LINE, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import RUNS, MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block, panel_block
+from ..microkernels.tile_table import MATRIX_BLOCK, RUNS, TILE_TABLE_ROWS, finish_block, panel_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Rows, finished_lanes, kernel_name
@@ -41,9 +41,9 @@ class MacroKernel:
     ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
     and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
     the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
-    ``x_step`` is 1; ``runs``, if there are any, are the words of a tile that finishes whose taps are runs. ``masked`` says that no
-    column past the last may be read on the right. The statements of ``near``, if there are any, bring the right-hand
-    side of a step to the memory of that name, from which the tile then reads it.
+    ``x_step`` is 1; ``runs``, if there are any, are the words of a tile whose taps are runs.
+    ``masked`` says that no column past the last may be read on the right. The statements of ``near``, if there are any, bring the
+    right-hand side of a step to the memory of that name, from which the tile then reads it.
 
     With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile
     that reads whole matrices is run, the statements of ``instead``, if there are any, set ``special``: whether they

@@ -292,7 +292,6 @@ class FinishWriter(ThinWriter):
             pointers.append(self.at(pointers[-1], self.slot["x_row"]))
         return pointers
 
-
     def terms(self, tap: ir.Value) -> ir.Value:
         if self.even != RUNS:
             return super().terms(tap)

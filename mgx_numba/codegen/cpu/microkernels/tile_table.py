@@ -21,8 +21,8 @@ from .stored_table import STORED_TILES
 __all__ = [
     "MATRIX_BLOCK",
     "MOST_RUNS",
-    "RUNS",
     "PREFETCH_STEPS",
+    "RUNS",
     "TILES",
     "TILE_BLOCK",
     "TILE_TABLE_ROWS",

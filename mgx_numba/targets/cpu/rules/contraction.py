@@ -43,8 +43,8 @@ from ...lowering.steps import PendingStep
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
 from ..joining import drop_product, joined_product
-from ..shuffling import before_shuffle, drop_shuffle
 from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
+from ..shuffling import before_shuffle, drop_shuffle
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -111,7 +111,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, ConvProblem) and problem.groups > 1:
         shuffle = before_shuffle(low, ins, problem, x)
         if shuffle is not None and _select(low, problem, room, unsuited).name == ConvDirect.name:
-            problem, operands["x"] = shuffle
+            problem, operands["x"], _ = shuffle
             low.not_repeated()
         else:
             shuffle = None
@@ -128,7 +128,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     chosen, request, plan, packed = found or _chosen(low, plain, what, room, unsuited)
     problem, solver = request.problem, chosen.solver
     if shuffle is not None:
-        drop_shuffle(low, x)
+        drop_shuffle(low, x, shuffle[-1])
     if packed is not None:
         operands["w"] = packed
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
