@@ -42,7 +42,8 @@ class MacroKernel:
     and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
     the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
     ``x_step`` is 1; ``runs``, if there are any, are the words of a tile whose taps are runs.
-    ``masked`` says that no column past the last may be read on the right. The statements of ``near``, if there are any, bring the
+    ``masked`` says that no column past the last may be read on the right.
+    The statements of ``near``, if there are any, bring the
     right-hand side of a step to the memory of that name, from which the tile then reads it.
 
     With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile

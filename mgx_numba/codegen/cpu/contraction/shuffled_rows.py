@@ -2,7 +2,8 @@
 
 What a group reads of the channels in turns lies in runs, one in each of the groups that are shuffled. Tiles that finish
 read the runs as taps of their own lengths. For the last rows, which other tiles compute, the runs are brought to a
-small buffer, one behind the other. Weights are packed in that order. (Bringing all rows there takes as long as a copy of the
+small buffer, one behind the other. Weights are packed in that order. (Bringing all rows there takes as long as a copy
+of the
 whole input: 12 us of the 54 of 28x28 pixels by 4 groups of 34 to 34 channels on a Zen 5, where runs as taps take 5.)
 """
 
