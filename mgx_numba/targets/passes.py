@@ -32,6 +32,7 @@ PASSES: tuple[str, ...] = (
     "dead_code_elimination",
     "fuse_attention",
     "rewrite_reduce",
+    "sink_shuffle",
     "layout_convolution",
     "eliminate_common_subexpression",
     "dead_code_elimination",

@@ -84,6 +84,9 @@ def gemm_problem(a: np.ndarray, b: np.ndarray, constant: bool, out: np.ndarray |
 def convolve(problem: ConvProblem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The convolution of channels-last activations in float64, tap by tap (ONNX ``Conv``, ``ConvTranspose``)."""
     x, w = x.astype(np.float64), w.astype(np.float64)
+    if problem.shuffled:
+        apart = x.reshape(*x.shape[:-1], problem.shuffled, -1)
+        x = apart.swapaxes(-1, -2).reshape(x.shape)
     return _transposed(problem, x, w) if problem.transposed else _ordinary(problem, x, w)
 
 

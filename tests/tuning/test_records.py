@@ -124,10 +124,11 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
         replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3))),
         replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3), out_strides=(60, 20, 4))),
         replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3), line_behind=True)),
+        replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3), shuffled=2)),
     ):
         keys.add(changed.key())
-    assert len(keys) == 14
-    assert len({key.work for key in keys}) == 13  # the number of threads is no part of the work
+    assert len(keys) == 15
+    assert len({key.work for key in keys}) == 14  # the number of threads is no part of the work
     assert request.key().from_json(json.loads(request.key().key)) == request.key()
 
 
@@ -144,6 +145,8 @@ def test_the_types_of_a_contraction_are_one_text_of_its_key_and_read_back():
     apart = ConvProblem(1, 4, 4, (5, 5), (3, 3), out_strides=(60, 20, 4), line_behind=True)
     asked = Request(apart, Epilogue(), (), 2, False)
     assert problem_of(replace(record(), problem=Problem.from_json(json.loads(asked.key().key)))) == apart
+    shuffled = Request(ConvProblem(1, 4, 4, (5, 5), (1, 1), groups=2, shuffled=2), Epilogue(), (), 2, False)
+    assert problem_of(replace(record(), problem=shuffled.key())) == shuffled.problem
     assert extents(asked) == (100 + 64, 144, 2 * 20 + 2 * 4 + 4, [])
     assert least_bytes(one.problem) == 8 * (15 + 20 + 12)
     assert least_bytes(four.problem) == 15 + 20 + 4 * 12

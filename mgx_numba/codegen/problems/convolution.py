@@ -31,7 +31,9 @@ class ConvProblem:
     transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
     applied to the input, but not to its padding. With ``line_behind`` a cache line behind the input's last element is
     memory that may be read. With ``low_parts`` the input is float32 in two parts, as `GemmProblem` has it, and
-    ``x_strides`` are in their elements.
+    ``x_strides`` are in their elements. Where ``shuffled`` is not 0, the input holds the channels of so many groups one
+    behind the other, which are read in turns: channel j of the convolution is channel ``j // shuffled`` of group
+    ``j % shuffled``.
     """
 
     batch: int
@@ -53,6 +55,7 @@ class ConvProblem:
     prologue: Prologue | None = None
     line_behind: bool = False
     low_parts: int = 0
+    shuffled: int = 0
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +76,8 @@ class ConvProblem:
                 f"convolution of {self.in_channels} to {self.out_channels} channels does not divide into "
                 f"{self.groups} groups"
             )
+        if self.shuffled and self.in_channels % self.shuffled:
+            raise ShapeError(f"{self.in_channels} channels do not divide into {self.shuffled} groups to shuffle")
         object.__setattr__(self, "out_lens", self._output_lens())
         if min(self.out_lens) < 1:
             raise ShapeError(f"convolution output lens {self.out_lens}; expected at least 1 in each dimension")

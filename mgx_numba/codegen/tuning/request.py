@@ -100,6 +100,8 @@ class Request:
         fields["fast_math"] = self.fast_math
         if isinstance(self.problem, ConvProblem) and self.problem.line_behind:
             fields["line_behind"] = True
+        if isinstance(self.problem, ConvProblem) and self.problem.shuffled:
+            fields["shuffled"] = self.problem.shuffled
         epilogue = self.epilogue
         fields["epilogue"] = {
             "operands": [[o.dtype, o.access] for o in epilogue.operands],
@@ -134,6 +136,8 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
             fields["blocks"] = BlockFormat(bits, size, *map(bool, flags))
         if record.problem.fields.get("line_behind"):
             fields["line_behind"] = True
+        if "shuffled" in record.problem.fields:
+            fields["shuffled"] = record.problem.fields["shuffled"]
         fields["low_parts"] = record.problem.fields.get("low_parts", 0)
         return kind(**fields, types=element_types(record.problem.fields["dtype"]))
     except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
@@ -153,7 +157,7 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 def _numbers(problem: Any) -> list[str]:
     """Names of a problem's fields, but for its types, its prologue and the forms of its operands."""
-    others = ("types", "prologue", "blocks", "line_behind", "low_parts")
+    others = ("types", "prologue", "blocks", "line_behind", "low_parts", "shuffled")
     return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in others]
 
 

@@ -71,6 +71,8 @@ class Capabilities:
             products of one input are then joined for it. None if it is of none.
         depthwise_integers: whether kernels convolve 8-bit integers where each channel is a group.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
+        reads_shuffled: whether grouped convolutions by one tap are best computed from an input whose channels are not
+            yet shuffled.
         prologues: whether what leads to the input of a convolution is best computed while that is read.
         block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
@@ -95,4 +97,5 @@ class Capabilities:
     joins_products: Callable[[Type, int], bool] | None = None
     depthwise_integers: bool = False
     scattered_integers: bool = False
+    reads_shuffled: bool = False
     prologues: bool = True

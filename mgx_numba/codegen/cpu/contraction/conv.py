@@ -25,6 +25,7 @@ from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
+from .shuffled_rows import ShuffledRows, shuffled_order
 from .solver import Setting, Solver, stored_types_refused
 from .stored_near import stored_near
 
@@ -110,6 +111,7 @@ class ConvDirect(Solver[ConvProblem]):
     """Any convolution that is not transposed; weights may be stored in fewer bits than the input."""
 
     name = "conv_direct"
+    reads_shuffled = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return stored_types_refused(problem.types) if problem.types.uniform is None else super().refused_types(problem)
@@ -117,6 +119,10 @@ class ConvDirect(Solver[ConvProblem]):
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
+        if problem.shuffled and not (problem.types.uniform and _evenly_spaced(problem.volume())):
+            return "the channels are shuffled of pixels that are not evenly spaced, or of weights in another type"
+        if problem.shuffled and not ShuffledRows(problem, tile_for(problem.types)).fits():
+            return "the channels are shuffled of too many groups, or too many for each group"
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
@@ -130,6 +136,10 @@ class ConvDirect(Solver[ConvProblem]):
         lens = panel_lens(problem, tile)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         panels = out[: math.prod(lens)].reshape(lens)
+        if problem.shuffled:
+            grouped = weights.reshape(problem.groups, problem.group_out, *weights.shape[1:])
+            order = shuffled_order(problem)[:, None].reshape(problem.groups, 1, -1, *(1 for _ in problem.kernel))
+            weights = np.take_along_axis(grouped, order, 2).reshape(weights.shape)
         for tap, matrices in enumerate(tap_matrices(problem, weights)):
             pack_panels(matrices, panels[:, :, tap])
         return out
@@ -220,6 +230,10 @@ def direct_launch(
         w_steps = near.steps(blocking)
     if phased:  # one part of the rows after the other, all phases of each
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
+    shuffled = ShuffledRows(problem, tile) if problem.shuffled else None
+    if shuffled:
+        blocking = replace(blocking, depth=depth)
+        name = "conv_shuffled"
     name = "conv_phases" if phased else "conv_transposed" if lattice else name
     even = (phased or not lattice) and _evenly_spaced(problem)
     accumulator = problem.types.accumulator
@@ -231,7 +245,10 @@ def direct_launch(
             axes = ("d", "h", "w") if lattice[0][2] > 1 else ("h", "w")
             arguments.integers(**{f"out_{axis}": problem.out_lens["dhw".index(axis)] for axis in axes})
         arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
-        macro.read_even_rows()
+        if shuffled:
+            shuffled.declare(macro)
+        else:
+            macro.read_even_rows()
     else:
         contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
         whole = blocking.taps == taps and blocking.depth == depth
@@ -252,7 +269,11 @@ def direct_launch(
     if near:
         near.declare(macro, blocking)
     stride_arguments(arguments, strides)
-    macro.decode = ["x0 = group * depth", "w0 = group * w_group", "column0 = group * n"]
+    macro.decode = [
+        *(shuffled.find_runs() if shuffled else ["x0 = group * depth"]),
+        "w0 = group * w_group",
+        "column0 = group * n",
+    ]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
         if phased:

@@ -8,7 +8,7 @@ into steps (of taps, or of channels of one tap); the sums of the whole block the
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
@@ -21,7 +21,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..host import CACHE_LINE, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block, panel_block
+from ..microkernels.tile_table import MATRIX_BLOCK, RUNS, TILE_TABLE_ROWS, finish_block, panel_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Rows, finished_lanes, kernel_name
@@ -41,9 +41,10 @@ class MacroKernel:
     ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
     and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
     the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
-    ``x_step`` is 1, ``masked`` that no
-    column past the last may be read on the right. The statements of ``near``, if there are any, bring the right-hand
-    side of a step to the memory of that name, from which the tile then reads it.
+    ``x_step`` is 1; ``runs``, if there are any, are the words of a tile whose taps are runs.
+    ``masked`` says that no column past the last may be read on the right.
+    The statements of ``near``, if there are any, bring the
+    right-hand side of a step to the memory of that name, from which the tile then reads it.
 
     With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile
     that reads whole matrices is run, the statements of ``instead``, if there are any, set ``special``: whether they
@@ -67,6 +68,7 @@ class MacroKernel:
     x_row: str = ""
     in_place: bool = False
     contiguous: bool = True
+    runs: Mapping[str, str] = field(default_factory=dict)
     several_taps: bool = False
     masked: bool = False
     near: list[str] = field(default_factory=list)
@@ -99,7 +101,8 @@ class MacroKernel:
         if self.several_taps:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
         if self.steady:
-            kernel = finish_source(self.tile, self.epilogue, bool(self.x_row), n, self.contiguous)
+            even = RUNS if self.runs else int(bool(self.x_row))
+            kernel = finish_source(self.tile, self.epilogue, even, n, self.contiguous)
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:
@@ -331,6 +334,7 @@ class MacroKernel:
                 lines[1:1] = [f"if height == {tile.tall}:", f"    tiles = idiv(over + {more - 1}, {more})"]
         if self.x_row:
             words["x_row"] = self.x_row
+        words |= self.runs
         if tile.vectors > 1:
             words["last"] = f"columns - whole * {tile.columns}"
         words["out_row"] = self.row_steps["out"]

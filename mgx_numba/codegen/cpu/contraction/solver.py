@@ -91,6 +91,7 @@ class Solver(Protocol, Generic[P]):
             is more of the largest result where these saturate.
         error_variance: mean square of its errors, in that of the direct method's with the same tile.
         looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
+        reads_shuffled: whether it computes convolutions whose input's channels are shuffled, too.
         line_gaps: whether it writes a convolution's result where something lies between the lines
             (`ConvProblem.line_gap`).
         large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
@@ -108,6 +109,7 @@ class Solver(Protocol, Generic[P]):
     large_alone: ClassVar[bool] = False
     line_gaps: ClassVar[bool] = False
     most_blockings: ClassVar[int] = 8
+    reads_shuffled: ClassVar[bool] = False
     revision: ClassVar[int] = 0
 
     @property
@@ -121,6 +123,8 @@ class Solver(Protocol, Generic[P]):
     def _refused_form(self, problem: P) -> str | None:
         if isinstance(problem, ConvProblem) and problem.line_gap and not self.line_gaps:
             return "lines of the result do not follow each other"
+        if isinstance(problem, ConvProblem) and problem.shuffled and not self.reads_shuffled:
+            return "the channels of the input are shuffled"
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
         if problem.low_parts and not self.reads_parts:
             return NO_PARTS
@@ -171,7 +175,7 @@ class Solver(Protocol, Generic[P]):
         if isinstance(problem, GemmProblem):
             return ()
         p: ConvProblem = problem
-        return (p.groups, p.transposed, p.stride, p.dilation, p.pads_begin, p.phases)
+        return (p.groups, p.transposed, p.stride, p.dilation, p.pads_begin, p.phases, p.shuffled)
 
     def plan(
         self,

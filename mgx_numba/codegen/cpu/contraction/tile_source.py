@@ -45,7 +45,7 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
 
 
 @functools.lru_cache(maxsize=256)
-def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: int, contiguous: bool) -> KernelSource:
+def finish_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: int, contiguous: bool) -> KernelSource:
     """Matrix product over panels with an epilogue; its argument block is a `tile_table.finish_block`.
 
     Its text depends on how many vectors the last of ``columns`` columns fill. ``even`` is as in
@@ -62,7 +62,7 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
     body, result = "\n".join(statements), f"{epilogue.out_dtype(dtype)} {stored}"
     lines = [f"rows = {RecordText(TILE_BLOCK, 'args').get('rows')}"]
     for index, rows in enumerate(finished_heights(tile)):
-        shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"
+        shape = f"{rows}, {tile.vectors}, {tile.lanes}, {even}, {last}, {int(missing > 0)}, {thin}"
         lines.append(f"{'elif' if index else 'if'} rows == {rows}:")
         lines.append(f"    {tile.finishing}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
     return cpu_kernel(f"{tile.name}_{dtype}_{kernel_name('tile', epilogue)}", kernel_text(lines))

@@ -23,7 +23,7 @@ from ...lang.vector import Vec, pointer_type
 from ..records import Record, Word
 from .inline import Typed, inline
 from .tile import literal_shape, written_function
-from .tile_table import finish_block
+from .tile_table import MOST_RUNS, RUNS, finish_block
 from .tile_thin import ThinWriter
 from .tile_writer import Values, constant
 
@@ -50,7 +50,8 @@ class FinishWriter(ThinWriter):
     """Writes one variant; ``last`` vectors make up the last panel, of which with ``missing`` the last one is not whole;
     if it is at most ``thin`` columns, several rows share it.
 
-    With ``even`` the rows of the left-hand side lie ``x_row`` elements apart, and there is one tap.
+    With ``even`` the rows of the left-hand side lie ``x_row`` elements apart, and there is one tap; if that is `RUNS`,
+    taps are ``runs``, with places and lengths of their own in every row.
     """
 
     def __init__(self, function: ir.Function, context: Any, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
@@ -91,7 +92,7 @@ class FinishWriter(ThinWriter):
 
     def _panels(self, tile: ir.Value) -> None:
         """All panels of one block of rows."""
-        skipped = self.ir.add(self.begin, constant(self.even))
+        skipped = self.ir.add(self.begin, constant(int(self.even > 0)))
         streams = self.ir.add(self.slot["stream"], self.ir.mul(tile, self.ir.sub(self.end, skipped)))
         next_rows = self.at(self.slot["x"], self.ir.mul(self.slot["x_row"], constant(self.rows)))
 
@@ -280,13 +281,21 @@ class FinishWriter(ThinWriter):
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
         self.ahead = self.part
-        if not self.even:
+        if self.even != 1:
             self.ahead = self.at(self.part, self.ir.mul(tap, self.ir.mul(self.slot["depth"], constant(self.line))))
+        if not self.even:
             return super().row_pointers(tap, start)
         pointers = [self.slot["x"]]
+        if self.even == RUNS:
+            pointers = [self.at(self.slot["x"], self.ir.load(self.at(self.slot["runs"], tap)))]
         while len(pointers) < self.rows:
             pointers.append(self.at(pointers[-1], self.slot["x_row"]))
         return pointers
+
+    def terms(self, tap: ir.Value) -> ir.Value:
+        if self.even != RUNS:
+            return super().terms(tap)
+        return self.ir.load(self.at(self.slot["runs"], self.ir.add(tap, constant(MOST_RUNS))))
 
 
 def finish_intrinsic(called: str, dtype: str, writer: type[FinishWriter]) -> Any:

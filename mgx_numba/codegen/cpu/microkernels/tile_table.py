@@ -20,7 +20,9 @@ from .stored_table import STORED_TILES
 
 __all__ = [
     "MATRIX_BLOCK",
+    "MOST_RUNS",
     "PREFETCH_STEPS",
+    "RUNS",
     "TILES",
     "TILE_BLOCK",
     "TILE_TABLE_ROWS",
@@ -69,6 +71,7 @@ TILE_BLOCK = Record(
 
 _FINISH_WORDS = (
     Word("x_row", "(even variants, several tiles) elements from one row of the left-hand side to the next"),
+    Word("runs", "(variants of runs) int64 [2][MOST_RUNS]: where each tap is from x, and its k", Holds.WORDS),
     Word("tiles", "blocks of rows below each other; several only if all rows lie ``x_row`` apart"),
     Word("last", "whether panel ``end`` has missing columns and is to be computed, too"),
     Word("finish", "whether the sums go through the epilogue, acc being room for a panel; else they are stored in acc"),
@@ -106,6 +109,11 @@ MATRIX_BLOCK = TILE_BLOCK.followed_by(
 What it has multiplied is finished while it multiplies the next panel, also that of the next call: the caller sees to
 the rows that are left of the last one.
 """
+
+RUNS = 2
+"""The ``EVEN`` of a variant of runs (`fused_epilogue`)."""
+MOST_RUNS = 16
+"""Row length of a table of runs, by the stack memory for it."""
 
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""

@@ -32,11 +32,10 @@ class ThinWriter(ProductWriter):
         while sets * size < FMA_CHAINS and sets < STEPS:
             sets *= 2
         zeros = [ir.Constant(self.vector, None)] * (size * (sets - 1))
-        depth = self.slot["depth"]
-        whole = self.ir.and_(depth, constant(-STEPS))
 
         def one_tap(tap: ir.Value, state: Values) -> Values:
-            rows = self._rows_of_vectors(self.row_pointers(tap), width)
+            rows, depth = self._rows_of_vectors(self.row_pointers(tap), width), self.terms(tap)
+            whole = self.ir.and_(depth, constant(-STEPS))
 
             def step(count: int) -> Callable[[ir.Value, Values], Values]:
                 return lambda _, inner: self._thin_step(rows, count, width, inner)
@@ -78,7 +77,7 @@ class ThinWriter(ProductWriter):
                     sums[place] = self._multiply_add(left, few, sums[place])
                 return [self.ir.add(index, self.slot["x_step"]), self.at(w, self.slot["w_step"]), *sums]
 
-            return self.loop("k", constant(0), self.slot["depth"], 1, [constant(0), *state], step)[1:]
+            return self.loop("k", constant(0), self.terms(tap), 1, [constant(0), *state], step)[1:]
 
         _, *state = self.loop("tap", constant(0), self.slot["taps"], 1, [w, *sums[::2], *shared], one_tap)
         pairs = zip(state[: self.rows], self.thin_rows(state[self.rows :], half))

@@ -163,6 +163,10 @@ class TileWriter(VectorWriter):
             pointers.append(self.ir.select(outside, self.slot["zero"], self.at(x, offset)))
         return pointers
 
+    def terms(self, tap: ir.Value) -> ir.Value:
+        """How many k a tap has."""
+        return self.slot["depth"]
+
     def _load(self, acc: ir.Value) -> Values:
         """What the accumulators hold if they are to be added to, else zeros."""
 
@@ -221,11 +225,10 @@ class ProductWriter(TileWriter):
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
         size = len(sums)
         zeros = [ir.Constant(self.vector, None)] * (size * (self.split - 1))
-        depth = self.slot["depth"]
-        whole = self.ir.and_(depth, constant(-self.split))
 
         def one_tap(tap: ir.Value, state: Values) -> Values:
-            rows = self.row_pointers(tap)
+            rows, depth = self.row_pointers(tap), self.terms(tap)
+            whole = self.ir.and_(depth, constant(-self.split))
 
             def step(count: int) -> Callable[[ir.Value, Values], Values]:
                 return lambda _, inner: self._step(rows, count, inner)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
+from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
@@ -43,6 +44,7 @@ from ..capabilities import line_gaps
 from ..error_budget import over_budget
 from ..joining import drop_product, first_of_pair, joined_product
 from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
+from ..shuffling import before_shuffle, drop_shuffle
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -105,6 +107,14 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         or (own.error_variance > 1 and over_budget(low, problem))
     ]
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    shuffle, x = None, operands["x"]
+    if isinstance(problem, ConvProblem) and problem.groups > 1:
+        shuffle = before_shuffle(low, ins, problem, x)
+        if shuffle is not None and _select(low, problem, room, unsuited).name == ConvDirect.name:
+            problem, operands["x"], _ = shuffle
+            low.not_repeated()
+        else:
+            shuffle = None
     plain = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     found, in_parts = None, _in_parts(low, problem, operands["x"], weights)
     if in_parts is not None:
@@ -117,6 +127,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             found = None
     chosen, request, plan, packed = found or _chosen(low, ins, plain, what, room, unsuited)
     problem, solver = request.problem, chosen.solver
+    if shuffle is not None:
+        drop_shuffle(low, x, shuffle[-1])
     if packed is not None:
         operands["w"] = packed
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
