@@ -311,8 +311,8 @@ def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, 
 
 
 def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, part: bool) -> list[str]:
-    """Statements: the run of pixels from ``o_w`` on, in ``here`` lines, of the vector of channels from ``c`` on, of which
-    only ``rest`` exist if it is a ``part``."""
+    """Statements: the run of pixels from ``o_w`` on, in ``here`` lines, of the vector of channels from ``c`` on, of
+    which only ``rest`` exist if it is a ``part``."""
     before, _ = rows.vector_text(part)
     name, literals = sums
     lines = [
