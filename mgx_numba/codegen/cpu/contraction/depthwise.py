@@ -4,7 +4,7 @@ A task is a block of channels by a block of output lines. Within it so few chann
 of the input which their taps read stay in the L1 cache. A line is computed in runs of pixels, whose sums for one vector
 of channels stay in registers while the taps pass, and which the epilogue finishes right after that: all runs of a
 vector, or, where these channels are many, a run for all of them. The last run of a line overlaps the one before where
-it would be short.
+it would be short. Where there are registers for it, two lines are computed at a time, which share what they read.
 """
 
 from __future__ import annotations
@@ -33,18 +33,21 @@ from .rows import image_strides, row_offsets, stride_arguments
 from .solver import Setting, Solver
 
 __all__ = [
-    "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "missing",
-    "taps_inside", "volume_arguments",
+    "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals",
+    "lines_at_once", "missing", "taps_inside", "volume_arguments",
 ]  # fmt: skip
 
 DEPTHWISE_OPERATIONS = 2.7
 """Of a multiply-add, instead of 2: loads of inputs take time, too. Fitted to measured choices."""
 LINES_SHARE = 2
-"""Of so many parts of the L1 cache the input of one line's taps takes one, where it stays for the next line."""
+"""Of so many parts of the L1 cache the taps' input for the lines at once takes one, where it stays for the next."""
 WINDOWS = range(2, 8)
 """Numbers of taps along a line that may share the vectors of the input which they read."""
 MOST_ROWS = 7
 """Most rows of such taps."""
+PAIR_BITS = 512
+"""Bits of a vector from which there are registers for the sums of two lines: 32, by AVX-512. On Zen 5 layers of 7 by 7
+to 112 by 112 pixels then take 0.74 to 0.91 of the time at stride 1, and 0.98 to 1.02 at stride 2."""
 BESIDE_BYTES = 256
 """Bytes of a pixel's channels in a slice from which a run is computed for all of them before the next one, so that
 memory is read in order. Eight maps of 14 by 14 pixels, which lie beyond the L2 cache, then take 0.6 to 1.0 of the time
@@ -67,6 +70,7 @@ class ConvDepthwise(Solver[ConvProblem]):
     bfloat16 by bfloat16."""
 
     name = "conv_depthwise"
+    revision = 1
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         types = problem.types
@@ -141,7 +145,7 @@ def _launch(
     """``problem`` has three spatial dimensions."""
     tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
-    run = best_run(out_lens[2])
+    run, height = best_run(out_lens[2]), lines_at_once(problem)
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
     line_blocks, parts = -(-lines // line_block), -(-channels // channel_block)
@@ -161,8 +165,8 @@ def _launch(
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
-    own = line_locals(accumulator, tile.lanes, run * tile.lanes)
-    task = _task(rows, epilogue, tile.lanes, _sums(problem), run, whole)
+    own = line_locals(accumulator, tile.lanes, height * run * tile.lanes)
+    task = _task(rows, epilogue, tile.lanes, _sums(problem, height), run, height, whole)
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
     moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels
@@ -171,14 +175,28 @@ def _launch(
     return Launch(source, arguments.values, TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 
-def _sums(problem: ConvProblem) -> tuple[str, str]:
-    """Intrinsic of the sums of a run, and the literals that follow the number of its pixels."""
-    stride, taps = problem.stride[2], problem.kernel[2]
-    left, right = missing(problem)
-    shared = taps in WINDOWS and problem.kernel[1] <= MOST_ROWS and stride <= 2 and problem.dilation[2] == 1
-    if shared:
-        return f"depthwise_{problem.types.a}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
+def _sums(problem: ConvProblem, height: int) -> tuple[str, str]:
+    """Intrinsic of the sums of a run of so many lines, and the literals that follow the number of its pixels."""
+    if _shares(problem):
+        left, right = missing(problem)
+        down = problem.stride[1] if height > 1 else 1
+        shape = (height, down, problem.kernel[1], problem.kernel[2], problem.stride[2], left, right)
+        return f"depthwise_{problem.types.a}", "".join(f"{literal}, " for literal in shape)
     return f"depthwise_taps_{problem.types.a}", ""
+
+
+def _shares(problem: ConvProblem) -> bool:
+    """Whether the pixels of a run share what they read. ``problem`` has three spatial dimensions."""
+    near = problem.stride[2] <= 2 and problem.dilation[2] == 1
+    return near and problem.kernel[2] in WINDOWS and problem.kernel[1] <= MOST_ROWS
+
+
+def lines_at_once(problem: ConvProblem) -> int:
+    """Output lines whose sums are in registers together: two where rows of the input are read by both."""
+    volume = problem.volume()
+    down, rows = volume.stride[1], volume.kernel[1]
+    wide = _tile(problem.types).bits >= PAIR_BITS
+    return 2 if wide and _shares(volume) and volume.dilation[1] == 1 and down < rows and volume.out_lens[1] > 1 else 1
 
 
 def missing(problem: ConvProblem) -> tuple[int, int]:
@@ -198,12 +216,14 @@ def _blocks(
     """Lines and channels of one task."""
     width = problem.out_lens[2]
     blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
-    return blocking.rows // width, blocking.panels * tile.columns
+    height = lines_at_once(problem) if given is None else 1
+    return -(-blocking.rows // width // height) * height, blocking.panels * tile.columns
 
 
 def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
     """Channels to do at a time."""
-    line = problem.kernel[0] * problem.kernel[1] * problem.in_lens[2] * ITEMSIZE[problem.types.a]
+    rows = problem.kernel[1] + (lines_at_once(problem) - 1) * problem.stride[1]
+    line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]
     near = max(machine().l1_bytes // LINES_SHARE // line, 2 * tile.lanes)
     return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
@@ -220,8 +240,11 @@ def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
-    """``whole``: the channels fill their vectors."""
+def _task(
+    rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool
+) -> list[str]:
+    """``height``: the lines at once. ``whole``: the channels fill their vectors."""
+    pair = height > 1
     return [
         "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
         "line1 = imin(lines, line0 + line_block)",
@@ -236,17 +259,20 @@ def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run
             "o_h = line0 - plane * out_h",
             "image = idiv(plane, out_d)",
             "o_d = plane - image * out_d",
-            "for line in range(line0, line1):",
+            "line = line0",
+            "while line < line1:",
             *indent([
+                f"here = imin(imin(line1 - line, out_h - o_h), {height})" if pair else "here = 1",
                 *taps_inside("d"),
-                *taps_inside("h"),
+                *taps_inside("h", "kernel_h + (here - 1) * stride_h" if pair else ""),
                 *LINE.fill(planes="end_d - k_d", row0="k_h", row1="end_h"),
                 "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
                 f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
                 "pixel = (o_d * out_h + o_h) * out_w",
                 *row_offsets(epilogue),
-                *_line(rows, lanes, sums, run, whole),
-                "o_h += 1",
+                *_line(rows, lanes, sums, run, height, whole),
+                "line += here",
+                "o_h += here",
                 "if o_h == out_h:",
                 "    o_h = 0",
                 "    o_d += 1",
@@ -258,42 +284,50 @@ def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run
     ]  # fmt: skip
 
 
-def taps_inside(axis: str) -> list[str]:
-    """Statements: the first tap along an axis that lies in the input, ``k_<axis>``, and the one after the last."""
+def taps_inside(axis: str, taps: str = "") -> list[str]:
+    """Statements: the first tap along an axis that lies in the input, ``k_<axis>``, and the one after the last,
+    ``end_<axis>``, of ``kernel_<axis>`` or of so many ``taps``."""
     return [
         f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}",
         f"k_{axis} = 0",
-        f"end_{axis} = kernel_{axis}",
+        f"end_{axis} = {taps or f'kernel_{axis}'}",
         f"if i_{axis} < 0:",
         f"    k_{axis} = idiv(dilation_{axis} - 1 - i_{axis}, dilation_{axis})",
-        f"if i_{axis} + (kernel_{axis} - 1) * dilation_{axis} >= in_{axis}:",
+        f"if i_{axis} + (end_{axis} - 1) * dilation_{axis} >= in_{axis}:",
         f"    end_{axis} = idiv(imax(in_{axis} - i_{axis}, 0) + dilation_{axis} - 1, dilation_{axis})",
     ]
 
 
-def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
-    """Statements: one line of a slice of channels, of which a run is computed for ``beside`` before the next one."""
+def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool) -> list[str]:
+    """Statements: ``here`` lines of a slice of channels, of which a run is computed for ``beside`` before the next."""
     first = [f"for o in range(0, out_w, {run}):", f"    o_w = imin(o, out_w - {run})"]
     vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {lanes}):"]
-    vectors += indent(_run(rows, lanes, sums, run, part=False))
+    vectors += indent(_run(rows, lanes, sums, run, height, part=False))
     lines = ["for c0 in range(0, columns - rest, beside):", *indent([*first, *indent(vectors)])]
     if whole:
         return lines
-    last = [*first, *indent(_run(rows, lanes, sums, run, part=True))]
+    last = [*first, *indent(_run(rows, lanes, sums, run, height, part=True))]
     return [*lines, "if rest > 0:", "    c = columns - rest", *indent(last)]
 
 
-def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, part: bool) -> list[str]:
-    """Statements: the run of pixels from ``o_w`` on of the vector of channels from ``c`` on, of which only ``rest``
-    exist if it is a ``part``."""
-    before, finish = rows.vector_text(part)
+def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, part: bool) -> list[str]:
+    """Statements: the run of pixels from ``o_w`` on, in ``here`` lines, of the vector of channels from ``c`` on, of
+    which only ``rest`` exist if it is a ``part``."""
+    before, _ = rows.vector_text(part)
     name, literals = sums
-    return [
+    lines = [
         *before,
         "w_here = offset(w, w_line + c * taps)",
         "x_here = offset(x, x_line + c + o_w * stride_w * x_w)",
         f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes})",
-        *(f"{place}_place = {place}_row + o_w * {place}_pixel{column}" for place, column in rows.moving()),
-        f"for i in range({run}):",
-        *indent([*finish, *(f"{place}_place += {place}_pixel" for place, _ in rows.moving())]),
     ]
+    for line in range(height):
+        first = f"(o_w + {line} * out_w)" if line else "o_w"
+        _, finish = rows.vector_text(part, line * run * lanes)
+        finished = [
+            *(f"{place}_place = {place}_row + {first} * {place}_pixel{column}" for place, column in rows.moving()),
+            f"for i in range({run}):",
+            *indent([*finish, *(f"{place}_place += {place}_pixel" for place, _ in rows.moving())]),
+        ]
+        lines += [f"if here > {line}:", *indent(finished)] if line else finished
+    return lines

@@ -1,12 +1,14 @@
-"""The inner loops of depthwise convolution as intrinsics: sums of a run of output pixels of one line.
+"""The inner loops of depthwise convolution as intrinsics: sums of a run of output pixels of one line, or of two.
 
-``depthwise_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, MASKED, LANES)`` computes, for
-one vector of channels c and PIXELS pixels p, the first of which is number ``pixel`` of its line,
+``depthwise_<dtype>(block, sums, x, w, pixel, PIXELS, LINES, DOWN, ROWS, WINDOW, STRIDE, LEFT, RIGHT, MASKED, LANES)``
+computes, for one vector of channels c, LINES lines l and PIXELS pixels p of each, the first of which is number
+``pixel`` of its line,
 
-    sums[p, c] = sum over planes d, row0 <= r < row1, taps k of
-        x[d * x_plane + r * x_row + (p * STRIDE + k) * x_column + c] * w[d * w_plane + (r * WINDOW + k) * LANES + c]
+    sums[l, p, c] = sum over planes d, rows i = l * DOWN + r with row0 <= i < row1 and 0 <= r < ROWS, taps k of
+        x[d * x_plane + i * x_row + (p * STRIDE + k) * x_column + c] * w[d * w_plane + (r * WINDOW + k) * LANES + c]
 
-where ROWS and WINDOW are the numbers of rows and taps. A vector of the input that several pixels share is loaded once.
+where ROWS and WINDOW are the numbers of rows and taps of the filter. A vector of the input that several sums share is
+loaded once.
 A column of the input exists if it is in ``[0, columns)`` when that of the first tap of pixel 0 is ``first``; nothing is
 added for others. Only the first LEFT and the last RIGHT of a run are looked at.
 ``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number of ``taps``, ``dilation``
@@ -47,7 +49,7 @@ __all__ = [
     "few_channels_float32", "few_channels_float64",
 ]  # fmt: skip
 
-_WINDOW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
+_WINDOW = ("PIXELS", "LINES", "DOWN", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
 _TAPS = ("PIXELS", "MASKED", "LANES")
 _FEW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "CHANNELS", "VECTORS", "LANES")
 _I32 = ir.IntType(32)
@@ -69,9 +71,20 @@ class DepthwiseWriter(VectorWriter):
         self.mask = self._lanes_left() if masked else None
 
     def windows(
-        self, x: ir.Value, w: ir.Value, pixel: ir.Value, rows: int, window: int, stride: int, left: int, right: int
+        self,
+        x: ir.Value,
+        w: ir.Value,
+        pixel: ir.Value,
+        rows: int,
+        window: int,
+        stride: int,
+        left: int,
+        right: int,
+        lines: int = 1,
+        down: int = 1,
     ) -> Values:
-        """Sums over ``rows`` rows of ``window`` taps."""
+        """Sums over ``rows`` rows of ``window`` taps, of ``lines`` lines ``down`` rows apart, one after the other."""
+        self.count *= lines
         inputs = (self.pixels - 1) * stride + window
         columns = [self.ir.mul(self.slot["x_column"], constant(j)) for j in range(inputs)]
         first = self.ir.add(self.slot["first"], self.ir.mul(pixel, constant(stride)))
@@ -85,13 +98,17 @@ class DepthwiseWriter(VectorWriter):
             return places
 
         def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
-            for r in range(rows):
+            for r in range((lines - 1) * down + rows):
                 before, old = self.ir.block, sums
                 begun = self.ir.icmp_signed("<=", self.slot["row0"], constant(r))
                 with self.ir.if_then(self.ir.and_(begun, self.ir.icmp_signed("<", constant(r), self.slot["row1"]))):
                     row_x = self.at(plane_x, self.ir.mul(self.slot["x_row"], constant(r)))
-                    row_w = self.at(plane_w, constant(r * window * self.tap_size))
-                    new = self._row(row_places(row_x), row_w, window, stride, list(sums))
+                    taps = {
+                        line: self.at(plane_w, constant((r - line * down) * window * self.tap_size))
+                        for line in range(lines)
+                        if 0 <= r - line * down < rows
+                    }
+                    new = self._row(row_places(row_x), taps, window, stride, list(sums))
                     inside = self.ir.block
                 sums = [self.ir.phi(self.vector) for _ in old]
                 for phi, *values in zip(sums, old, new):
@@ -101,15 +118,19 @@ class DepthwiseWriter(VectorWriter):
 
         return self._planes(x, w, add_plane)
 
-    def _row(self, places: Values, w: ir.Value, window: int, stride: int, sums: Values) -> Values:
-        """Sums with those of one row of taps, which reads columns at ``places``."""
-        weights = [self._load(self.at(w, constant(k * self.lanes))) for k in range(window)]
+    def _row(self, places: Values, w: dict[int, ir.Value], window: int, stride: int, sums: Values) -> Values:
+        """Sums with those of one row of the input, whose columns are at ``places``, by the taps at ``w`` for each line
+        that reads it."""
+        weights = {
+            line: [self._load(self.at(row, constant(k * self.lanes))) for k in range(window)] for line, row in w.items()
+        }
         for j, place in enumerate(places):
             value = self._load_channels(place)
-            for p in range(self.pixels):
-                tap = j - p * stride
-                if 0 <= tap < window:
-                    sums[p] = self.b.muladd(value, weights[tap], sums[p])
+            for line, taps in weights.items():
+                for p in range(self.pixels):
+                    tap, k = j - p * stride, line * self.pixels + p
+                    if 0 <= tap < window:
+                        sums[k] = self.b.muladd(value, taps[tap], sums[k])
         return sums
 
     def any_taps(self, x: ir.Value, w: ir.Value, pixel: ir.Value) -> Values:
@@ -200,11 +221,12 @@ class FewChannelsWriter(DepthwiseWriter):
         self.count, self.tap_size = pixels * vectors, channels * vectors * lanes
         self.slot["x_column"] = constant(channels)
 
-    def _row(self, places: Values, w: ir.Value, window: int, stride: int, sums: Values) -> Values:
+    def _row(self, places: Values, w: dict[int, ir.Value], window: int, stride: int, sums: Values) -> Values:
+        (row,) = w.values()
         for term in range(window * self.channels):
             tap, channel = divmod(term, self.channels)
             first = term * self.vectors
-            weights = [self._load(self.at(w, constant((first + v) * self.lanes))) for v in range(self.vectors)]
+            weights = [self._load(self.at(row, constant((first + v) * self.lanes))) for v in range(self.vectors)]
             for p in range(self.pixels):
                 place = self.at(places[tap + p * stride], constant(channel))
                 value = self.splat(self.ir.load(place, align=self.align))
@@ -225,14 +247,16 @@ def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
 def _define(dtype: str) -> Any:
     """The intrinsic ``depthwise_<dtype>``."""
 
-    def depthwise(typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, masked, lanes):
-        literals = (pixels, rows, window, stride, left, right, masked, lanes)
-        count, *shape, mask, width = literal_shape(_WINDOW, literals)
+    def depthwise(
+        typingctx, block, sums, x, w, pixel, pixels, lines, down, rows, window, stride, left, right, masked, lanes
+    ):
+        literals = (pixels, lines, down, rows, window, stride, left, right, masked, lanes)
+        count, high, apart, *shape, mask, width = literal_shape(_WINDOW, literals)
 
         def lower(context, builder, signature, values):
             place, target, *operands = values[:5]
             writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
-            writer.store(target, writer.windows(*operands, *shape))
+            writer.store(target, writer.windows(*operands, *shape, high, apart))
             return context.get_dummy_value()
 
         return _signature(dtype, literals), lower
