@@ -47,9 +47,9 @@ KINDS = ("int8", "fp8", "int4_weights", "fp16", "bf16")
 SAMPLES = 4
 """Batches that errors are measured on: enough to rank layers by, few enough to run once for each layer."""
 
-AIM = 0.7
-"""Share of what 16 bits may lose at most that is aimed at on samples, since other inputs lose up to 1.43 times as much
-(BERT and YOLO, 8 of them; 1.3 is usual)."""
+AIM = 0.65
+"""Share of what 16 bits may lose at most that is aimed at on samples, since other inputs lose up to 1.44 times as much
+(BERT and two YOLO networks, 8 of them, on AMX and on an H200; 1.3 is usual)."""
 
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]

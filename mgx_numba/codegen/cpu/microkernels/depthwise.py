@@ -256,7 +256,7 @@ def _define(dtype: str) -> Any:
         def lower(context, builder, signature, values):
             place, target, *operands = values[:5]
             writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
-            writer.store(target, writer.windows(*operands, *shape, high, apart))
+            writer.store(target, writer.windows(*operands, *shape, lines=high, down=apart))
             return context.get_dummy_value()
 
         return _signature(dtype, literals), lower
