@@ -251,12 +251,13 @@ def _define(dtype: str) -> Any:
         typingctx, block, sums, x, w, pixel, pixels, lines, down, rows, window, stride, left, right, masked, lanes
     ):
         literals = (pixels, lines, down, rows, window, stride, left, right, masked, lanes)
-        count, high, apart, *shape, mask, width = literal_shape(_WINDOW, literals)
+        count, high, apart, *window_shape, mask, width = literal_shape(_WINDOW, literals)
+        taps = [*window_shape, high, apart]
 
         def lower(context, builder, signature, values):
             place, target, *operands = values[:5]
             writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
-            writer.store(target, writer.windows(*operands, *shape, lines=high, down=apart))
+            writer.store(target, writer.windows(*operands, *taps))
             return context.get_dummy_value()
 
         return _signature(dtype, literals), lower
