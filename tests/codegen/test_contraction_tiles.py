@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host, tile_permission
-from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut, fit, groups_inside
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
 from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
-from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles
+from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles, tile_of
+from mgx_numba.codegen.cpu.contraction.pixel_grid import PixelGrid
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.cpu.contraction.transposed_tiles import ConvTransposedTiles
@@ -322,6 +323,37 @@ def test_lines_apart_are_left_to_solvers_that_write_them() -> None:
     even = dataclasses.replace(problem, out_strides=(9 * 384, 384, 64))
     assert even.out_strides == (9 * 384, 64)
     assert even.line_gap == 0
+
+
+@pytest.mark.parametrize("types", [PARTS, BFLOAT16, UNSIGNED], ids=str)
+@pytest.mark.parametrize("given", [Blocking(64, 1, 9, 64), Blocking(32, 2, 3, 64), Blocking(32, 2, 1, 16, 2)], ids=str)
+def test_images_share_a_block_of_panels(types: ElementTypes, given: Blocking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "mgx_numba.codegen.cpu.contraction.blocking.PANEL_EIGHTHS", 0
+    )  # weights count as too large for the cache
+    rng = np.random.default_rng(18)
+    problem = ConvProblem(3, 40, 130, (5, 11), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=types, fast_math=True)
+    x, w = values(rng, types, (3, 5, 11, 40)), values(rng, types, problem.weight_lens, True)
+    grid = PixelGrid(problem, tile_of(types))
+    depth = grid.tile.depth(grid.terms)
+    fitted = fit(given, grid.tile, grid.rows, 130, depth, 9)
+    assert groups_inside(fitted, grid.tile, grid.rows, 5, depth, 9, 3)
+    if types.a == "float32":
+        x[1, 2, 3, 4] = np.inf
+    for threads in (1, 2):
+        convolution(types, problem, x, w, threads=threads, blocking=given)
+
+
+def test_weights_beyond_the_cache_are_read_once_for_all_images() -> None:
+    tile = tile_of(NARROW)
+
+    def inside(panels: int, images: int) -> bool:
+        taken = cut(tile, 64, 32 * panels, 256, 9, images, 2, shared=True)
+        return groups_inside(taken, tile, 64, panels, 256, 9, images)
+
+    assert inside(16, 8)
+    assert not inside(16, 1)  # nothing to share
+    assert not inside(1, 8)  # they stay in the cache
 
 
 IN_PLACE: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

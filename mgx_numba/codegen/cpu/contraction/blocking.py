@@ -15,6 +15,7 @@ __all__ = [
     "cut",
     "cut_lines",
     "fit",
+    "groups_inside",
     "line_order",
     "steps_within",
 ]
@@ -106,12 +107,13 @@ def cut(
     given: Blocking | None = None,
     beside: bool = False,
     forming: bool = False,
+    shared: bool = False,
 ) -> Blocking:
     """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads.
 
     ``given`` ones, made to `fit`, are taken in place of the computed ones. ``beside`` says that the groups lie beside
     each other in the rows, so that a thread may rather keep to rows than to groups; ``forming`` that each task brings
-    its rows into the tile's form.
+    its rows into the tile's form; ``shared`` that all groups have one right-hand side (`groups_inside`).
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
@@ -146,7 +148,8 @@ def cut(
                         continue
                     tried.add((rows, p_block, parts))
                     blocking = Blocking(rows, p_block, tap_block, k_block, parts)
-                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
+                    inside = shared and groups_inside(blocking, tile, m, panels, depth, taps, groups)
+                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads, 1 if inside else groups)
                     if forming:
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
                     if cost < best_cost * CLEARLY:
@@ -193,11 +196,35 @@ def line_order(pixels: int, channels: int) -> str:
     return "lines" if channels * SHARED_CYCLES > pixels * FOREIGN_CYCLES else "channels"
 
 
+def groups_inside(
+    blocking: Blocking, tile: RegisterTile, m: int, panels: int, depth: int, taps: int, groups: int
+) -> bool:
+    """Whether groups with one right-hand side are all computed for a block of panels before the next block is.
+
+    A thread then reads its part of the right-hand side once instead of for each group, and the rows of all groups for
+    each block of panels: where the L2 cache holds such a block, not all of them, and that is less.
+    """
+    left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
+    panel, l2_bytes = tile.columns * depth * taps * right, machine().l2_bytes
+    if panels * panel <= PANEL_EIGHTHS * l2_bytes // 8 or blocking.panels * panel > ROWS_EIGHTHS * l2_bytes // 8:
+        return False
+    others = -(-panels // blocking.panels) - 1
+    return (groups - 1) * panels * panel > others * groups * m * depth * left
+
+
 def _makespan(
-    blocking: Blocking, tile: RegisterTile, m: int, panels: int, depth: int, taps: int, groups: int, threads: int
+    blocking: Blocking,
+    tile: RegisterTile,
+    m: int,
+    panels: int,
+    depth: int,
+    taps: int,
+    groups: int,
+    threads: int,
+    passes: int,
 ) -> float:
-    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, fixed costs, and
-    what comes from other cores: the weights that it reads, and rows that were written there."""
+    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, which it reads in so
+    many ``passes``, fixed costs, and what comes from other cores: these weights, and rows that were written there."""
     rows, width = min(blocking.rows, m), min(blocking.panels, panels)
     terms = depth * taps
     tasks = blocking.tasks(m, panels, groups)
@@ -216,8 +243,8 @@ def _makespan(
     if tile.step > 1:
         busy += -(-tasks // threads) * ROW_CYCLES * min(blocking.rows, m)
         first = width * tile.columns * blocking.depth * blocking.taps * right
-        busy = max(busy, MEMORY_CYCLES * groups * own_weights) + MEMORY_CYCLES * first
-    return busy + groups * (FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights)
+        busy = max(busy, MEMORY_CYCLES * passes * own_weights) + MEMORY_CYCLES * first
+    return busy + groups * FOREIGN_CYCLES * foreign_rows + passes * SHARED_CYCLES * own_weights
 
 
 def _forming(

@@ -13,7 +13,7 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...statements import indent
 from ..microkernels.tile_table import TILE_TABLE_ROWS
-from .blocking import Blocking, cut
+from .blocking import Blocking, cut, groups_inside
 from .conv import ConvPointwise, tap_matrices
 from .gemm_tiles import MOST_BLOCKINGS, form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
 from .grid_filling import fill_grid
@@ -86,7 +86,10 @@ class ConvTiles(Solver[ConvProblem]):
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
         grid = PixelGrid(problem, tile_of(problem.types))
         depth, images = grid.tile.depth(grid.terms), problem.groups * problem.batch
-        return matrix_blockings(grid.tile, grid.rows, problem.group_out, depth, grid.taps, images, threads)
+        shared = problem.groups == 1
+        return matrix_blockings(
+            grid.tile, grid.rows, problem.group_out, depth, grid.taps, images, threads, shared=shared
+        )
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_of(problem.types)
@@ -125,7 +128,9 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     epilogue, strides, threads, given = setting
     groups, panels, rows_of_panel, columns = _panel_lens(grid)
     depth, images = tile.depth(grid.terms), groups * problem.batch
-    blocking = cut(tile, grid.rows, problem.group_out, depth, grid.taps, images, threads, given)
+    shared = groups == 1
+    blocking = cut(tile, grid.rows, problem.group_out, depth, grid.taps, images, threads, given, shared=shared)
+    inside = shared and groups_inside(blocking, tile, grid.rows, panels, depth, grid.taps, images)
     accumulator = problem.types.accumulator
     macro = MacroKernel(name, accumulator, tile, epilogue, several_taps=True, some_exist=True)
     arguments = macro.arguments
@@ -133,7 +138,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     arguments.pointer("w", Operand("w"), tile.right_word)
     arguments.pointer("zero", Operand("w"), tile.left_word)
     macro.rows.pointers(arguments)
-    macro.sizes(blocking, grid.rows, problem.group_out, panels, depth, grid.taps, images, beside=False)
+    macro.sizes(blocking, grid.rows, problem.group_out, panels, depth, grid.taps, images, False, inside)
     arguments.integers(
         x_step=1, w_step=tile.packing.parts * columns, w_panel=rows_of_panel * columns, x_ld=p.stride[2] * grid.pixel,
         x_image=grid.image, x_group=problem.group_in // tile.packing.k_interleave if groups > 1 else 0,

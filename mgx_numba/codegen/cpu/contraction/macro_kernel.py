@@ -85,17 +85,29 @@ class MacroKernel:
             self.arguments.callee("finisher", finisher_source(self.tile, self.epilogue))
 
     def sizes(
-        self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
+        self,
+        blocking: Blocking,
+        m: int,
+        n: int,
+        panels: int,
+        depth: int,
+        taps: int,
+        groups: int,
+        beside: bool,
+        inside: bool = False,
     ) -> None:
         """Arguments: the sizes of one group's product and of its blocks.
 
         Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
-        parts of a group.
+        parts of a group. With ``inside`` they walk all groups of a block of panels, which these share.
         """
+        p_blocks = -(-panels // blocking.panels)
+        around = 1 if inside else p_blocks
         self.arguments.integers(
             m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
-            m_blocks=blocking.row_blocks(m), p_blocks=-(-panels // blocking.panels), parts=blocking.parts,
-            part_every=groups if beside else 1, groups=groups, group_every=1 if beside else blocking.parts,
+            m_blocks=blocking.row_blocks(m), p_blocks=p_blocks, panel_every=groups if inside else 1,
+            parts=blocking.parts, part_every=p_blocks * (groups if beside or inside else 1), groups=groups,
+            group_every=around if beside or inside else around * blocking.parts,
             k_block=blocking.depth, keep=int(blocking.depth < depth or blocking.taps < taps),
         )  # fmt: skip
         if self.several_taps:
@@ -175,11 +187,10 @@ class MacroKernel:
         lines = [
             "outer = idiv(task, m_blocks)",
             "m0 = task - outer * m_blocks",
-            "more = m0 + 1 < m_blocks",
-            "rest = idiv(outer, p_blocks)",
-            "p0 = (outer - rest * p_blocks) * p_block",
-            "group = imod(idiv(rest, group_every), groups)",
-            "m0 = (imod(idiv(rest, part_every), parts) * m_blocks + m0) * m_block",
+            "p0 = imod(idiv(outer, panel_every), p_blocks) * p_block",
+            "group = imod(idiv(outer, group_every), groups)",
+            "more = m0 + 1 < m_blocks or (panel_every > 1 and group + 1 < groups)",
+            "m0 = (imod(idiv(outer, part_every), parts) * m_blocks + m0) * m_block",
             *self.decode,
             "m1 = imin(m, m0 + m_block)",
             "wide = imin(panels - p0, p_block)",

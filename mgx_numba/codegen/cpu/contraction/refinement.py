@@ -40,14 +40,23 @@ def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blo
 
 
 def matrix_blockings(
-    tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int, forming: bool = False
+    tile: RegisterTile,
+    m: int,
+    n: int,
+    depth: int,
+    taps: int,
+    groups: int,
+    threads: int,
+    forming: bool = False,
+    shared: bool = False,
 ) -> list[Blocking]:
     """For solvers over tiles that read whole matrices, whose blocks `blocking.cut` makes of the same arguments.
 
     Steps of half and a quarter of the tile's ``near_depth`` leave a block of rows in the L1 cache while panels pass, or
     a panel while rows do. Threads may share columns, so that each reads its part of the weights, or rows.
     """
-    base = fit(cut(tile, m, n, depth, taps, groups, threads, forming=forming), tile, m, n, depth, taps)
+    computed = cut(tile, m, n, depth, taps, groups, threads, forming=forming, shared=shared)
+    base = fit(computed, tile, m, n, depth, taps)
     panels, sums = -(-n // tile.columns), SUMS_BYTES // (4 * tile.columns)
 
     def steps(share: int, **other: int) -> Blocking:
