@@ -120,7 +120,8 @@ def measure(
             case = prepare(name, Path(folder), scale)
             recorder = Recorder(backend(target))
             options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
-            compile_for(target, _program(case.path, quantize), options)
+            # weights that are all equal stay in float32
+            compile_for(target, _program(case.checked if quantize else case.path, quantize), options)
             if target == "gpu":
                 _compile_for_gpu(recorder)
             for request, count in recorder.requests.items():
