@@ -58,9 +58,13 @@ def specialize(
 
     Raises:
         ShapeError: the lengths do not fit the operators.
-        MgxError: a deferred node does not fit its inputs.
+        MgxError: a deferred node does not fit its inputs. Both name the lengths.
     """
-    copy = Settling(lens, values or {}).copy(program)
+    try:
+        copy = Settling(lens, values or {}).copy(program)
+    except MgxError as error:
+        asked = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in lens.items())
+        raise type(error)(f"{error}, where inputs have lengths {asked}" if asked else str(error)) from error
     copy.keep_ranks(program.output_shapes())
     return copy
 

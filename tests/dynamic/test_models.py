@@ -7,10 +7,11 @@ import pytest
 
 from mgx_numba.api.program import program as public_program
 from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.validate import validate
 
-from .models import MODELS, Case
+from .models import FLOAT, MODELS, Case, Graph
 
 LENGTHS = 6
 
@@ -59,3 +60,20 @@ def test_a_saved_program_keeps_its_deferred_nodes(tmp_path: object) -> None:
     feeds = case.draw(np.random.default_rng(3))
     for a, b in zip(again.compile("ref").run(feeds), whole.compile("ref").run(feeds), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_lengths_at_which_a_window_does_not_fit_raise_when_they_are_run() -> None:
+    g = Graph()
+    y = g.op("MaxPool", g.op("MaxPool", "x", kernel_shape=[2], strides=[2]), kernel_shape=[2], strides=[2])
+    length = DynamicDimension(1, 9, {1, 3, 9})
+    program = parse_onnx(g.model({"x": (FLOAT, [1, 1, "L"])}, [y]), default_dyn_dim_value=length)
+    compiled = public_program.wrap(program).compile("cpu")
+    for count in (3, 9, 1, 4):
+        x = np.arange(count, dtype=np.float32).reshape(1, 1, count)
+        if count < 4:
+            with pytest.raises(
+                ShapeError, match=rf"window \[2\] does not fit .*, where inputs have .* x \[1, 1, {count}\]"
+            ):
+                compiled.run({"x": x})
+        else:
+            np.testing.assert_array_equal(np.asarray(compiled.run({"x": x})[0]).ravel(), np.arange(3, count, 4))

@@ -94,6 +94,15 @@ def test_three_dimensional_heads() -> None:
     assert find(after, "attention").shape.lens == (1, 6, S, D)
 
 
+@pytest.mark.parametrize("op", ["mul", "add"])
+def test_a_factor_or_mask_of_three_dimensional_scores_without_elements(op: str) -> None:
+    g = Graph()
+    q, kt, v = g.param("q", [0, 0, D]), g.param("k", [0, D, 0]), g.param("v", [0, 0, D])
+    scores = g.op(op, g.op("dot", q, kt), g.spread(g.param("mask", [1]), 0, 0, 0))
+    after = check(g.ret(g.op("dot", g.op("softmax", scores, axis=2), v)), FuseAttention())
+    assert "attention" not in names(after)
+
+
 @pytest.mark.parametrize("lens", [(B, 1, 1, T), (1, 1, S, T), (B, H, S, T), (S, T)])
 def test_an_added_mask_keeps_its_size(lens: tuple[int, ...]) -> None:
     g = Graph()

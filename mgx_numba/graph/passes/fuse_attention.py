@@ -319,9 +319,9 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
     reason = m.options.attention_refusal(m.ins.shape.type, *features) if m.options.attention_refusal else ""
     if reason:
         return f"no kernel computes attention of {m.ins.shape.type.name}: {reason}"
-    if len(set(scores.lens)) > 1 and 0 in scores.dot.shape.lens:
-        return "scores without elements are reshaped"
     target = _target(scores)
+    if 0 in target and any(lens != target for lens in scores.lens):
+        return "scores without elements are reshaped"
     q, q_scale = without_scale(scores.dot.inputs[0], b)
     kt, k_scale = without_scale(scores.dot.inputs[1], b)
     if scores.kept is not None and scores.added:

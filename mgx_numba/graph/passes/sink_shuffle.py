@@ -64,6 +64,8 @@ class SinkShuffle(Pass):
         split = value.inputs[0].inputs[0]
         if split.name != "reshape" or len(split.inputs) != 1 or split.inputs[0].shape.lens != value.shape.lens:
             return
+        if any(i.module is not module for i in (value, *chain)):  # a branch reads what lies outside
+            return
         self.log.apply(self.name, ins)
         before = ins.inputs[0]
         result = split.inputs[0]
