@@ -16,10 +16,15 @@ from ..ops.base import Pointwise
 from ..ops.scalar import ScalarOps, TypeScalar
 
 __all__ = [
-    "ScalarBody", "ScalarCall", "cluster_name", "evaluate_instructions", "evaluate_scalar_module",
+    "EXPENSIVE", "ScalarBody", "ScalarCall", "cluster_name", "evaluate_instructions", "evaluate_scalar_module",
     "scalar_body", "scalar_flops",
 ]  # fmt: skip
 
+EXPENSIVE = frozenset(
+    "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
+    " softplus mish div sqrt rsqrt".split()
+)
+"""Operations, and methods of the protocol, that take a vector unit many instructions or cycles."""
 MAX_NAME = 96
 """Characters of a kernel's name, which only people read; file systems take 255."""
 

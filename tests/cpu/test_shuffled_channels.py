@@ -7,8 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
@@ -94,6 +98,26 @@ def one_group(m: Module, p: list[Instruction]) -> Instruction:
 @pytest.mark.parametrize("build", [two_readers, not_depthwise, an_operand_of_its_own, one_group])
 def test_what_else_is_read_stays(build: Callable) -> None:
     assert not any("shuffled" in name for name in labels(normal(1, 24, 6, 7), build))
+
+
+def test_a_branch_reads_what_is_behind_a_shuffle() -> None:
+    program = Program()
+    main = program.main
+    flag = main.add_parameter("flag", Shape(from_numpy(np.dtype(bool)), (1,)))
+    x = main.add_parameter("x", Shape(from_numpy(np.dtype(np.float32)), (1, 24, 6, 7)))
+    y = conv(main, shuffle(main, conv(main, x, 24, 1, 4), 4), 24, 3, 24)
+    branches = [program.create_module(name) for name in ("then", "else")]
+    branches[0].add_return([conv(branches[0], y, 24, 1, 4)])
+    branches[1].add_return([branches[1].add_instruction("relu", [y])])
+    chosen = main.add_instruction("if", [flag], branches)
+    main.add_return([main.add_instruction("get_tuple_elem", [chosen], index=0)])
+    results = []
+    for target in ("cpu", "ref"):
+        own = migraphx.program.wrap(program.clone())
+        own.compile(target)
+        feeds = {"flag": np.array([True]), "x": normal(1, 24, 6, 7)}
+        results.append(np.array(own.run(feeds)[0]))
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_may_differ_by_channel_or_not() -> None:

@@ -13,15 +13,11 @@ from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....ops.reduce_parts import HeadMean
+from ...body import EXPENSIVE
 from ...reductions import REDUCTIONS, Reduction
 from .walk import Walk
 
 __all__ = ["Stages", "stages_of"]
-
-EXPENSIVE = frozenset(
-    "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
-    " softplus mish div sqrt rsqrt".split()
-)
 
 
 @dataclass(frozen=True)

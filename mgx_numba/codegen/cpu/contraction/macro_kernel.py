@@ -25,7 +25,7 @@ from ..microkernels.tile_table import MATRIX_BLOCK, RUNS, TILE_TABLE_ROWS, finis
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Rows, finished_lanes, kernel_name
-from .finishing import PANEL_ROWS, finisher_source, place_words, placed_rows
+from .finishing import PANEL_ROWS, finisher_source, place_words, placed_rows, rows_at_once
 from .tile_source import finish_source, tile_record, tile_source
 
 __all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile"]
@@ -241,10 +241,10 @@ class MacroKernel:
             f"    far = w0 + p0 * w_panel + ({start} + {terms}) * w_step",
         ]
         if self.tile.step > 1:
-            rows, lines = self.tile.rows, self.tile.step_bytes // CACHE_LINE
+            rows, lines, least = self.tile.rows, self.tile.step_bytes // CACHE_LINE, rows_at_once(self.epilogue)
             return [
                 *far,
-                self.block.put("pace", f"idiv({rows * self.tile.step}, {terms}) + 1"),
+                self.block.put("pace", f"imax({least}, idiv({rows * self.tile.step}, {terms}) + 1)"),
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
                 f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
