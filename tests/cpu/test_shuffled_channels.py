@@ -108,7 +108,7 @@ def test_a_branch_reads_what_is_behind_a_shuffle() -> None:
     y = conv(main, shuffle(main, conv(main, x, 24, 1, 4), 4), 24, 3, 24)
     branches = [program.create_module(name) for name in ("then", "else")]
     branches[0].add_return([conv(branches[0], y, 24, 1, 4)])
-    branches[1].add_return([branches[1].add_instruction("relu", [y])])
+    branches[1].add_return([branches[1].add_instruction("relu", [x])])
     chosen = main.add_instruction("if", [flag], branches)
     main.add_return([main.add_instruction("get_tuple_elem", [chosen], index=0)])
     results = []
