@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..codegen.tuning.request import Asked, Candidate
@@ -14,6 +14,9 @@ from ..errors import UnsupportedError
 from ..messages import warn
 
 __all__ = ["CandidateBench", "tune"]
+
+_ROUNDS = 4
+"""Most times that winners are asked what other problems they bring; programs on AMX bring some once."""
 
 
 class CandidateBench(Protocol):
@@ -27,17 +30,43 @@ class CandidateBench(Protocol):
         """
 
 
-def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench]) -> int:
+def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench], ask: Callable[[], object] | None = None) -> int:
     """Measure what is pending, those that take longest first, and give each winner to ``tuning``; returns how many.
 
-    ``bench_of`` makes the bench of a request, or raises `UnsupportedError` for one that is not measured.
+    ``bench_of`` makes the bench of a request, or raises `UnsupportedError` for one that is not measured. ``ask`` asks
+    the tuning all questions of the program: with the winners it may have other problems (a product whose left-hand side
+    another one writes in parts), which are measured in turn.
 
     The budget is shared in proportion to the estimated time in the program. When it is spent, or on Ctrl-C, a warning
     says how many problems keep the cost model's choice; what was measured by then stays.
     """
-    weighed = ((_weight(tuning, request, count), request) for request, count in tuning.pending())
-    pending = sorted(weighed, key=lambda e: -e[0])
     end = None if tuning.budget is None else time.monotonic() + tuning.budget
+    before = tuning.asked()
+    seen: set[str] = set()
+    learnt = 0
+    for _ in range(_ROUNDS if ask else 1):
+        if ask:
+            tuning.forget_since(before)
+            ask()
+        new = [entry for entry in tuning.pending() if entry[0].key().key not in seen]
+        if not new:
+            break
+        seen.update(request.key().key for request, _ in new)
+        more, complete = _measure(tuning, bench_of, new, end)
+        learnt += more
+        if not complete:
+            break
+    return learnt
+
+
+def _measure(
+    tuning: Tuning,
+    bench_of: Callable[[Any], CandidateBench],
+    requests: Sequence[tuple[Asked, int]],
+    end: float | None,
+) -> tuple[int, bool]:
+    """How many of these were measured until ``end``, and whether there was time for all."""
+    pending = sorted(((_weight(tuning, request, count), request) for request, count in requests), key=lambda e: -e[0])
     left = max(sum(weight for weight, _ in pending), 1e-12)
     done = learnt = 0
     reason = "the tuning budget is spent"
@@ -58,7 +87,7 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench]) -> int:
     if done < len(pending):
         text = f"{reason}: {len(pending) - done} of {len(pending)} problems are not measured"
         warn(text, RuntimeWarning)
-    return learnt
+    return learnt, done == len(pending)
 
 
 def _tune_one(

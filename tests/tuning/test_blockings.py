@@ -267,7 +267,7 @@ def test_candidates_are_few_and_distinct(problem: Any):
 def test_a_product_of_several_element_types_is_measured(left: str):
     problem = GemmProblem(20, 70, 530, types=element_types(f"{left} int8 int32 int32"))
     request = Request(problem, NO_EPILOGUE, (), 1, False)
-    (only,) = solver_candidates(request)
-    assert only.solver.name == "gemm_int8"
+    found = solver_candidates(request)
+    assert {c.solver.name for c in found} - {"gemm_tiles"} == {"gemm_int8"}
     bench = Bench(request)
-    assert all(bench.sample(candidate) > 0 for candidate in (only, *refinements(request, only)[:2]))
+    assert all(bench.sample(candidate) > 0 for own in found for candidate in (own, *refinements(request, own)[:2]))

@@ -17,10 +17,12 @@ import pytest
 
 import mgx_numba as migraphx
 from bench.models import build, inputs, light_models
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.tuning.request import Candidate
 from mgx_numba.targets.cpu.measuring import Bench
 
 from ..caches import with_kernels
+from ..features import features
 from ..running import said
 from .support import choices
 
@@ -57,6 +59,9 @@ def made_up(self: Bench, candidate: Candidate) -> float:
 @pytest.fixture(scope="module", params=MODELS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+emulated = features([host.EMULATED_TILES])
 
 
 @pytest.fixture
@@ -110,3 +115,11 @@ def test_tuned_model_is_right(tuned: migraphx.program, tmp_path: Path) -> None:
     for ours, theirs in zip(tuned.run(feeds), reference.run(feeds)):
         ours, theirs = np.array(ours, np.float64), np.array(theirs, np.float64)
         assert np.abs(ours - theirs).max(initial=0) <= 1e-3 * max(np.abs(theirs).max(initial=0), 1e-30)
+
+
+@pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", ["light_squeezenet"])
+def test_problems_that_winners_bring_are_measured_too(tuned: migraphx.program) -> None:
+    """With AMX a winner may write its result in parts, or not: then the next layer has another problem."""
+    assert {choice.origin for choice in tuned.tuning_choices()} == {"measured"}

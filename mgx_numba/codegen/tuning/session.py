@@ -63,6 +63,10 @@ class Choice:
     instructions: tuple[str, ...] = ()
 
 
+Asking = tuple[dict[Problem, tuple[Asked, int]], dict[Problem, dict[str, Candidate]]]
+"""Requests and their numbers, and the instructions that they are for."""
+
+
 class Tuning:
     """Answers how to compute each contraction of a program; may be asked from several threads.
 
@@ -168,6 +172,14 @@ class Tuning:
             entry for problem, entry in self._requests.items()
             if problem not in self._used or not self._used[problem].exact
         ]  # fmt: skip
+
+    def asked(self) -> Asking:
+        """What was asked for until now, for `forget_since`."""
+        return dict(self._requests), {problem: dict(placed) for problem, placed in self._placed.items()}
+
+    def forget_since(self, before: Asking) -> None:
+        """Forget what was asked for since then: it is asked for once more, with what was learnt since."""
+        self._requests, self._placed = dict(before[0]), {problem: dict(placed) for problem, placed in before[1].items()}
 
     def hint(self, request: Asked) -> Candidate | None:
         """What a record of another machine says."""

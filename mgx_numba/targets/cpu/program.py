@@ -157,8 +157,7 @@ class CpuProgram(LoweredProgram):
         optimized = _optimized(program, options, shared, numbered if trees is None else None)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
-            lower(optimized, options)  # asks the tuning all its questions
-            _measure(options.tuning)
+            _measure(options.tuning, lambda: lower(optimized, options))
         later = partial(compile_program, options=options, compiled_only=compiled_only)
         plan, whole = lower_and_release(optimized, options, program, shared, compiled_only, later=later)
         if options.tuning is not None:
@@ -378,8 +377,8 @@ def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callabl
     return lambda: optimize(without_tuples(again())[0], options)
 
 
-def _measure(tuning: Tuning) -> None:
+def _measure(tuning: Tuning, ask: Callable[[], object]) -> None:
     from ..tuning import tune  # late: a compilation that measures nothing needs none of it
     from .measuring import Bench
 
-    tune(tuning, Bench)
+    tune(tuning, Bench, ask)
