@@ -66,11 +66,12 @@ def records_from(values: Any) -> list[TuningRecord]:
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
-    """Replace a file atomically."""
+    """Replace a file atomically; each record has a line of its own."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    root = {"format": FORMAT, "version": VERSION, "records": [r.to_json() for r in records]}
-    replace_file(target, lambda write: write(json.dumps(root, indent=1).encode()))
+    lines = ",\n".join(json.dumps(record.to_json(), separators=(",", ":")) for record in records)
+    text = f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "records": [\n{lines}\n]}}\n'
+    replace_file(target, lambda write: write(text.encode()))
 
 
 def merge_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
