@@ -19,6 +19,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.files import ENVIRONMENT
+from mgx_numba.codegen.gpu.driver import library
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from mgx_numba.codegen.workers import batch
 from tests.caches import kept_folder, with_kernels
@@ -69,3 +70,18 @@ def given_machine() -> Iterator[Callable[..., None]]:
             uses.enter_context(using(replace(machine(), **fields)))
 
         yield give
+
+
+@pytest.fixture
+def vector_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU's tiles that read whole matrices (AMX), if it has any, are not used."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", "-amx-tile")
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """NVIDIA's driver cannot be loaded, as on a machine without a GPU."""
+    monkeypatch.setattr(library, "_NAMES", ("no_such_library.so",))
+    library.driver.cache_clear()
+    yield
+    library.driver.cache_clear()

@@ -26,6 +26,7 @@ class Program:
             axis, by input. Error messages name them.
         origin: what the model's file says of itself, its results' names among it.
         log: what passes and lowering did to it and refused to do; a clone begins with none.
+        is_body: whether it does what a submodule does: its inputs are not those of a model.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Program:
         self.open_dims: dict[str, dict[int, str]] = {}
         self.origin = Origin()
         self.log = RewriteLog()
+        self.is_body = False
         self._taken: dict[str, int] = {}
         self.keeper: Callable[[Program], bool] | None = None
         """Takes the program when it is released, unless it says no."""
@@ -134,6 +136,7 @@ class Program:
         """Take what is known of another program besides its instructions."""
         self.open_dims = {name: dict(axes) for name, axes in other.open_dims.items()}
         self.origin = other.origin
+        self.is_body = other.is_body
 
     def release(self) -> None:
         """Take the instructions apart, so that their memory is free at once: they refer to each other in cycles, which
@@ -182,6 +185,7 @@ class Program:
             ValidationError: an instruction takes a value that comes after it.
         """
         copy = cls()
+        copy.is_body = True
         mapped: dict[Instruction, Instruction] = {}
         for k, parameter in enumerate(module.parameters()):
             mapped[parameter] = copy.main.add_parameter(f"p{k}", parameter.shape)

@@ -58,11 +58,13 @@ def specialize(
 
     Raises:
         ShapeError: the lengths do not fit the operators.
-        MgxError: a deferred node does not fit its inputs. Both name the lengths.
+        MgxError: a deferred node does not fit its inputs. Both name the lengths of a model's inputs.
     """
     try:
         copy = Settling(lens, values or {}).copy(program)
     except MgxError as error:
+        if program.is_body:
+            raise
         asked = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in lens.items())
         raise type(error)(f"{error}, where inputs have lengths {asked}" if asked else str(error)) from error
     copy.keep_ranks(program.output_shapes())

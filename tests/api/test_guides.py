@@ -255,6 +255,7 @@ def test_unknown_option_lists_the_known_ones(guide):
         guide('migraphx.optimize(model, {"fusion_rules": {"conv_batch": True}})')
 
 
+@pytest.mark.usefixtures("no_driver")
 def test_gpu_is_said_to_be_missing(guide):
     with pytest.raises(mgx_numba.MgxError, match="'gpu' is not available.*cpu"):
         guide("context = migraphx.get_gpu_context()")

@@ -363,6 +363,7 @@ def test_not_a_number_reaches_only_the_tiles_that_read_it_by_strides(value: floa
     assert np.isfinite(out[0, 9:]).all() and np.isfinite(out[0, :, 9:]).all()
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_stems_with_fast_math_take_winograd_by_strides() -> None:
     stem = ConvProblem(1, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3))
     assert select(stem, 1).name == "conv_direct"
@@ -386,6 +387,7 @@ def test_winograd_strided_refuses_what_it_cannot_do(problem: ConvProblem) -> Non
         assert ConvWinogradStrided(form).refusal(problem)
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_winograd_only_with_fast_math() -> None:
     for groups, kernel in ((1, 3), (2, 3), (1, 5)):
         problem = same(64, 64, 56, kernel=kernel, groups=groups)
@@ -394,6 +396,7 @@ def test_winograd_only_with_fast_math() -> None:
         assert select(dataclasses.replace(problem, fast_math=True), 2).name.startswith("conv_winograd")
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_without_room_for_transformed_weights_they_are_transformed_at_run_time() -> None:
     problem = same(256, 256, 14, fast_math=True)
     solver = select(problem, 2, 0)

@@ -119,6 +119,7 @@ def test_product_over_several_batch_dimensions() -> None:
     np.testing.assert_allclose(got, (x * scale) @ w, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_only_products_over_packed_weights_take_one() -> None:
     prologue = scale_add("float32", 1, 8)
     conv = ConvProblem(1, 8, 4, (5, 5), (1, 1), fast_math=True, prologue=prologue)

@@ -279,6 +279,7 @@ def test_one_driver_and_one_tile_serve_all_epilogues_and_sizes() -> None:
     assert len(first.kernels) == len(second.kernels) == 4 and len(shared) == 3
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_chosen_for_large_products_only() -> None:
     assert select(GemmProblem(1024, 768, 768, fast_math=True)).name in {s.name for s in SOLVERS}
     for problem in (GemmProblem(1024, 768, 768), GemmProblem(64, 768, 768, fast_math=True)):

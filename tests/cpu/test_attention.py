@@ -44,6 +44,7 @@ def kernels(plan: Plan) -> list[str]:
     return [step.label for step in plan.steps]
 
 
+@pytest.mark.usefixtures("vector_code")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("causal", [False, True])
 def test_heads_are_split_and_merged_without_copies(dtype: Any, causal: bool) -> None:
@@ -90,6 +91,7 @@ def test_masks_of_windows_repeat_from_image_to_image(dtype: Any, queries: int) -
     check([normal(6, queries, 32), normal(6, 33, 32, seed=1), normal(6, 33, 32, seed=2), mask], attend)
 
 
+@pytest.mark.usefixtures("vector_code")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_])
 @pytest.mark.parametrize("lens", [(2, 4, 21, 33), (21, 33), (4, 1, 33), (1, 4, 21, 1)])
 def test_constant_masks_lie_as_the_kernel_reads_them(lens: tuple[int, ...], dtype: Any) -> None:

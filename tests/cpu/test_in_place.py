@@ -62,6 +62,7 @@ def test_sums_of_products(lens, n, value):
     assert found == [True, True, False]  # the last one writes what is returned
 
 
+@pytest.mark.usefixtures("vector_code")
 @pytest.mark.parametrize("fast_math", [False, True])
 @pytest.mark.parametrize("lens,n,kernel", [((2, 5, 9, 7), 36, 1), ((1, 8, 13, 9), 40, 3), ((3, 64, 1, 1), 16, 1)])
 def test_sums_of_convolutions(lens, n, kernel, fast_math):

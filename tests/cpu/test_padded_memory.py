@@ -111,6 +111,7 @@ def test_cut_and_reflected_values_are_copied() -> None:
         assert "border_kernel" not in kernels([normal(5, 7)], build)
 
 
+@pytest.mark.usefixtures("vector_code")
 @needs_tiles
 @pytest.mark.parametrize("channels", [64, 48])
 @pytest.mark.parametrize("point", [0.0, 113.0])

@@ -368,6 +368,7 @@ def test_calibration_files(model: Path, tmp_path: Path, capsys: Any) -> None:
     assert "fp16 and bf16 exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_driver")
 def test_gpu_is_refused(model: Path, capsys: Any) -> None:
     assert drive("compile", model, "--gpu") == 2
     assert "error: target 'gpu' is not available" in capsys.readouterr().err

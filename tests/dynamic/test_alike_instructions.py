@@ -154,6 +154,7 @@ def test_convolutions_with_sums_of_residuals_are_as_they_are_alone(precision: st
     check(images(), 3, fast_math=True, float32_matmul_precision=precision)
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_one_matrix_that_two_products_have_is_packed_once(followed: Counter[str]) -> None:
     case = layers(matrices(3), twice=True)
     check(case)
@@ -190,6 +191,7 @@ def test_matrices_of_other_lengths_types_and_strides_are_not_alike() -> None:
     check(Case(g.model({"x": (FLOAT, ["N", WIDTH])}, [y]), draw))
 
 
+@pytest.mark.usefixtures("vector_code")
 def test_packing_room_that_is_used_up_counts(followed: Counter[str]) -> None:
     """A rule is tried again for an instruction that is alike if weights may grow less by then."""
     case = layers(matrices(5))

@@ -158,7 +158,8 @@ def test_every_tiling_is_planned_and_found_again_by_its_record(hopper: None, req
         for candidate in (own, *refinements(request_, own)):
             solution = candidate.solver.plan(request_, candidate.blocking)
             splits = candidate.configuration.get("splits")
-            assert splits is None or (len(solution.launches) == 2) == (splits > 1)
+            if own.solver in SOLVERS:  # a library's call is one, whatever it does
+                assert splits is None or (len(solution.launches) == 2) == (splits > 1)
             assert candidate.solver.estimate(request_, candidate.blocking) > 0
             record = TuningRecord(request_.key(), fingerprint, own.solver.name, candidate.configuration, 1e-3)
             assert candidate_of(request_, record) == candidate
@@ -299,6 +300,8 @@ def test_a_bench_runs_every_solver(
     with place(where):
         bench = DeviceBench(engine(), request_)
         for candidate in candidates(request_):
+            if where == "interpreter" and candidate.solver in library_solvers.LIBRARIES:
+                continue
             seconds = bench.sample(candidate)
             assert seconds == 1.0 if where == "interpreter" else 1e-7 < seconds < 1e-2
 
