@@ -249,7 +249,8 @@ def _ship(record: dict[str, Any], folder: Path) -> None:
     Raises:
         OptionError: they are of a machine whose tiles are emulated.
     """
-    records = [TuningRecord.from_json(p["best_record"]) for p in record["problems"] if "best_record" in p]
+    found = [p for p in record["problems"] if "best_record" in p and not _coarser(p)]
+    records = [TuningRecord.from_json(p["best_record"]) for p in found]
     if any(EMULATED_TILES in r.fingerprint.features for r in records):
         raise OptionError(f"--ship: what was measured with {EMULATED_TILES} is of no machine")
     path = folder / f"{record['family']}.json"
@@ -257,6 +258,13 @@ def _ship(record: dict[str, Any], folder: Path) -> None:
     known = read_records(path) if path.exists() else []
     kept = [r for r in known if own.get(r.problem, r.fingerprint) == r.fingerprint]
     write_records(path, best([*kept, *records]))
+
+
+def _coarser(problem: dict[str, Any]) -> bool:
+    """Whether the best candidate computes float32 in parts where the chosen one does not: with all such choices of YOLO
+    its error on AMX is 5.3e-5 of the largest output instead of 4.6e-5."""
+    by_tiles = [problem[which].partition("[")[0].endswith("_tiles") for which in ("chosen", "best")]
+    return problem["problem"]["dtype"] == "float32" and by_tiles == [False, True]
 
 
 def _show(record: dict[str, Any]) -> None:

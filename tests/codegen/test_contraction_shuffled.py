@@ -84,7 +84,7 @@ def test_what_is_refused() -> None:
     for other in (
         dataclasses.replace(problem, stride=(2, 2), out_strides=()),
         dataclasses.replace(problem, x_strides=(5000, 300, 32)),
-        shuffled((5, 7), 2000, 8, 4, 4),
+        shuffled((5, 7), 4000, 8, 4, 4),
         shuffled((5, 7), 20, 8, 4, 20),
     ):
         assert "shuffled" in str(ConvDirect().refusal(other))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.recurrent import RecurrenceProblem, plan
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
@@ -184,7 +185,8 @@ def test_weights_in_16_bits_in_each_form(form: str) -> None:
 def test_weights_in_16_bits(cell: str, h: int, b: int) -> None:
     compare(cell, h=h, b=b, s=2, direction="bidirectional", fast_math=True)
     compare(cell, h=h, b=b, given="", s=1, fast_math=True)
-    assert kernel_names(cell, h, b) == [f"{cell}_int16_kernel"]
+    if host.vector_bits() == 512:
+        assert kernel_names(cell, h, b) == [f"{cell}_int16_kernel"]
 
 
 def test_weights_in_16_bits_of_every_variant() -> None:
@@ -267,4 +269,4 @@ def test_a_kernel_depends_on_structure_only() -> None:
         return [launch.kernel.text for launch in plan(problem).launches]
 
     assert kernels(64, 3, 1) == kernels(256, 9, 1)
-    assert kernels(64, 3, 4) == kernels(64, 3, 12)
+    assert kernels(64, 3, 6) == kernels(64, 9, 12)
