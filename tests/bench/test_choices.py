@@ -34,11 +34,11 @@ def test_models_are_measured_in_bfloat16() -> None:
 def test_files_of_several_lanes_are_shipped_one_after_the_other(tmp_path: Path) -> None:
     """Into one file of the family, where what older kernels took is replaced."""
 
-    def ship(name: str, *records: TuningRecord) -> list[TuningRecord]:
+    def ship(name: str, *records: TuningRecord, best: str = "gemm[rows=8]") -> list[TuningRecord]:
         problems = [
             {
-                "operation": "dot", "problem": {"m": 1, "n": 1, "k": 1, "batch": []}, "models": {}, "count": 0,
-                "chosen": "a", "best": "b", "chosen_seconds": 1.0, "best_seconds": 1.0, "estimate_seconds": {},
+                "operation": "dot", "problem": {"m": 1, "n": 1, "k": 1, "batch": [], "dtype": "float32"}, "models": {},
+                "count": 0, "chosen": "gemm", "best": best, "chosen_seconds": 1.0, "best_seconds": 1.0, "estimate_seconds": {},
                 "seconds": {}, "best_record": r.to_json(),
             }
             for r in records
@@ -52,6 +52,7 @@ def test_files_of_several_lanes_are_shipped_one_after_the_other(tmp_path: Path) 
     assert ship("b.json", record(3), record(2)) == [record(1), record(2), record(3)]
     revised = HERE.with_revisions({"gemm": 1})
     assert ship("c.json", record(1, fingerprint=revised)) == [record(2), record(3), record(1, fingerprint=revised)]
+    assert len(ship("e.json", record(5), best="gemm_tiles[rows=8]")) == 3  # float32 in parts, which the choice was not
     emulated = dataclasses.replace(HERE, features=(*HERE.features, EMULATED_TILES))
     with pytest.raises(OptionError, match="of no machine"):
         ship("d.json", record(4, fingerprint=emulated))
