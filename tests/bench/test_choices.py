@@ -38,8 +38,8 @@ def test_files_of_several_lanes_are_shipped_one_after_the_other(tmp_path: Path) 
         problems = [
             {
                 "operation": "dot", "problem": {"m": 1, "n": 1, "k": 1, "batch": [], "dtype": "float32"}, "models": {},
-                "count": 0, "chosen": "gemm", "best": best, "chosen_seconds": 1.0, "best_seconds": 1.0, "estimate_seconds": {},
-                "seconds": {}, "best_record": r.to_json(),
+                "count": 0, "chosen": "gemm", "best": best, "chosen_seconds": 1.0, "best_seconds": 1.0,
+                "estimate_seconds": {}, "seconds": {}, "best_record": r.to_json(),
             }
             for r in records
         ]  # fmt: skip
