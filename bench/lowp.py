@@ -1,15 +1,18 @@
 """Products of one row with weights of few bits against the peers, engines in turn in one process with equal threads.
 
     python -m bench.lowp --threads 2                  # beside the rate of reading such weights
+    python -m bench.lowp --threads 2 --megabytes 400  # so many megabytes of such products, one after the other
 
-Whole models in lower precision are `bench.precisions`.
+One product's weights stay in the last cache from one run to the next if that is large enough; a decoder's do not, whose
+layers follow each other: ``--megabytes`` several times what the cache holds. Whole models in lower precision are
+`bench.precisions`.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,59 +71,79 @@ def reading(count: int, threads: int) -> Run:
     return lambda: executable.run([])
 
 
-def nbits_model(n: int, k: int, block: int, level: int) -> onnx.ModelProto:
-    """MatMulNBits of one row; ``level`` says what may be made of the row (0: float32, or what is as good; 4: int8).
+def nbits_model(sizes: Sequence[tuple[int, int]], block: int, level: int) -> onnx.ModelProto:
+    """Products of one row, each with its own weights of so many columns and rows and with the result of the one before.
 
-    Scales are numbers that float16 holds, as those of models are."""
+    ``level`` says what may be made of the row (0: float32, or what is as good; 4: int8). Scales are numbers that
+    float16 holds, as those of models are, and keep results about as large as the row is."""
     rng = np.random.default_rng(0)
-    blocks = -(-k // block)
-    arrays: dict[str, np.ndarray] = {
-        "b": rng.integers(0, 256, (n, blocks, block // 2), dtype=np.uint8),
-        "s": rng.uniform(0.01, 0.1, n * blocks).astype(np.float16).astype(np.float32),
-    }
-    sizes: dict[str, Any] = {"K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": level}
+    nodes, arrays = [], []
+    for i, (n, k) in enumerate(sizes):
+        blocks = -(-k // block)
+        low, high = rng.integers(1, 16, (2, n, blocks, block // 2), dtype=np.uint8)
+        codes = high << 4 | low
+        # Codes lie evenly from -7 to 7: their mean is 0, or a chain's results grew, and their root mean square 4.3.
+        scales = (rng.uniform(0.5, 1.4, n * blocks) / (4.3 * k**0.5)).astype(np.float16).astype(np.float32)
+        arrays += [numpy_helper.from_array(codes, f"b{i}"), numpy_helper.from_array(scales, f"s{i}")]
+        attributes: dict[str, Any] = {"K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": level}
+        names = [f"x{i}", f"b{i}", f"s{i}"]
+        nodes.append(helper.make_node("MatMulNBits", names, [f"x{i + 1}"], domain="com.microsoft", **attributes))
     graph = helper.make_graph(
-        [helper.make_node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", **sizes)],
+        nodes,
         "nbits",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, k])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, n])],
-        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, sizes[0][1]])],
+        [helper.make_tensor_value_info(f"x{len(sizes)}", TensorProto.FLOAT, [1, sizes[-1][0]])],
+        arrays,
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def weights(folder: Path, threads: int, budget: float) -> Iterator[str]:
-    """A line for each shape and block size: microseconds and GB/s of each engine, and of reading as many bytes
-    as the codes have, and the scales in float16."""
-    for n, k in SHAPES:
+def bytes_of(sizes: Sequence[tuple[int, int]], block: int) -> int:
+    """What the codes have, and the scales in float16."""
+    return sum(n * k // 2 + 2 * n * k // block for n, k in sizes)
+
+
+def chains(megabytes: int) -> list[tuple[tuple[int, int], ...]]:
+    """Each of `SHAPES` alone; or square ones, and a decoder's feed-forward layers, of so many megabytes of codes."""
+    if not megabytes:
+        return [(size,) for size in SHAPES]
+    layers = (SHAPES[:1], SHAPES[1:])
+    return [layer * -(-(megabytes << 20) // sum(n * k // 2 for n, k in layer)) for layer in layers]
+
+
+def weights(folder: Path, threads: int, budget: float, megabytes: int) -> Iterator[str]:
+    """A line for each chain and block size: microseconds and GB/s of each engine, and of reading as many bytes."""
+    for sizes in chains(megabytes):
         for block in BLOCKS:
-            feeds = {"x": np.random.default_rng(1).standard_normal((1, k)).astype(np.float32)}
-            count = n * k // 2 + 2 * n * k // block
+            feeds = {"x0": np.random.default_rng(1).standard_normal((1, sizes[0][1])).astype(np.float32)}
+            count = bytes_of(sizes, block)
             runs: dict[str, Run] = {"read": reading(count, threads)}
             results: dict[str, Outputs] = {}
-            for level in (0, 4):
-                path = folder / f"nbits_{n}_{k}_{block}_{level}.onnx"
-                onnx.save(nbits_model(n, k, block, level), path)
+            paths = {level: folder / f"nbits_{block}_{level}.onnx" for level in (0, 4)}
+            for level, path in paths.items():
+                onnx.save(nbits_model(sizes, block, level), path)
                 for engine in installed((OURS, "onnxruntime")):
                     name = f"{engine} level {level}"
                     runs[name] = open_session(engine, path, feeds, threads).run
                     results[name] = [np.array(r) for r in runs[name]()]
-            exact = open_session(OURS, folder / f"nbits_{n}_{k}_{block}_0.onnx", feeds, threads, exact=True).run()
+            exact = open_session(OURS, paths[0], feeds, threads, exact=True).run()
             parts = []
             for name, timing in interleave(runs, budget).items():
                 error = f", error {max_relative_error(results[name], exact):.1e}" if name in results else ""
                 parts.append(f"{name} {timing.p10 * 1e6:.0f} us {count / timing.p10 / 1e9:.1f} GB/s{error}")
-            yield f"{n} x {k}, blocks of {block}: " + "; ".join(parts)
+            shapes = " and ".join(f"{n} x {k}" for n, k in dict.fromkeys(sizes))
+            yield f"{len(sizes)} products, {shapes}, blocks of {block}: " + "; ".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", type=float, default=6.0, help="seconds for each line")
+    parser.add_argument("--megabytes", type=int, default=0, help="of products that follow each other; 0: each alone")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for line in weights(Path(folder), given.threads, given.budget):
+        for line in weights(Path(folder), given.threads, given.budget, given.megabytes):
             print(line, flush=True)
 
 
