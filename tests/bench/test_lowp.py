@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -20,4 +21,4 @@ def test_a_line_for_each_shape_and_block(tmp_path: Path, monkeypatch: pytest.Mon
 def test_chains_of_products_have_the_bytes_that_are_asked_for() -> None:
     for chain, sizes in zip(lowp.chains(100), (lowp.SHAPES[:1], lowp.SHAPES[1:])):
         assert set(chain) == set(sizes) and 100 << 20 <= sum(n * k // 2 for n, k in chain) < 130 << 20
-        assert all(before[0] == after[1] for before, after in zip(chain, chain[1:]))
+        assert all(before[0] == after[1] for before, after in itertools.pairwise(chain))
