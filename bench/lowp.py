@@ -142,6 +142,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=6.0, help="seconds for each line")
     parser.add_argument("--megabytes", type=int, default=0, help="of products that follow each other; 0: each alone")
     given = parser.parse_args()
+    if given.megabytes < 0:
+        parser.error(f"--megabytes: expected 0 or more, got {given.megabytes}")
     with tempfile.TemporaryDirectory() as folder:
         for line in weights(Path(folder), given.threads, given.budget, given.megabytes):
             print(line, flush=True)
