@@ -218,6 +218,7 @@ def test_images_in_bfloat16_are_written_into_padding(monkeypatch: pytest.MonkeyP
 @needs_tiles
 def test_lengths_that_are_known_when_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    monkeypatch.setenv("MGX_NUM_THREADS", "2")
     given = {"n": mgx_numba.shape.dynamic_dimension(1, 3), "h": mgx_numba.shape.dynamic_dimension(8, 16)}
     x = {(n, h): images(n, h) for n, h in ((1, 8), (3, 10), (2, 16))}
     found: list[list[np.ndarray]] = []
