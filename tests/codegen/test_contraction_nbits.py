@@ -213,7 +213,7 @@ def test_rows_that_integers_cannot_stand_for(features: str, int8_rows: bool, mon
 @pytest.mark.parametrize("features, bits", [("", 8), ("", 4), ("avx2", 8), (PAIRS, 4)])
 @pytest.mark.parametrize("int8_rows", [False, True])
 def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codes of 8 bits are multiplied as float32 by a CPU that does not multiply four bytes at once: each sum is rounded."""
+    """A CPU that does not multiply four bytes at once has codes of 8 bits in float32, and rounds each sum."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     integers = bits == 4 or has_dot4(host.host(), host.host().vector_bits)
     for form in (BlockFormat(bits, 16, True, int8_rows), BlockFormat(bits, 1024 // bits, True, int8_rows)):
