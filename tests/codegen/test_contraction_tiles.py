@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu import host, tile_permission
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut, fit, groups_inside
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
 from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
+from mgx_numba.codegen.cpu.contraction.finishing import finisher_source
 from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles, tile_of
 from mgx_numba.codegen.cpu.contraction.pixel_grid import PixelGrid
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -25,7 +29,9 @@ from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.platform import platform
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
+from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.core.types import parse_type
 from tests.values import element_strides
 
 from ..features import features
@@ -545,8 +551,9 @@ def test_the_system_is_asked_once_and_a_refusal_is_told(
         host._host.cache_clear()
 
 
-def test_the_instructions_of_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What becomes of the tiles on Sapphire Rapids: three products a step for parts, an operand loaded for each."""
+@pytest.fixture
+def sapphire_rapids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels are made for Sapphire Rapids, whatever the CPU is: they can be read."""
     names = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")
     fake = dataclasses.replace(
         platform(), cpu="sapphirerapids", features={**platform().features, **dict.fromkeys(names, True)}
@@ -555,24 +562,48 @@ def test_the_instructions_of_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "platform", lambda: fake)
     monkeypatch.setattr(host, "tiles_permitted", lambda: True)
     host._host.cache_clear()
-    try:
-        for types, product in ((PARTS, "tdpbf16ps"), (UNSIGNED, "tdpbusd"), (SIGNED, "tdpbssd")):
-            plan = GEMM.plan(GemmProblem(64, 64, 64, types=types, fast_math=True))
-            texts = {kernel.name: inspect(kernel).assembly for kernel in plan.kernels}
-            (tile,) = (text for name, text in texts.items() if name.startswith("amx_"))
-            whole = tile[tile.index(f"\n{_symbol(types)}:") :]
-            whole = whole[: whole.index(".Lfunc_end")]
-            steps, rest = divmod(whole.count(product), 12 if types is PARTS else 4)
-            assert steps >= 1 and rest == 0
-            # the first two operands, one between two products, and sums to add to
-            assert whole.count("tileloadd") == (13 if types is PARTS else 5) * steps + 4
-            assert "%tmm5" in whole and "%tmm6" not in whole and "%tmm7" not in whole
-            assert whole.count("tilestored") == whole.count("tilezero") == 4
-            assert "prefetcht1" in whole  # what is needed next
-            (macro,) = (text for name, text in texts.items() if name.startswith("gemm_tiles"))
-            assert macro.count("ldtilecfg") == macro.count("tilerelease") == 1
-    finally:
-        host._host.cache_clear()
+    yield
+    host._host.cache_clear()
+
+
+def test_the_instructions_of_amx(sapphire_rapids: None) -> None:
+    """What becomes of the tiles: three products a step for parts, an operand loaded for each."""
+    for types, product in ((PARTS, "tdpbf16ps"), (UNSIGNED, "tdpbusd"), (SIGNED, "tdpbssd")):
+        plan = GEMM.plan(GemmProblem(64, 64, 64, types=types, fast_math=True))
+        texts = {kernel.name: inspect(kernel).assembly for kernel in plan.kernels}
+        (tile,) = (text for name, text in texts.items() if name.startswith("amx_"))
+        whole = tile[tile.index(f"\n{_symbol(types)}:") :]
+        whole = whole[: whole.index(".Lfunc_end")]
+        steps, rest = divmod(whole.count(product), 12 if types is PARTS else 4)
+        assert steps >= 1 and rest == 0
+        # the first two operands, one between two products, and sums to add to
+        assert whole.count("tileloadd") == (13 if types is PARTS else 5) * steps + 4
+        assert "%tmm5" in whole and "%tmm6" not in whole and "%tmm7" not in whole
+        assert whole.count("tilestored") == whole.count("tilezero") == 4
+        assert "prefetcht1" in whole  # what is needed next
+        (macro,) = (text for name, text in texts.items() if name.startswith("gemm_tiles"))
+        assert macro.count("ldtilecfg") == macro.count("tilerelease") == 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_lines_of_the_next_panel_are_asked_for(sapphire_rapids: None, alone: bool) -> None:
+    """Beside each row of a panel: those of the results, as float32 and in parts, and of a residual."""
+    tile = matrix_tile(PARTS)
+    assert tile is not None
+    kernel = finisher_source(tile, full_epilogue("float32").with_parts(alone))
+    whole, narrow = kernel.text.split("    else:\n", 1)
+    asked = [line.strip() for line in whole.splitlines() if "prefetch(" in line]
+    assert len(asked) == 4 + (0 if alone else 2) and "prefetch(" not in narrow  # float32 has two lines
+    assert [sum(f"({name}, " in line for line in asked) for name in ("e1_at", "e4_at", "e5_at")] == [2, 1, 1]
+
+
+def test_16_bits_are_stored_in_whole_lines(sapphire_rapids: None) -> None:
+    tile = matrix_tile(NARROW)
+    assert tile is not None
+    body = scalar_body(lambda s, acc: s.cast(acc, parse_type("bfloat16")), [parse_type("float32")])
+    assembly = inspect(finisher_source(tile, Epilogue((), body, name="convert"))).assembly
+    rows = assembly.count("prefetcht0")  # one line of each
+    assert rows >= 1 and len(re.findall(r"vmov\w+\s+%zmm\d+, -?\d*\(%r[^s]", assembly)) == rows
 
 
 def _symbol(types: ElementTypes) -> str:
