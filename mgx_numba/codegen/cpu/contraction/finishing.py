@@ -28,9 +28,10 @@ PANEL_ROWS = "row_places"
 """Name of the places of two blocks of rows: those of the panel that waits, and those of the next."""
 
 
-_AT_ONCE = 16
-"""Rows of a call at least. Instead of one that takes 0.88 of the time of UNet's convolutions in parts and 0.98 in
-bfloat16, 0.94 and 0.97 of ResNet-50's, 0.96 of BERT's products in parts (Emerald Rapids, medians of four runs)."""
+_AT_ONCE = 8
+"""Rows of a call at least. With 16 instead of one UNet's convolutions take 0.88 of the time in parts and 0.98 in
+bfloat16, ResNet-50's 0.94 and 0.97, BERT's products in parts 0.96; with 8 these of UNet and ResNet-50 take 0.98 of that
+in bfloat16, and as long in parts: fewer instructions keep the next step's products waiting (Emerald Rapids)."""
 
 
 def rows_at_once(epilogue: Epilogue) -> int:
