@@ -86,6 +86,16 @@ def test_a_record_of_a_layer_alone_does_not_part_a_pair() -> None:
     assert found == ["gemm_relu_depthwise_relu_kernel"]
 
 
+def test_a_record_of_a_layer_that_an_epilogue_reads_is_heeded() -> None:
+    """The depthwise convolution behind it takes another input."""
+    found = labels(
+        [normal(1, 16, 40, 31), normal(1, 72, 40, 31)],
+        lambda m, p: m.add_instruction("add", [conv(m, p[1], 72, 3, 72, act="relu"), conv(m, p[0], 72, 1)]),
+        tuning=Other(),
+    )
+    assert found == ["depthwise_relu_add_kernel"]  # the other is conv_direct's
+
+
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_what_is_not_finite(value: float) -> None:
     x = normal(2, 8, 33, 30)

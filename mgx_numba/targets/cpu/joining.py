@@ -75,6 +75,9 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
     core = core_of(reader)
     if core.name not in CONVOLUTIONS or core.op.attributes()["group"] != problem.out_channels > 1:
         return chosen
+    body = dict(zip(reader.module_args[0].parameters(), reader.inputs)) if core is not reader else {}
+    if body.get(core.inputs[0], core.inputs[0]) is not ins:
+        return chosen  # the epilogue reads it
     own = low.solutions.of(("choose alone", request), lambda: low.backend.choose(request))
     behind = bare_problem(core)
     assert isinstance(behind, ConvProblem)
