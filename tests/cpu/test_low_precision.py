@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -13,12 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 import mgx_numba
 from bench.models import MODELS, build, inputs
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.tile_table import declared_tile
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import HostStep
+from mgx_numba.targets.registry import compile_for
 
 from .agreement import reference, run
 
@@ -416,6 +419,41 @@ def test_products_of_the_same_codes_keep_their_scales() -> None:
     given = {"x": rng.standard_normal((1, 128)).astype(np.float32)}
     for found, wanted in zip(run(program, [given])[0], reference(program, given).results):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("others", ["read", "gathered", "in a body"])
+def test_weights_of_a_program_that_no_cache_keeps_are_asked_for(others: str) -> None:
+    """Products whose own weights a cache would keep, but not beside all else that a run reads, gathers aside."""
+    program, rng = Program(), np.random.default_rng(4)
+    m = program.main
+    x = m.add_parameter("x", Shape(Type.float_type, (1, 128)))
+    where = program.create_module("body") if others == "in a body" else m
+    codes = where.add_literal(rng.integers(0, 256, (16, 4, 16)).astype(np.uint8))
+    scales = where.add_literal(rng.uniform(0.001, 0.1, (16, 4)).astype(np.float32))
+    made = where.add_instruction("matmul_nbits", [x, codes, scales], bits=4, block_size=32)
+    table = m.add_literal(rng.standard_normal((64, 16)).astype(np.float32))
+    if others == "gathered":
+        more = m.add_instruction("gather", [table, m.add_literal(np.array([3], np.int64))], axis=0)
+    else:
+        more = m.add_instruction("dot", [m.add_parameter("y", Shape(Type.float_type, (1, 64))), table])
+    if others == "in a body":
+        where.add_return([made])
+        condition = m.add_parameter("condition", Shape(Type.bool_type, (1,)))
+        made = m.add_instruction("if", [condition], [where, where])
+        made = m.add_instruction("get_tuple_elem", [made], index=0)
+    m.add_return([made, more])
+    given = {"x": rng.standard_normal((1, 128)).astype(np.float32)}
+    if others != "gathered":
+        given["y"] = rng.standard_normal((1, 64)).astype(np.float32)
+    if others == "in a body":
+        given["condition"] = np.array([True])
+    with using(replace(machine(), last_cache_bytes=4096)):  # the codes and scales are 1.3 KB, the table 4
+        compiled = compile_for("cpu", program)
+        found = compiled.run(given)
+        names = [kernel.name for kernel in compiled.kernels()]
+    assert any(name.startswith("gemv_4bits") and "_ahead" in name for name in names) == (others != "gathered")
+    for one, wanted in zip(found, reference(program, given).results):
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=5e-5 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("level, least, most", [(0, 0, 5e-5), (3, 0, 5e-5), (4, 1e-4, 2e-2)])

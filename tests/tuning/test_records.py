@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
-from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem
 from mgx_numba.codegen.tuning.extents import extents
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import Problem, TuningRecord, explain_miss
@@ -130,6 +131,20 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
     assert len(keys) == 15
     assert len({key.work for key in keys}) == 14  # the number of threads is no part of the work
     assert request.key().from_json(json.loads(request.key().key)) == request.key()
+
+
+def test_formats_of_blocks_are_read_back() -> None:
+    """Whatever records of earlier versions lack is false."""
+    seen = set()
+    for flags in itertools.product([False, True], repeat=4):
+        form = BlockFormat(4, 32, *flags)
+        key = Request(GemmProblem(1, 48, 64, blocks=form), Epilogue(), (), 2, True).key()
+        written = problem_of(replace(record(), problem=Problem.from_json(json.loads(key.key))))
+        assert isinstance(written, GemmProblem) and written.blocks == form
+        seen.add(key)
+    assert len(seen) == 16
+    plain = Request(GemmProblem(1, 48, 64, blocks=BlockFormat(4, 32, True)), Epilogue(), (), 2, True)
+    assert plain.key().fields["blocks"] == [4, 32, 1]
 
 
 def test_the_types_of_a_contraction_are_one_text_of_its_key_and_read_back():

@@ -22,7 +22,8 @@ class BlockFormat:
     """Constant weights of 4 or 8 bits in blocks of ``size`` successive k of a column: ``(code - zero point) * scale``.
 
     Without ``zero_points`` all are ``middle``. With ``int8_rows`` what multiplies them may be brought to int8, block by
-    block. With ``half_scales`` a target may keep scales as float16 times a power of two of their column.
+    block. With ``half_scales`` a target may keep scales as float16 times a power of two of their column. Weights come
+    ``from_memory`` if so much else is read before the product is computed again that no cache keeps them.
     """
 
     bits: int
@@ -30,6 +31,7 @@ class BlockFormat:
     zero_points: bool
     int8_rows: bool = False
     half_scales: bool = False
+    from_memory: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in (4, 8) or self.size < 16 or self.size & (self.size - 1):

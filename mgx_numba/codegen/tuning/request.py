@@ -118,8 +118,10 @@ class Request:
             }
         if isinstance(self.problem, GemmProblem) and self.problem.blocks:
             form = self.problem.blocks
-            more = (form.int8_rows, form.half_scales)[: 2 if form.half_scales else form.int8_rows]
-            fields["blocks"] = [form.bits, form.size, int(form.zero_points), *map(int, more)]
+            flags = [form.zero_points, form.int8_rows, form.half_scales, form.from_memory]
+            while len(flags) > 1 and not flags[-1]:  # records are older than the last ones
+                flags.pop()
+            fields["blocks"] = [form.bits, form.size, *map(int, flags)]
         if self.problem.low_parts:
             fields["low_parts"] = self.problem.low_parts
         return fields

@@ -44,7 +44,7 @@ from .nbits import (
 from .pack_kernel import row_start
 from .solver import Setting
 
-__all__ = ["GemvNBits"]
+__all__ = ["GemvNBits", "beyond_cache"]
 
 MOST_ROWS = 16
 """Rows up to which a product waits for its weights rather than for its arithmetic."""
@@ -77,7 +77,9 @@ quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Int
 what comes from memory 10%."""
 KEPT_SHARE = 0.5
 """Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
-other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5)."""
+other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5). The same
+holds for all constants of a program together (`BlockFormat.from_memory`): products of 9 MB that follow each other, 200
+MB of them, take 0.85 and 0.96 of the time in blocks of 32 and 128 if they are asked for (Zen 5, two threads)."""
 SHARE = 1024
 """Elements of a row from which a thread is worth making integers of some of them: they take about as long as
 two threads take to meet (Zen 5, 0.5 us)."""
@@ -126,6 +128,11 @@ class GemvNBits(BlockSolver):
         )
         moved = 4 * math.prod(self.packed_lens(problem))
         return max(cycles / machine().clock / max(threads, 1), moved / machine().bytes_per_second)
+
+
+def beyond_cache(size: int) -> bool:
+    """Whether the last cache may not keep so many bytes of constants from one run to the next."""
+    return size > KEPT_SHARE * machine().last_cache_bytes
 
 
 def _integers(problem: GemmProblem) -> bool:
@@ -279,7 +286,7 @@ def _launch(
     panels = -(-problem.n // lanes)
     most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (left.each if left.integers else 1))
     size = 4 * words * panels
-    kept = size <= KEPT_SHARE * machine().last_cache_bytes
+    kept = not (form.from_memory or beyond_cache(size))
     streams = best_streams(STREAMS if kept else STREAMS_AHEAD, most, panels, threads)
     groups = -(-panels // streams)
     arguments = Arguments()

@@ -11,6 +11,7 @@ import numpy as np
 
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
+from ....codegen.cpu.contraction.gemv_nbits import beyond_cache
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
@@ -24,6 +25,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
+from ....graph.module import Module
 from ....runtime.memory import address_of
 from ....runtime.plan import Region
 from ...lowering import contraction
@@ -88,7 +90,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if what.blocks is not None or at_byte_end or told:
         low.not_repeated()
     if what.blocks is not None:
-        problem = _with_half_scales(low, problem, what.blocks.scales)
+        problem = _with_stored_blocks(low, problem, what.blocks.scales)
     if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
         types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
         problem = replace(problem, types=types)
@@ -232,8 +234,11 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
     )
 
 
-def _with_half_scales(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
-    """The problem with scales in float16, if these are what they were or rows may be int8, which are further off."""
+def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
+    """The problem with what is known of weights in blocks: whether they come from memory, and whether scales are in
+    float16: if these are what they were, or rows may be int8, which are further off."""
+    if beyond_cache(_constant_bytes(low)):
+        problem = replace(problem, blocks=replace(problem.blocks, from_memory=True))
     if not halves_are_read():
         return problem
     identity = address_of if low.shared is None else low.shared.identity
@@ -241,6 +246,18 @@ def _with_half_scales(low: Lowering, problem: Any, scales: np.ndarray) -> GemmPr
     rough = problem.blocks.int8_rows and problem.fast_math
     half = rough or low.solutions.of(question, lambda: halves_hold(scales))
     return replace(problem, blocks=replace(problem.blocks, half_scales=half))
+
+
+def _constant_bytes(low: Lowering) -> int:
+    """Bytes of the program's constants that a run reads, all but those of which rows are gathered."""
+    while low.outer is not None:
+        low = low.outer
+    return low.solutions.of("constant bytes", lambda: sum(map(_bytes_read, low.program.modules)))
+
+
+def _bytes_read(module: Module) -> int:
+    literals = (ins for ins in module if ins.literal is not None)
+    return sum(ins.shape.bytes for ins in literals if any(user.name != "gather" for user in ins.users))
 
 
 def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtype: str) -> GemmProblem | ConvProblem:
