@@ -333,22 +333,29 @@ def test_nothing_is_touched_past_the_end(form: BlockFormat) -> None:
 @pytest.mark.parametrize("features", ["", "avx2"])
 def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
-    n, k, form = 250, 300, FORMS[0]
+    n, k, form = 190, 300, FORMS[0]
     x, w, problem = rows(2, k), weights(form, n, k), problem_for(rows(2, k), n, form, True)
     packed = GEMV.pack_blocks(problem, w)
-    found = []
-    for last_cache_bytes in (2 * packed.nbytes, packed.nbytes):
+    size, found = packed.nbytes, []
+    far_from = replace(problem, blocks=replace(form, from_memory=True))
+    for asked, last_cache_bytes, streams in (
+        (problem, 2 * size, 4),
+        (problem, size, 3),
+        (problem, size - 1, 2),
+        (far_from, 2 * size, 2),
+    ):
         with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
-            plan = GEMV.plan(problem)
-        assert ("prefetch" in plan.launches[-1].kernel.text) == bool(found)
-        assert ("prefetch(w1" in plan.launches[-1].kernel.text) == bool(found)
-        assert ("w2 = " in plan.launches[-1].kernel.text) != bool(found)  # two streams are asked for, of four
+            plan = GEMV.plan(asked)
+        text = plan.launches[-1].kernel.text
+        assert ("prefetch(w1" in text) == (streams < 4)
+        assert sum(f"w{q} = " in text for q in range(8)) == streams
         pages = GuardedPages()
         arrays = {"x": x, "w": packed, "out": np.zeros((2, n), np.float32)}
         arrays = {name: pages.place(array) for name, array in arrays.items()}
         run_plan(plan, arrays, pages, 0xFF)
         found.append(arrays["out"].copy())
-    np.testing.assert_array_equal(*found)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
     assert far(found[0], expected(form, x, w)) < 1e-4
 
 
@@ -367,17 +374,19 @@ def test_weights_that_come_from_memory_are_read_by_a_loop_of_a_line(
         problem = problem_for(x, n, form, True)
         packed = GEMV.pack_blocks(problem, w)
         found = []
-        for last_cache_bytes in (4 * packed.nbytes, 0):
+        for last_cache_bytes in (4 * packed.nbytes, packed.nbytes, 0):  # all is kept, some of it, nothing
             with using(replace(machine(), last_cache_bytes=last_cache_bytes)):
                 plan = GEMV.plan(problem)
-            rolled = "keep_rolled()" in plan.launches[-1].kernel.text
-            assert rolled == (quads and not last_cache_bytes and m == 1)
+            kernel = plan.launches[-1].kernel
+            assert ("prefetch(" in kernel.text) == (last_cache_bytes < 2 * packed.nbytes)
+            assert ("keep_rolled()" in kernel.text) == (quads and not last_cache_bytes and m == 1)
             for value in (1.0, np.inf, np.nan):
                 x[0, 5] = value
                 found.append(np.full((m, n), -1, np.float32))
                 run_plan(plan, {"x": x, "w": packed, "out": found[-1]})
-        for kept, ahead in zip(found[:3], found[3:], strict=True):
-            np.testing.assert_array_equal(kept, ahead)
+        for kept, *ahead in zip(found[:3], found[3:6], found[6:], strict=True):
+            for other in ahead:
+                np.testing.assert_array_equal(kept, other)
         assert not np.isfinite(found[1][0]).any() and np.isnan(found[2][0]).all()
 
 

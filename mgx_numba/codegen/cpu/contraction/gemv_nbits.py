@@ -10,7 +10,8 @@ codes become float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,7 @@ from .nbits import (
 from .pack_kernel import row_start
 from .solver import Setting
 
-__all__ = ["GemvNBits", "beyond_cache"]
+__all__ = ["GemvNBits"]
 
 MOST_ROWS = 16
 """Rows up to which a product waits for its weights rather than for its arithmetic."""
@@ -57,6 +58,8 @@ STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
 STREAMS_AHEAD = {2: 1.0, 1: 1.05}
 """Those of weights that are asked for ahead. On Zen 5, one thread while others used the caches and memory, two streams
 take 0.86 to 0.98 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the last cache two take as long as four."""
+STREAMS_NEAR = {3: 1.0, 2: 1.04, 1: 1.08}
+"""Those of weights that are asked for `NEAR_BYTES` ahead; of two by 11008 columns (Zen 5, two threads)."""
 UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
@@ -75,11 +78,20 @@ of 57 to 76 MB; 3 and 4.5 KiB take up to 1.25 times as long. By a loop of a line
 6, 7 are as good, 10 take up to 1.15 times as long. In that cache it costs 4 to 8% of 9 to 13 MB, and one thread on a
 quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2 costs 30% of 9 MB there, and of
 what comes from memory 10%."""
+NEAR_BYTES = 12 << 10
+"""The same of weights that the last cache may have kept in part, of `REACH` in each thread, by loops that are not
+rolled. With three streams that takes 0.93 and 0.92 of the time of `AHEAD_BYTES` with two for 25 and 23 MB of 11008
+columns in blocks of 32 and 128, 1.02 and 0.98 of 4096 columns; of 16 KiB 0.95, 0.93, 1.02 and 1.0, of 24 KiB more than
+with two (Zen 5, two threads, a quiet hour)."""
+REACH = 16 << 20
+"""Bytes that the TLB of a core knows in pages of 4 KiB (4096 entries: AMD, software optimisation guide for Zen 5), in
+which a host may hold a virtual machine's. One thread that reads 25 MB takes 1.1 to 1.2 times as long with what
+`NEAR_BYTES` tells (Zen 5)."""
 KEPT_SHARE = 0.5
 """Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
-other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5). The same
-holds for all constants of a program together (`BlockFormat.from_memory`): products of 9 MB that follow each other, 200
-MB of them, take 0.85 and 0.96 of the time in blocks of 32 and 128 if they are asked for (Zen 5, two threads)."""
+other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5). Where all
+constants of a program together are more than that cache (`BlockFormat.from_memory`), all are asked for: products of 9
+MB that follow each other, 200 MB of them, take 0.93 of the time, one thread 0.86 (Zen 5)."""
 SHARE = 1024
 """Elements of a row from which a thread is worth making integers of some of them: they take about as long as
 two threads take to meet (Zen 5, 0.5 us)."""
@@ -130,9 +142,21 @@ class GemvNBits(BlockSolver):
         return max(cycles / machine().clock / max(threads, 1), moved / machine().bytes_per_second)
 
 
-def beyond_cache(size: int) -> bool:
-    """Whether the last cache may not keep so many bytes of constants from one run to the next."""
-    return size > KEPT_SHARE * machine().last_cache_bytes
+class _Reading(NamedTuple):
+    """How weights are read: the costs of streams (`best_streams`), how many bytes in all of these are asked for ahead,
+    and whether loops have a line of each."""
+
+    streams: Mapping[int, float]
+    ahead: int
+    rolled: bool
+
+    @staticmethod
+    def of(form: BlockFormat, size: int, threads: int) -> _Reading:
+        if not form.from_memory and size <= KEPT_SHARE * machine().last_cache_bytes:
+            return _Reading(STREAMS, 0, False)
+        if not form.from_memory and size <= min(machine().last_cache_bytes, REACH * threads):
+            return _Reading(STREAMS_NEAR, NEAR_BYTES, False)
+        return _Reading(STREAMS_AHEAD, AHEAD_BYTES, True)
 
 
 def _integers(problem: GemmProblem) -> bool:
@@ -286,8 +310,8 @@ def _launch(
     panels = -(-problem.n // lanes)
     most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (left.each if left.integers else 1))
     size = 4 * words * panels
-    kept = not (form.from_memory or beyond_cache(size))
-    streams = best_streams(STREAMS if kept else STREAMS_AHEAD, most, panels, threads)
+    reads = _Reading.of(form, size, threads)
+    streams = best_streams(reads.streams, most, panels, threads)
     groups = -(-panels // streams)
     arguments = Arguments()
     left.pointers(arguments, offsets["x"])
@@ -303,10 +327,10 @@ def _launch(
     for name, values in batched.strides.items():
         if name not in ("x", "w"):
             arguments.integers(**{f"{name}_ld": values[-1]})
-    ahead = 0 if kept else AHEAD_BYTES // streams
+    ahead = reads.ahead // streams // host.CACHE_LINE * host.CACHE_LINE
     if left.integers:
         arguments.integers(flag_count=batched.m * left.shares)
-    product = _Product(form, lanes, streams, batched.m, ahead, left.each)
+    product = _Product(form, lanes, streams, batched.m, ahead, left.each, reads.rolled)
     body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" * form.zero_points + "_halves" * form.half_scales
@@ -320,11 +344,13 @@ def _launch(
 
 
 class _Product:
-    """Text of the sums of m rows by ``streams`` panels, each of which is asked for so many bytes ``ahead``; integers of
-    rows have so many bytes ``each``."""
+    """Text of the sums of m rows by ``streams`` panels, each of which is asked for so many bytes ``ahead``, by
+    ``rolled`` loops where these pay; integers of rows have so many bytes ``each``."""
 
-    def __init__(self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int, each: int) -> None:
-        self.form, self.lanes, self.streams, self.m, self.ahead = form, lanes, streams, m, ahead
+    def __init__(
+        self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int, each: int, rolled: bool
+    ) -> None:
+        self.form, self.lanes, self.streams, self.m, self.ahead, self.rolled = form, lanes, streams, m, ahead, rolled
         self.halves = "hl"[-each:]
         self.depth = block_words(form)
 
@@ -373,7 +399,7 @@ class _Product:
 
     def _rolled(self, rows: range) -> bool:
         """Whether a loop has integers of these rows and a line of each panel."""
-        return self.ahead > 0 and _quads() and len(rows) * len(self.halves) <= ROLLED_SUMS
+        return self.rolled and _quads() and len(rows) * len(self.halves) <= ROLLED_SUMS
 
     def _words(self, body: Callable[[int], list[str]], rolled: bool) -> list[str]:
         """Statements: ``body`` for each vector of the block's words, ``raw<q>`` of each panel."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
-from ....codegen.cpu.contraction.gemv_nbits import beyond_cache
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
@@ -237,7 +237,7 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
 def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
     """The problem with what is known of weights in blocks: whether they come from memory, and whether scales are in
     float16: if these are what they were, or rows may be int8, which are further off."""
-    if beyond_cache(_constant_bytes(low)):
+    if _constant_bytes(low) > machine().last_cache_bytes:
         problem = replace(problem, blocks=replace(problem.blocks, from_memory=True))
     if not halves_are_read():
         return problem
