@@ -261,6 +261,7 @@ def test_a_thread_claims_groups_of_even_shares() -> None:
     assert task_grain(32, 32 * 160 << 10, 2) == 2
     assert task_grain(32, 32 << 20, 2) == 1
     assert task_grain(7, 7 << 10, 2) == 4
+    assert task_grain(86, 86 * 270 << 10, 2) == 1 and task_grain(86, 86 * 270 << 10, 2, 64 << 10) == 4
     assert task_grain(7, 7 << 20, 1) == 7
     for groups in range(1, 40):
         assert 1 <= task_grain(groups, groups * 1000, 3) <= groups

@@ -128,8 +128,9 @@ def best_streams(costs: Mapping[int, float], most: int, panels: int, threads: in
     return min((s for s in costs if s == 1 or s <= most), key=time)
 
 
-def task_grain(groups: int, size: int, threads: int) -> int:
-    """Groups to claim at a time for the shortest time of the thread with the most, if all groups are ``size`` bytes.
+def task_grain(groups: int, size: int, threads: int, claim_bytes: int = CLAIM_BYTES) -> int:
+    """Groups to claim at a time for the shortest time of the thread with the most, if all groups are ``size`` bytes and
+    a claim takes as long as so many.
 
     Half a claim is added for threads that do not end together.
     """
@@ -139,7 +140,7 @@ def task_grain(groups: int, size: int, threads: int) -> int:
 
     def bytes_of(grain: int) -> float:
         claims = -(-groups // grain)
-        return -(-claims // threads) * (grain * each + CLAIM_BYTES) + 0.5 * grain * each
+        return -(-claims // threads) * (grain * each + claim_bytes) + 0.5 * grain * each
 
     return min(range(1, -(-groups // threads) + 1), key=bytes_of)
 
