@@ -145,7 +145,7 @@ class GemvNBits(BlockSolver):
         return max(cycles / machine().clock / max(threads, 1), moved / machine().bytes_per_second)
 
 
-class _Reading(NamedTuple):
+class _WeightReading(NamedTuple):
     """How weights are read: the costs of streams (`best_streams`), how many bytes in all of these are asked for ahead,
     and whether loops have a line of each."""
 
@@ -154,12 +154,12 @@ class _Reading(NamedTuple):
     rolled: bool
 
     @staticmethod
-    def of(form: BlockFormat, size: int, threads: int) -> _Reading:
+    def of(form: BlockFormat, size: int, threads: int) -> _WeightReading:
         if not form.from_memory and size <= KEPT_SHARE * machine().last_cache_bytes:
-            return _Reading(STREAMS, 0, False)
+            return _WeightReading(STREAMS, 0, False)
         if not form.from_memory and size <= min(machine().last_cache_bytes, REACH * threads):
-            return _Reading(STREAMS_NEAR, NEAR_BYTES, False)
-        return _Reading(STREAMS_AHEAD, AHEAD_BYTES, True)
+            return _WeightReading(STREAMS_NEAR, NEAR_BYTES, False)
+        return _WeightReading(STREAMS_AHEAD, AHEAD_BYTES, True)
 
 
 def _integers(problem: GemmProblem) -> bool:
@@ -313,7 +313,7 @@ def _launch(
     panels = -(-problem.n // lanes)
     most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (left.each if left.integers else 1))
     size = 4 * words * panels
-    reads = _Reading.of(form, size, threads)
+    reads = _WeightReading.of(form, size, threads)
     streams = best_streams(reads.streams, most, panels, threads)
     groups = -(-panels // streams)
     arguments = Arguments()
