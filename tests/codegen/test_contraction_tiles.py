@@ -603,7 +603,7 @@ def test_16_bits_are_stored_in_whole_lines(sapphire_rapids: None) -> None:
     body = scalar_body(lambda s, acc: s.cast(acc, parse_type("bfloat16")), [parse_type("float32")])
     assembly = inspect(finisher_source(tile, Epilogue((), body, name="convert"))).assembly
     rows = assembly.count("prefetcht0")  # one line of each
-    assert rows >= 1 and len(re.findall(r"vmov\w+\s+%zmm\d+, -?\d*\(%r[^s]", assembly)) == rows
+    assert rows >= 1 and len(re.findall(r"vmov\w+\s+%zmm\d+, -?\d*\((?!%rsp)", assembly)) == rows
 
 
 def _symbol(types: ElementTypes) -> str:

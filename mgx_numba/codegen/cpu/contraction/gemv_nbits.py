@@ -59,7 +59,8 @@ STREAMS_AHEAD = {2: 1.0, 1: 1.05}
 """Those of weights that are asked for ahead. On Zen 5, one thread while others used the caches and memory, two streams
 take 0.86 to 0.98 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the last cache two take as long as four."""
 STREAMS_NEAR = {3: 1.0, 2: 1.04, 1: 1.08}
-"""Those of weights that are asked for `NEAR_BYTES` ahead; of two by 11008 columns (Zen 5, two threads)."""
+"""Those of weights that are asked for `NEAR_BYTES` ahead; that of two by 11008 columns (Zen 5, two threads), that of
+one was not measured."""
 UNROLL = 4
 """Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
 at once, stay below 2**15."""
@@ -79,14 +80,13 @@ of 57 to 76 MB; 3 and 4.5 KiB take up to 1.25 times as long. By a loop of a line
 quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2 costs 30% of 9 MB there, and of
 what comes from memory 10%."""
 NEAR_BYTES = 12 << 10
-"""The same of weights that the last cache may have kept in part, of `REACH` in each thread, by loops that are not
-rolled. With three streams that takes 0.93 and 0.92 of the time of `AHEAD_BYTES` with two for 25 and 23 MB of 11008
+"""The same of weights that the last cache may have kept in part, at most `NEAR_SHARE` of them in each thread, by loops
+that are not rolled. With three streams that takes 0.93 and 0.92 of the time of `AHEAD_BYTES` with two for 25 and 23 MB of 11008
 columns in blocks of 32 and 128, 1.02 and 0.98 of 4096 columns; of 16 KiB 0.95, 0.93, 1.02 and 1.0, of 24 KiB more than
 with two (Zen 5, two threads, a quiet hour)."""
-REACH = 16 << 20
-"""Bytes that the TLB of a core knows in pages of 4 KiB (4096 entries: AMD, software optimisation guide for Zen 5), in
-which a host may hold a virtual machine's. One thread that reads 25 MB takes 1.1 to 1.2 times as long with what
-`NEAR_BYTES` tells (Zen 5)."""
+NEAR_SHARE = 16 << 20
+"""Bytes of a thread's part of such weights, at most: two threads of 12 MB each gain by what `NEAR_BYTES` tells, one that
+reads 25 MB takes 1.1 to 1.2 times as long (Zen 5). Nothing between these was measured, and why is not known."""
 CLAIM_BYTES_AHEAD = 64 << 10
 """As `gemv.CLAIM_BYTES`, of weights that are asked for ahead: 3 or 4 groups of three panels of 11008 rows at a time
 take 0.97 to 0.99 of the time of one, 12 of 4096 rows as long as 5 (Zen 5, two threads)."""
@@ -157,7 +157,7 @@ class _WeightReading(NamedTuple):
     def of(form: BlockFormat, size: int, threads: int) -> _WeightReading:
         if not form.from_memory and size <= KEPT_SHARE * machine().last_cache_bytes:
             return _WeightReading(STREAMS, 0, False)
-        if not form.from_memory and size <= min(machine().last_cache_bytes, REACH * threads):
+        if not form.from_memory and size <= min(machine().last_cache_bytes, NEAR_SHARE * threads):
             return _WeightReading(STREAMS_NEAR, NEAR_BYTES, False)
         return _WeightReading(STREAMS_AHEAD, AHEAD_BYTES, True)
 
