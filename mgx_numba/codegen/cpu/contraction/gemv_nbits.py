@@ -81,12 +81,12 @@ quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Int
 what comes from memory 10%."""
 NEAR_BYTES = 12 << 10
 """The same of weights that the last cache may have kept in part, at most `NEAR_SHARE` of them in each thread, by loops
-that are not rolled. With three streams that takes 0.93 and 0.92 of the time of `AHEAD_BYTES` with two for 25 and 23 MB of 11008
-columns in blocks of 32 and 128, 1.02 and 0.98 of 4096 columns; of 16 KiB 0.95, 0.93, 1.02 and 1.0, of 24 KiB more than
-with two (Zen 5, two threads, a quiet hour)."""
+that are not rolled. With three streams that takes 0.93 and 0.92 of the time of `AHEAD_BYTES` with two for 25 and 23 MB
+of 11008 columns in blocks of 32 and 128, 1.02 and 0.98 of 4096 columns; of 16 KiB 0.95, 0.93, 1.02 and 1.0, of 24 KiB
+more than with two (Zen 5, two threads, a quiet hour)."""
 NEAR_SHARE = 16 << 20
-"""Bytes of a thread's part of such weights, at most: two threads of 12 MB each gain by what `NEAR_BYTES` tells, one that
-reads 25 MB takes 1.1 to 1.2 times as long (Zen 5). Nothing between these was measured, and why is not known."""
+"""Bytes of a thread's part of such weights, at most: two threads of 12 MB each gain by what `NEAR_BYTES` tells, one
+that reads 25 MB takes 1.1 to 1.2 times as long (Zen 5). Nothing between these was measured, and why is not known."""
 CLAIM_BYTES_AHEAD = 64 << 10
 """As `gemv.CLAIM_BYTES`, of weights that are asked for ahead: 3 or 4 groups of three panels of 11008 rows at a time
 take 0.97 to 0.99 of the time of one, 12 of 4096 rows as long as 5 (Zen 5, two threads)."""
