@@ -1,12 +1,19 @@
-"""Tests that run once for each of several sets of a CPU's features."""
+"""Tests that run once for each of several sets of a CPU's features, and choices made for a CPU that is not at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-__all__ = ["features"]
+from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.machine import Machine, using
+
+__all__ = ["VNNI", "choosing_for", "features"]
+
+VNNI = frozenset({"avx512vnni", "avx512vbmi", "avx512bf16"})
+"""What Zen 4 adds to x86-64-v4, as far as tiles are declared for it."""
 
 
 def features(forms: Sequence[str], autouse: bool = False) -> Callable[..., str]:
@@ -18,3 +25,17 @@ def features(forms: Sequence[str], autouse: bool = False) -> Callable[..., str]:
         return str(request.param)
 
     return form
+
+
+@contextlib.contextmanager
+def choosing_for(level: str, more: frozenset[str] = frozenset()) -> Iterator[Machine]:
+    """Let solvers be chosen for a CPU of a level (``x86-64-v3``, ``x86-64-v4``) with ``more`` features.
+
+    The machine record is complete, so no choice depends on the machine of the test. Kernels must not be run meanwhile.
+    """
+    enabled = host._LEVELS[level] | more
+    cpu = host.Host(level, "x86_64-unknown-linux-gnu", ",".join(f"+{name}" for name in sorted(enabled)), enabled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "_host", lambda limits: cpu)
+        with using(Machine(cpu, last_cache_bytes=32 << 20)) as machine:
+            yield machine

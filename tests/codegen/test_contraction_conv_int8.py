@@ -25,7 +25,7 @@ from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 
-from ..features import features
+from ..features import VNNI, choosing_for, features
 from .contracting import GuardedPages, convolve, needs_page_protection, run_plan
 from .test_contraction_int8 import FORMS
 
@@ -274,11 +274,16 @@ def test_blockings_of_tuning_compute_the_same() -> None:
         check(problem, 2, blocking=blocking)
 
 
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")
-    grouped = square(6, 6, 5, 3, groups=2)
-    assert "whole words" in (SOLVER.refusal(grouped) or "")
-    assert "the operands are float32" in (SOLVER.refusal(ConvProblem(1, 4, 4, (5,), (3,))) or "")
-    assert select(square(8, 8, 5, 3)).name == "conv_int8"
-    for solver in CONV_SOLVERS:
-        assert solver.name == "conv_int8" or solver.refusal(square(8, 8, 5, 3))
+@pytest.mark.parametrize("more", [frozenset(), VNNI], ids=["avx512", "vnni"])
+def test_what_is_refused(more: frozenset[str]) -> None:
+    with choosing_for("x86-64-v4", more):
+        grouped = square(6, 6, 5, 3, groups=2)
+        assert "whole words" in (SOLVER.refusal(grouped) or "")
+        assert "the operands are float32" in (SOLVER.refusal(ConvProblem(1, 4, 4, (5,), (3,))) or "")
+        assert select(square(8, 8, 5, 3)).name == "conv_int8"
+
+
+def test_nothing_else_multiplies_bytes_with_vnni() -> None:
+    with choosing_for("x86-64-v4", VNNI):
+        for solver in CONV_SOLVERS:
+            assert solver.name == "conv_int8" or solver.refusal(square(8, 8, 5, 3))

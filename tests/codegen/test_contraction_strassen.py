@@ -18,6 +18,7 @@ from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 
+from ..features import VNNI, choosing_for
 from .contracting import (
     GuardedPages,
     apply_full_epilogue,
@@ -281,6 +282,13 @@ def test_one_driver_and_one_tile_serve_all_epilogues_and_sizes() -> None:
 
 @pytest.mark.usefixtures("vector_code")
 def test_chosen_for_large_products_only() -> None:
-    assert select(GemmProblem(1024, 768, 768, fast_math=True)).name in {s.name for s in SOLVERS}
-    for problem in (GemmProblem(1024, 768, 768), GemmProblem(64, 768, 768, fast_math=True)):
-        assert select(problem).name == "gemm"
+    with choosing_for("x86-64-v4", VNNI):
+        assert select(GemmProblem(1024, 768, 768, fast_math=True)).name in {s.name for s in SOLVERS}
+        for problem in (GemmProblem(1024, 768, 768), GemmProblem(64, 768, 768, fast_math=True)):
+            assert select(problem).name == "gemm"
+
+
+def test_not_chosen_where_its_sums_cost_more_than_the_products_it_saves() -> None:
+    """With vectors of 256 bits the sums of blocks take a larger part of the time."""
+    with choosing_for("x86-64-v3"):
+        assert select(GemmProblem(1024, 768, 768, fast_math=True)).name == "gemm"

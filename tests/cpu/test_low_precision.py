@@ -23,6 +23,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.registry import compile_for
 
+from ..exact_integers import ExactSession
 from .agreement import reference, run
 
 TYPES = {"fp16": (np.float16, TensorProto.FLOAT16), "bf16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16)}
@@ -260,8 +261,7 @@ def test_quantised_models_are_within_one_step_of_onnx_runtime(relu: bool, dtype:
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        expected[level] = session.run(None, {"x": x})[0]
+        expected[level] = ExactSession(model, options).run({"x": x})[0]
     p = mgx_numba.parse_onnx(model).compile("cpu")
     assert not host_steps(p)
     labels = [k.name for k in p.kernels()]
@@ -321,7 +321,7 @@ def test_transposed_convolutions_of_quantised_values_are_products_of_integers(
 
 def test_products_of_values_that_are_quantised_as_they_come() -> None:
     """DynamicQuantizeLinear and MatMulInteger, as ONNX Runtime's dynamic quantisation writes them."""
-    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(6)
     initializers = {
         "w": rng.integers(-127, 128, (37, 20)).astype(np.int8),
@@ -347,10 +347,10 @@ def test_products_of_values_that_are_quantised_as_they_come() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     p = mgx_numba.parse_onnx(model).compile("cpu")
     assert not host_steps(p) and any("gemm_int8" in k.name for k in p.kernels())
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ExactSession(model)
     for size in (1, 30):
         x = (rng.standard_normal((2, 5, 37)) * size).astype(np.float32)
-        found, (expected,) = np.asarray(p.run({"x": x})[0]), session.run(None, {"x": x})
+        found, (expected,) = np.asarray(p.run({"x": x})[0]), session.run({"x": x})
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4 * size)
 
 

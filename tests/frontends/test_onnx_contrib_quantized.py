@@ -13,6 +13,7 @@ from onnx import TensorProto
 from mgx_numba.errors import MgxError, ParseError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
+from ..exact_integers import ExactSession
 from ..values import normal
 from .support import FLOAT, assert_like_onnxruntime, run, single
 
@@ -191,9 +192,8 @@ def test_lstm_with_weights_of_8_bits(direction: str, by_column: bool, dtype: Any
     plain, _ = single("LSTM", [inputs[0], *(w.swapaxes(1, 2) for w in wide), *inputs[3:8]], constant=[1, 2], **known)
     for result, same in zip(found, run(plain, feeds)):
         np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(quantised.SerializeToString(), providers=["CPUExecutionProvider"])
-    for result, near in zip(found, session.run(None, feeds)):
+    pytest.importorskip("onnxruntime")
+    for result, near in zip(found, ExactSession(quantised).run(feeds)):
         assert np.abs(result - near).max() < 3e-2 * np.abs(near).max()
 
 

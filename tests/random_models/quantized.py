@@ -22,6 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
 
+from ..exact_integers import ExactSession
+
 __all__ = ["Difference", "difference", "quantized_model"]
 
 OPSET, IR_VERSION = 21, 10
@@ -278,11 +280,8 @@ class Difference:
 
 def difference(seed: int) -> Difference:
     """Ours on the CPU against ONNX Runtime's."""
-    import onnxruntime
-
     model, x = quantized_model(seed)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = session.run(None, {"x": x})[0]
+    expected = ExactSession(model).run({"x": x})[0]
     found = np.asarray(mgx_numba.parse_onnx(model).compile("cpu").run({"x": x})[0])
     assert found.dtype == expected.dtype and found.shape == expected.shape
     apart = np.abs(found.astype(int) - expected)
@@ -297,24 +296,20 @@ def _plain(model: onnx.ModelProto, x: np.ndarray) -> int:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     found = np.asarray(mgx_numba.parse_onnx(model).compile("cpu", fast_math=False).run({"x": x})[0])
-    return max(1, int(np.abs(found.astype(int) - session.run(None, {"x": x})[0]).max(initial=0)))
+    return max(1, int(np.abs(found.astype(int) - ExactSession(model, options).run({"x": x})[0]).max(initial=0)))
 
 
 def _first(model: onnx.ModelProto, x: np.ndarray) -> int:
     """Steps by which the first quantised value differs that does, where all of them are results; 0 if none does."""
-    import onnxruntime
-
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     kind = model.graph.output[0].type.tensor_type.elem_type
     names = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
     del whole.graph.output[:]
     whole.graph.output.extend(helper.make_tensor_value_info(name, kind, None) for name in names)
-    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
     found = mgx_numba.parse_onnx(whole).compile("cpu").run({"x": x})
-    pairs = zip(found, session.run(None, {"x": x}))
+    pairs = zip(found, ExactSession(whole).run({"x": x}))
     return next((s for a, b in pairs if (s := int(np.abs(np.asarray(a).astype(int) - b).max(initial=0)))), 0)
 
 
