@@ -1,8 +1,8 @@
 """ONNX Runtime as an exact oracle for products of 8-bit integers, on every CPU.
 
 On x86-64 CPUs without VNNI, ONNX Runtime multiplies uint8 by int8 with ``vpmaddubsw``, which saturates sums of two
-products at 16 bits. Products of uint8 by uint8 are exact there: both operands are widened to 16 bits first. So every int8
-tensor of a model becomes a uint8 tensor that is 128 larger, its zero point included, which leaves the values
+products at 16 bits. Products of uint8 by uint8 are exact there: both operands are widened to 16 bits first. So every
+int8 tensor of a model becomes a uint8 tensor that is 128 larger, its zero point included, which leaves the values
 ``(q - zero) * scale`` as they were. int8 inputs are shifted before a run, int8 outputs after it.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
-__all__ = ["CONTRACTIONS", "ExactSession"]
+__all__ = ["CONTRACTIONS", "ExactSession", "multiplies_bytes"]
 
 SHIFT = 128
 CONTRACTIONS: Mapping[str, Sequence[tuple[int, int, int | None]]] = {
@@ -31,7 +31,7 @@ CONTRACTIONS: Mapping[str, Sequence[tuple[int, int, int | None]]] = {
 }
 """Operators that multiply 8-bit integers: the positions of each operand, its zero point and its scale.
 
-A missing zero point of a shifted operand is 128, of the scale's lengths; the integer operators have no scales and take a scalar."""
+A missing zero point of a shifted operand becomes 128 with the scale's lengths, or a scalar where there is no scale."""
 QUANTISERS = {"DequantizeLinear": [(0, 2, 1)], "QuantizeLinear": []}
 RESULTS = {"QuantizeLinear": 2, "QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8}
 """The position of the zero point that has the type of the result."""

@@ -100,7 +100,10 @@ def calibrate(
     (``merge``); the one that a program was quantised by is kept in its file, see ``program.calibration()``.
 
     Args:
-        t, calibration, ins_names, observer: as for `quantize_int8`.
+        t: the target that the batches run on, as for `quantize_int8`.
+        calibration: batches of inputs by name, as for `quantize_int8`.
+        ins_names: operators and nodes whose operands are observed, as for `quantize_int8`.
+        observer: how ranges are found, as for `quantize_int8`.
 
     Raises:
         OptionError: unknown names or observer.
