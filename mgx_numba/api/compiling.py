@@ -43,9 +43,9 @@ def compile_program(p: program, t: Any, given: Mapping[str, Any]) -> None:
         raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
     level, parsed = trace_level(), parse_compile_options(given, t.name())
     portable = _quantized(p, given, t)
-    from ..targets.progress import compile_progress
+    from ..progress import shown_progress
 
-    with compile_progress() as progress:
+    with shown_progress("compiling") as progress:
         tuning = tuning_for(t.name(), parsed, p._records, progress)
         compiled = compile_for(t.name(), portable, target_options(p, parsed, tuning), progress)
         p._records = merged_records(tuning, p._records)

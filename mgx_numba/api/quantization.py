@@ -112,12 +112,12 @@ def calibrate(
     if not isinstance(prog, program):
         raise OptionError(f"a program is needed, got {type(prog).__name__}")
     from ..graph.calibration import Calibration
-    from ..targets.progress import compile_progress
+    from ..progress import shown_progress
 
     chosen, batches = _where(t, calibration)
     if isinstance(batches, Calibration):
         raise OptionError("a calibration is made of batches, not of another one: merge those")
-    with compile_progress() as progress:
+    with shown_progress("compiling") as progress:
         checked = (prog._checked(batch) for batch in batches)
         return calibrated(prog._portable.clone(), chosen.name(), checked, ins_names, observer, progress)
 
@@ -229,9 +229,9 @@ def _truncated(
     found: list[list[LayerChoice]] = []
 
     def change(portable: Program) -> None:
-        from ..targets.progress import compile_progress
+        from ..progress import shown_progress
 
-        with compile_progress() as progress:
+        with shown_progress("compiling") as progress:
             checked = (prog._checked(batch) for batch in batches)
             found.append(truncate_within(portable, kind, chosen.name(), checked, budget, ins_names, progress))
 
@@ -254,9 +254,9 @@ def _calibrated(
 
     def change(portable: Program) -> None:
         from ..graph.calibration import Calibration
-        from ..targets.progress import compile_progress
+        from ..progress import shown_progress
 
-        with compile_progress() as progress:
+        with shown_progress("compiling") as progress:
             batches = given if isinstance(given, Calibration) else (prog._checked(batch) for batch in given)
             found.append(quantize_8bits(portable, chosen.name(), batches, ins_names, observer, type, progress, budget))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..codegen.files import default_folder, mark_used, package_state, replace_file
+from ..codegen.files import default_folder, make_folder, mark_used, open_trusted, package_state, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
@@ -84,7 +84,7 @@ def find(
         if path is None:
             continue
         try:
-            with path.open("rb", buffering=0) as file:
+            with open_trusted(path) as file:
                 reader = PlanReader(file)
                 if reader.about["size"] != content.size or reader.about["with_code"] < trust_objects:
                     return None
@@ -128,7 +128,7 @@ def keep(
     if pieces is None or sum(map(len, pieces)) > LIMIT_BYTES // 2:
         return
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(path, *pieces)
         _prune(path.parent.parent)
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
 import sys
 import time
+from io import FileIO
 from pathlib import Path
 
 from .._version import __version__
 
-__all__ = ["ENVIRONMENT", "default_folder", "mark_used", "package_state", "replace_file"]
+__all__ = [
+    "ENVIRONMENT",
+    "default_folder",
+    "make_folder",
+    "mark_used",
+    "open_trusted",
+    "package_state",
+    "read_trusted",
+    "replace_file",
+]
 
 ENVIRONMENT = "MGX_CACHE_DIR"
 _MARK_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and a file in use is seldom written to
@@ -31,6 +42,37 @@ def default_folder() -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "mgx_numba"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of the cache, and those above it that are missing, for this user alone (mode 0700).
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_trusted(path: Path) -> FileIO:
+    """Open a file of the cache for reading, if this user or root owns it: kernels in it are run.
+
+    Raises:
+        OSError: it cannot be read, or belongs to someone else.
+    """
+    file = FileIO(path)
+    if hasattr(os, "geteuid") and os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
+        file.close()
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+    return file
+
+
+def read_trusted(path: Path) -> bytes:
+    """Read all of a file of the cache; see `open_trusted`."""
+    with open_trusted(path) as file:
+        return file.read()
 
 
 def replace_file(path: Path, *pieces: bytes | memoryview) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..dataclass import dataclass
 from ..interrupts import whole_module
-from .files import default_folder, replace_file
+from .files import default_folder, make_folder, read_trusted, replace_file
 
 __all__ = ["Platform", "platform"]
 
@@ -93,7 +93,7 @@ def _version_file(package: str) -> str:
 
 def _recall(path: Path, key: str) -> Platform | None:
     try:
-        stored = json.loads(path.read_bytes())
+        stored = json.loads(read_trusted(path))
         found = Platform(**stored["platform"]) if stored["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -112,7 +112,7 @@ def _is_sound(found: Platform) -> bool:
 
 def _remember(path: Path, key: str, found: Platform) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(path, json.dumps({"key": key, "platform": asdict(found)}).encode())
     except OSError:
         pass  # the object store tells of a folder that cannot be written

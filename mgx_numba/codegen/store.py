@@ -1,8 +1,9 @@
 """The object store: compiled kernels kept between processes, one ELF file and one JSON record each.
 
 ``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and
-identity. Files are replaced atomically, so any number of processes may share a folder; an object that does
-not match its record counts as absent. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder.
+identity. Files are replaced atomically, so any number of processes may share a folder. An object counts as absent if it
+does not match its record, if the record has another identity than the kernel, or if a user other than this one and root
+owns either file. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..messages import warn
-from .files import ENVIRONMENT, default_folder, mark_used, replace_file
+from .files import ENVIRONMENT, default_folder, make_folder, mark_used, read_trusted, replace_file
 from .kernel import KernelSource
 
 __all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up"]
@@ -69,12 +70,12 @@ class ObjectStore:
         """The object of a kernel, or None if it is absent or damaged."""
         object_path, record_path = self._paths(source.symbol)
         try:
-            record = json.loads(record_path.read_bytes())
-            data = object_path.read_bytes()
+            record = json.loads(read_trusted(record_path))
+            data = read_trusted(object_path)
             intact = len(data) == record["size"] and hashlib.sha256(data).hexdigest() == record["sha256"]
+            if not intact or record["identity"] != source.identity():
+                return None
         except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if not intact:
             return None
         mark_used(object_path)
         return data
@@ -91,7 +92,7 @@ class ObjectStore:
             "identity": source.identity(),
         }
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             replace_file(object_path, data)
             replace_file(record_path, json.dumps(record, indent=1).encode())
         except OSError as error:

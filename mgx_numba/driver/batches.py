@@ -12,10 +12,10 @@ import numpy as np
 from ..api.program import program
 from ..dataclass import dataclass
 from ..errors import FormatError, OptionError, UnsupportedError
+from ..progress import track
 from .compiling import compile_model
 from .feeding import make_inputs
 from .loading import load_model
-from .progress import track
 from .rebatch import check_rows, has_open_batch, load_batch
 from .timing import average
 from .writing import check_writable

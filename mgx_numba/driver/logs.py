@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Iterator
 
 from ..errors import FormatError, OptionError
 from ..messages import NAME, TRACE
+from ..progress import Screen
 
 __all__ = ["LOG", "add_logging", "logged"]
 
@@ -78,7 +78,7 @@ class _OnScreen(logging.Formatter):
 
 
 def _on_screen() -> logging.Handler:
-    handler = logging.StreamHandler(sys.stderr)
+    handler: logging.Handler = logging.StreamHandler(Screen())
     handler.setFormatter(_OnScreen())
     return handler
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..api.program import program
 from ..dataclass import dataclass
+from ..progress import track
 from ..runtime.limits import Limits
 from ..targets.base import Observation, Repeatable, Stage, stages_of, units_of
 from ..targets.registry import target
-from .progress import track
 from .timing import average
 
 __all__ = ["Measurement", "StepTime", "measure"]

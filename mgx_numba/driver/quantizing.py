@@ -12,7 +12,7 @@ from ..api.program import program
 from ..api.quantizing import KINDS, quantize
 from ..api.sensitivity import parse_accuracy
 from ..errors import FormatError, OptionError
-from ..targets.progress import compile_progress
+from ..progress import shown_progress
 from ..targets.registry import DEFAULT
 from .logs import LOG
 
@@ -50,7 +50,7 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
     target = args.target or (DEFAULT if model._target is None else model._target.name())
     accuracy = None if args.accuracy is None else parse_accuracy(args.accuracy)
     batches = map(model._checked, _batches(args.calibration))
-    with compile_progress() as progress:
+    with shown_progress("compiling") as progress:
         found = quantize(model._portable, kinds, target, batches, progress, accuracy)
     if found is not None:
         model._layer_choices = found[0]

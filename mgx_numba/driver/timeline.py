@@ -11,8 +11,8 @@ import numpy as np
 
 from ..api.program import program
 from ..errors import FormatError
+from ..progress import track
 from ..targets.base import Observation, ThreadSpan, Timed
-from .progress import track
 
 __all__ = ["record_runs", "write_trace_events"]
 

@@ -14,10 +14,10 @@ from ..graph.passes import Options, run_passes
 from ..graph.passes.base import KERNEL_OPERATORS
 from ..graph.printer import format_instruction, instruction_names, program_lines
 from ..graph.program import Program
+from ..progress import track
 from ..targets.base import Compiled, Observation
 from ..targets.registry import REFERENCE, compile_for
 from .compare import Difference, Tolerance, compare
-from .progress import track
 from .trim import computing_instructions, keep_until
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["einsum"]
 
+_MOST_LABELS = 52
+"""Labels that NumPy's path finder takes: the letters of both cases."""
+
 
 def einsum(
     e: Emitter, equation: str, operands: Sequence[Instruction], malformed: Callable[[str], MgxError]
 ) -> Instruction:
-    """Operands taken pairwise from the left, each pair as one ``dot`` over the axes that they share.
+    """Contract operands pairwise, each pair as one ``dot`` over the axes that they share.
+
+    Of three or more operands, the pair whose product shrinks the values most comes first, as `numpy.einsum_path` finds.
 
     Args:
         e: writes the instructions.
@@ -35,11 +40,37 @@ def einsum(
     """
     terms, output = _equation(equation, [len(e.lens(x)) for x in operands], malformed)
     values = [_without_repeats(e, term, x) for term, x in zip(terms, operands)]
-    value = values[0]
-    for position, other in enumerate(values[1:], 2):
-        value = _product(e, value, other, set(output).union(*terms[position:]))
-    labels, x = _summed(e, value, set(output))
+    for first, second in _order(e, values, output):
+        left, right = values[first], values[second]
+        values = [value for k, value in enumerate(values) if k not in (first, second)]
+        later = set(output).union(*(labels for labels, _ in values))
+        values.append(_product(e, left, right, later))
+    labels, x = _summed(e, values[0], set(output))
     return e.transpose(x, [labels.index(label) for label in output])
+
+
+def _order(e: Emitter, values: Sequence[Labelled], output: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the pairs of positions to contract; each pair leaves the list of values, and its product joins the end."""
+    count = len(values)
+    labels = sorted({label for term, _ in values for label in term})
+    if count <= 2 or len(labels) > _MOST_LABELS:
+        return [(0, 1)] + [(count - k - 1, 0) for k in range(2, count)] if count > 1 else []
+    arguments: list[Any] = []
+    for term, x in values:
+        arguments += [np.broadcast_to(np.float32(0), e.lens(x)), [labels.index(label) for label in term]]
+    try:
+        path, _ = np.einsum_path(*arguments, [labels.index(label) for label in output], optimize="greedy")
+    except ValueError as error:  # lengths that do not fit
+        raise e.fail(str(error)) from None
+    pairs = []
+    for group in path[1:]:
+        positions = sorted(group)
+        pairs.append((positions[0], positions[1]))
+        size = count - len(pairs)
+        for k, position in enumerate(positions[2:], 2):  # a group of more goes on with the product, which is the last
+            pairs.append((size - 1, position - k))
+            size -= 1
+    return pairs
 
 
 def _equation(

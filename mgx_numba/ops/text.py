@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +11,7 @@ from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .regular_expression import full_match
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -61,8 +61,7 @@ class StringConcat(_OfStrings):
 class RegexFullMatch(_OfStrings):
     """Whether a regular expression matches all of each string.
 
-    ONNX's expressions are those of RE2. Python's are used, which have all of its syntax that ONNX's users write;
-    backreferences and lookaround, which RE2 lacks, are refused.
+    ONNX's expressions are those of RE2; see `regular_expression`.
     """
 
     name: ClassVar[str] = "regex_full_match"
@@ -70,26 +69,22 @@ class RegexFullMatch(_OfStrings):
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.strings(inputs, 1)
-        self.compiled()
+        self.matcher()
         return inputs[0].row_major().with_type(Type.bool_type)
 
-    def compiled(self) -> re.Pattern[str]:
-        """The expression.
+    def matcher(self) -> Callable[[str], bool]:
+        """Return the function that tells whether the expression matches all of a string.
 
         Raises:
-            ShapeError: it is no expression of RE2's.
+            ShapeError: it is no expression of RE2's, or cannot be matched in linear time.
         """
-        foreign = re.search(r"(?<!\\)(?:\\\\)*(\\[1-9]|\(\?<?[=!]|\(\?P=|\(\?\()", self.pattern)
-        if foreign:
-            raise self.fail(f"pattern {self.pattern!r} has {foreign[1]!r}, which RE2 does not know")
         try:
-            return re.compile(self.pattern)
-        except re.error as error:
-            raise self.fail(f"pattern {self.pattern!r} is no regular expression: {error}") from None
+            return full_match(self.pattern)
+        except ValueError as error:
+            raise self.fail(str(error)) from None
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        found = self.compiled()
-        return each(lambda x: found.fullmatch(x) is not None, bool, args[0])
+        return each(self.matcher(), bool, args[0])
 
 
 @register

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..codegen.backend import Backend
-from ..codegen.files import default_folder, package_state, replace_file
+from ..codegen.files import default_folder, make_folder, package_state, read_trusted, replace_file
 from ..codegen.kernel import KernelSource
 from ..errors import DeviceError
 from ..graph.program import Program
@@ -33,7 +33,7 @@ def find(program: Program, options: TargetOptions, of: Backend, threads: int) ->
     them here."""
     path = _path(program, options, of, threads)
     try:
-        entries = json.loads(path.read_bytes()) if path is not None else None
+        entries = json.loads(read_trusted(path)) if path is not None else None
         return None if entries is None else [KernelSource(*(str(part) for part in entry)) for entry in entries]
     except (OSError, ValueError, TypeError):
         return None
@@ -46,7 +46,7 @@ def keep(program: Program, options: TargetOptions, of: Backend, threads: int, ke
         return
     entries = [[kernel.backend, kernel.name, kernel.text, kernel.origin] for kernel in kernels]
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(path, json.dumps(entries).encode())
         found = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(path.parent))
         for _, name in found[:-MOST]:

@@ -15,8 +15,7 @@ import pytest
 import mgx_numba
 from mgx_numba.driver.commands import COMMANDS
 from mgx_numba.driver.main import main
-from mgx_numba.driver.progress import track
-from mgx_numba.targets.progress import compile_progress
+from mgx_numba.progress import Screen, shown_progress, track
 
 
 class Terminal(io.StringIO):
@@ -51,18 +50,49 @@ def test_terminal_shows_progress(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
 @KINDS
 def test_terminal_shows_compilation(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watch(kind, monkeypatch)
-    with compile_progress() as show:
+    with shown_progress("compiling") as show:
         assert show is not None
         show(1, 3, "mul_add_kernel")
         show(3, 3, "conv_relu_kernel")
     assert "conv_relu_kernel" in terminal.getvalue()
 
 
+@KINDS
+def test_lines_that_are_logged_meanwhile_do_not_mix_with_progress(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = watch(kind, monkeypatch)
+    with shown_progress("compiling") as show:
+        assert show is not None
+        show(1, 3, "mul_add_kernel")
+        Screen().write("a message\n")
+        show(2, 3, "mul_add_kernel")
+    lines = [line.rpartition("\r")[2] for line in terminal.getvalue().split("\n")]
+    assert any(line.removeprefix("\x1b[2K") == "a message" for line in lines), lines
+
+
+def test_a_process_without_standard_error_compiles(tmp_path: Path) -> None:
+    code = (
+        "import sys; assert sys.stderr is None; import mgx_numba as m; p = m.program(); g = p.get_main_module();"
+        "x = g.add_parameter('x', m.shape(type='float', lens=[2]));"
+        "g.add_return([g.add_instruction(m.op('neg'), [x])]);"
+        "p.compile(m.get_target('cpu')); print('done')"
+    )
+    found = subprocess.run(
+        ["sh", "-c", f'{shlex.quote(sys.executable)} -c "$CODE" 2>&-'],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CODE": code},
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert found.stdout == "done\n"
+    assert _driver("onnx -l", "2>&-").returncode == 0
+
+
 def test_pipe_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     assert list(track(range(3), 3, "Counting")) == [0, 1, 2]
-    with compile_progress() as show:
+    with shown_progress("compiling") as show:
         assert show is None
     assert stream.getvalue() == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,43 @@ def test_split_of_a_string_without_axes() -> None:
         assert parts.tolist() == ["a", "b", "c"] and count.shape == () and count == 3
 
 
-@pytest.mark.parametrize("pattern", ["a|B", "[a-z]*", ".*day", "", r"\w+"])
-def test_regular_expressions(pattern: str) -> None:
+@pytest.fixture(params=["re2", "re"])
+def expressions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Match regular expressions by RE2, or by Python's ``re`` as where ``google-re2`` is not installed."""
+    if request.param == "re2":
+        pytest.importorskip("re2")
+    else:
+        monkeypatch.setitem(sys.modules, "re2", None)
+    return str(request.param)
+
+
+PATTERNS = ["a|B", "[a-z]*", ".*day", "", r"\w+", r"(\W|^)[\w.\-]{0,25}(a|b)\b", "(?:[a-z]{2,3}){1,2}"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_regular_expressions(pattern: str, expressions: str) -> None:
     model, feeds = single("RegexFullMatch", [texts(7)], opset=20, outputs=(BOOL,), pattern=pattern)
     same_as_onnxruntime(model, feeds)
 
 
+EXPONENTIAL = ["(a+)+b", "(a|a)*b", "a*a*b", "(a?){30}a{30}", "(|a)+b", "((a{0,99}){0,99}){0,99}b"]
+
+
+@pytest.mark.parametrize("pattern", EXPONENTIAL)
+def test_expressions_that_python_matches_in_more_than_linear_time(pattern: str, expressions: str) -> None:
+    """The time of ``(a+)+b`` doubled with each character, so that 40 took a day."""
+    model, feeds = single(
+        "RegexFullMatch", [np.array(["a" * 5000, "ab"], object)], opset=20, outputs=(BOOL,), pattern=pattern
+    )
+    if expressions == "re":
+        with pytest.raises(ShapeError, match="install google-re2"):
+            parse_onnx(model)
+    elif pattern.count("99") < 3:  # RE2 refuses so many repetitions, too
+        same_as_onnxruntime(model, feeds)
+
+
 @pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", "(?<!a)b", "("])
-def test_expressions_that_re2_does_not_know_are_refused(pattern: str) -> None:
+def test_expressions_that_re2_does_not_know_are_refused(pattern: str, expressions: str) -> None:
     model, _ = single("RegexFullMatch", [texts(7)], opset=20, outputs=(BOOL,), pattern=pattern)
     with pytest.raises(ShapeError, match="pattern"):
         parse_onnx(model)

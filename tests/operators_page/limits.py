@@ -17,7 +17,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("", "RandomNormalLike"): "numbers are those of this package's generator",
     ("", "RandomUniform"): "numbers are those of this package's generator",
     ("", "RandomUniformLike"): "numbers are those of this package's generator",
-    ("", "RegexFullMatch"): "Python's expressions, without backreferences and lookaround",
+    ("", "RegexFullMatch"): "without the extra `regex`: only expressions that Python matches in linear time",
     ("", "Scan"): "no `sequence_lens` at operator set 8",
     ("", "StringNormalizer"): "case is Unicode's, `locale` has no effect",
     (ML, "LinearClassifier"): "no `PROBIT` for one row of coefficients",

@@ -125,6 +125,9 @@ def test_values(name: str, inputs: list[np.ndarray], options: dict[str, Any], ex
         ("i,j,i->ij", [(1,), (2,), (3,)]),
         ("i,j->", [(2,), (3,)]),
         ("ij,k->k", [(2, 3), (4,)]),
+        ("ab,cd,bc->ad", [(2, 3), (4, 5), (3, 4)]),
+        ("...a,...b,ab,...->...", [(2, 3), (2, 4), (3, 4), (1,)]),
+        ("a,b,c,d,a->db", [(2,), (3,), (1,), (4,), (2,)]),
     ],
 )
 def test_einsum(equation: str, lens: list[tuple[int, ...]]) -> None:
@@ -132,6 +135,14 @@ def test_einsum(equation: str, lens: list[tuple[int, ...]]) -> None:
     (found,) = expand("einsum", inputs, equation=equation)
     wanted = np.einsum(equation, *inputs)
     np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_a_sum_of_products_keeps_values_small() -> None:
+    """Taken from the left, the first two operands have 64**4 products."""
+    main = Program().main
+    given = [main.add_parameter(f"x{k}", Shape(Type.float_type, (64, 64))) for k in range(3)]
+    main.add_return(add_macro(main, None, "einsum", given, (), {"equation": "ab,cd,bc->ad"}))
+    assert max(ins.shape.elements for ins in main if not ins.op.view) == 64 * 64
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,29 @@ def test_damaged_entry_counts_as_absent(tmp_path: Path, distinct: Make, damage: 
     assert store.get(source) is None
 
 
+def test_a_record_of_another_kernel_counts_as_absent(tmp_path: Path, distinct: Make) -> None:
+    store, source, other = ObjectStore(tmp_path), distinct(1), distinct(2)
+    store.put(other, b"another object")
+    for end in (".o", ".json"):
+        os.rename(tmp_path / "objects" / (other.symbol + end), tmp_path / "objects" / (source.symbol + end))
+    assert store.get(source) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("end", [".o", ".json"])
+def test_files_of_other_users_count_as_absent(tmp_path: Path, distinct: Make, end: str) -> None:
+    store, source = ObjectStore(tmp_path), distinct(1)
+    store.put(source, b"object")
+    os.chown(tmp_path / "objects" / (source.symbol + end), 12345, -1)
+    assert store.get(source) is None
+
+
+def test_new_folders_are_for_the_user_alone(tmp_path: Path, distinct: Make) -> None:
+    ObjectStore(tmp_path / "cache").put(distinct(1), b"object")
+    for folder in (tmp_path / "cache", tmp_path / "cache" / "objects"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_damaged_object_is_compiled_again(tmp_path: Path, distinct: Make) -> None:
     store, source = ObjectStore(tmp_path), distinct(1001)
     store.put(source, b"not an ELF object")  # a record that fits, around bytes that do not load

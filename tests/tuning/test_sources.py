@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -137,6 +138,16 @@ def test_files_that_the_caller_names(tmp_path: Path):
     with pytest.raises(FormatError, match=r"bad\.sqlite"):
         open_tuning(BACKEND, problem_cache=[tmp_path / "bad.sqlite"])
     open_tuning(BACKEND, problem_cache=[tmp_path / "new.json"], exhaustive=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_or_device_is_no_file_of_records(tmp_path: Path):
+    """Opening a pipe waited for a writer; a device never ended."""
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", "/dev/zero"):
+        for exhaustive in (False, True):
+            with pytest.raises(FormatError, match="not a regular file"):
+                open_tuning(BACKEND, problem_cache=[path], exhaustive=exhaustive)
 
 
 @pytest.mark.parametrize("name", ["records.json", "records.sqlite"])

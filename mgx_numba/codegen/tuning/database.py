@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...errors import FormatError, MgxError, OptionError
-from ..files import default_folder
+from ..files import default_folder, make_folder
 from .record import DeviceFingerprint, Problem, TuningRecord
 
 __all__ = ["Database", "default_path"]
@@ -151,6 +151,8 @@ class Database:
         connection: sqlite3.Connection | None = None
         try:
             if create:
+                if self.path == default_path():
+                    make_folder(self.path.parent)
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             if create:

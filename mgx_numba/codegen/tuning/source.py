@@ -212,6 +212,8 @@ def read_file(path: Path) -> list[TuningRecord]:
         FormatError: it holds something else.
         OSError: it cannot be read.
     """
+    if path.exists() and not path.is_file():  # a pipe would wait for a writer
+        raise FormatError(f"{path}: not a regular file, expected tuning records (.mxr, JSON or an SQLite database)")
     with open(path, "rb") as file:
         start = file.read(len(_SQLITE_MAGIC))
     if start == _SQLITE_MAGIC:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 
+from ...progress import track
 from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_iterations
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
 from ..logs import LOG
-from ..progress import track
 from ..timing import average
 
 

@@ -16,5 +16,5 @@ MOST_INPUTS = 26  # letters of the alphabet
 
 @macro("einsum", inputs=(1, MOST_INPUTS), equation="")
 def einsum_macro(e: MacroBuilder, *operands: Instruction, equation: str) -> Instruction:
-    """The equation (NumPy's notation, ellipsis included), operands taken pairwise from the left."""
+    """Compute the equation (NumPy's notation, ellipsis included), operands contracted pairwise."""
     return einsum(e, equation, operands, lambda message: OperatorError(f"macro einsum: {message}"))

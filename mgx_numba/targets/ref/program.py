@@ -9,12 +9,13 @@ from typing import Any, TextIO
 import numpy as np
 
 from ...core.shape import Shape
-from ...errors import OptionError
+from ...errors import MgxError, OptionError
 from ...graph.instruction import Instruction
 from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
+from ...runtime.memory import expect_room
 from ..base import Observation, Observer
 from ..tracing import write_trace
 from .interpreter import evaluate
@@ -29,10 +30,20 @@ class RefProgram:
     def __init__(self, program: Program) -> None:
         run_passes(program, PASSES)
         self.program = program
+        sizes = (ins.shape.bytes for ins in program.main if not (ins.op.view or ins.shape.is_dynamic))
+        self._largest = max(sizes, default=0)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
+        self._expect_room()
         return self._given(evaluate(self.program, inputs))
+
+    def _expect_room(self) -> None:
+        """Refuse a run whose largest value does not fit, before the values on the way to it fill the memory."""
+        try:
+            expect_room(self._largest, "the largest value of the program,")
+        except MemoryError as error:
+            raise MgxError(f"run: {error}") from error
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """There is no quicker form."""
@@ -56,6 +67,7 @@ class RefProgram:
                 observer(Observation(text, f"ref::{ins.name}", seconds, lambda: _arrays(value), flops))
             last = time.perf_counter()
 
+        self._expect_room()
         return self._given(evaluate(self.program, inputs, note))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -72,6 +84,7 @@ class RefProgram:
             write_trace(out, format_instruction(ins, names), now - last, now - start, value, level)
             last = time.perf_counter()
 
+        self._expect_room()
         return self._given(evaluate(self.program, inputs, show))
 
     def _given(self, results: list[Any]) -> list[Any]:

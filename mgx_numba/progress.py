@@ -1,0 +1,111 @@
+"""Progress of long work: shown while a person watches standard error, silent in a pipe.
+
+A bar of ``rich`` is drawn if it is installed, else a line of text. Both are gone when the work ends. Lines that are
+logged meanwhile appear above the progress: `Screen` is the stream for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from .interrupts import whole_module
+
+__all__ = ["Screen", "Show", "shown_progress", "track"]
+
+Show = Callable[[int, int, str], None]
+T = TypeVar("T")
+
+_MOST_COLUMNS = 100
+"""Characters of a line of text, so that it does not wrap in a usual terminal."""
+_shown = ""
+"""The line of text on the terminal now; empty with ``rich``, which keeps other lines apart itself."""
+
+
+class Screen:
+    """Standard error as it is at each call, for a handler of log records; nothing if the process has none."""
+
+    def write(self, text: str) -> None:
+        """Write text above the progress line."""
+        if sys.stderr is not None:
+            sys.stderr.write(f"{_erasing()}{text}{_shown}")
+
+    def flush(self) -> None:
+        """Flush standard error."""
+        if sys.stderr is not None:
+            sys.stderr.flush()
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Show | None]:
+    """Give a function that shows ``(done, total, name)``, or ``None`` if nobody watches standard error.
+
+    Args:
+        what: the work, in a word or two, which begins the line.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        with _line(what) as show:
+            yield show
+        return
+    with _bar(what) as show:
+        yield show
+
+
+def track(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """Yield the items, showing how many of ``total`` are done."""
+    with shown_progress(what) as show:
+        for done, item in enumerate(items):
+            if show is not None:
+                show(done, total, "")
+            yield item
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Show]:
+    whole_module("rich.progress")
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn(what, markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        def show(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=name, visible=True)
+
+        yield show
+
+
+@contextmanager
+def _line(what: str) -> Iterator[Show]:
+    def show(done: int, total: int, name: str) -> None:
+        _replace(f"{what} {done}/{total} {name}".rstrip()[:_MOST_COLUMNS])
+
+    try:
+        yield show
+    finally:
+        _replace("")
+
+
+def _replace(text: str) -> None:
+    global _shown
+    if sys.stderr is not None:
+        sys.stderr.write(_erasing() + text)
+        sys.stderr.flush()
+    _shown = text
+
+
+def _erasing() -> str:
+    return f"\r{' ' * len(_shown)}\r" if _shown else ""
