@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .checksums import CHECKSUMS, check_sections
 from .wire import Decoder
 
 __all__ = ["LIBRARY", "OBJECTS", "load_objects"]
@@ -19,12 +20,16 @@ def load_objects(data: memoryview) -> Any:
     """The machine code of a msgpack file's content, None if it has none; the rest is passed over.
 
     Raises:
-        FormatError: the content is malformed.
+        FormatError: the content is malformed, or the machine code is damaged.
     """
     decoder = Decoder(data)
-    objects: int | None = None
+    positions: dict[str, int] = {}
     for key in decoder.entries("the file"):
-        objects = decoder.position if key == OBJECTS else objects
+        positions[key] = decoder.position
         decoder.skip()
     decoder.end_tree()
-    return None if objects is None else decoder.at(objects).value()
+    if OBJECTS not in positions:
+        return None
+    if CHECKSUMS in positions:
+        check_sections(data, decoder.at(positions[CHECKSUMS]).value(), only=OBJECTS)
+    return decoder.at(positions[OBJECTS]).value()

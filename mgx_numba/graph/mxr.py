@@ -5,6 +5,7 @@ The structure is MIGraphX's (``program::to_value``, file version 8), as msgpack 
 MIGraphX has no place for; its own key ``format`` is the version of that map. Opening a file runs nothing from
 it, and weights are views of the bytes that were read. A msgpack file may end with machine code (``mgx_numba_objects``),
 which is passed over unless the caller asks for it, and with a library that is C++'s alone (``mgx_numba_library``).
+Its sections have checksums (`checksums`), which are compared when a section is read. JSON, which people edit, has none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .._version import __version__
 from ..core.argument import Argument
 from ..errors import FormatError, OptionError
 from .atomic_file import replace_file
+from .checksums import CHECKSUMS, check_sections, pack_sections
 from .content import FilePath, read_bytes
 from .machine_code import LIBRARY, OBJECTS
 from .origin import Origin
@@ -151,7 +153,7 @@ def _owned(argument: Argument) -> Argument:
 
 
 def _writer(format: str) -> Callable[[Any, Write], Any]:
-    found = {"msgpack": pack, "json": pack_json}.get(format)
+    found = {"msgpack": pack_sections, "json": pack_json}.get(format)
     if found is None:
         raise OptionError(f"Unknown format: {format}; known: msgpack, json")
     return found  # type: ignore[return-value]
@@ -183,6 +185,7 @@ def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]
     header: dict[str, Any] = {}
     modules: dict[str, Nodes] = {}
     objects: int | None = None
+    checksums: Any = ()
     for key in decoder.entries("the file"):
         if key == "modules":
             for name in decoder.entries("'modules'"):
@@ -191,10 +194,13 @@ def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]
             header[key] = decoder.value()
             if key == "version":
                 _check_version(header)
+        elif key == CHECKSUMS:
+            checksums = decoder.value()
         else:
             objects = decoder.position if key == OBJECTS else objects
             decoder.skip()
     decoder.end_tree()
+    check_sections(data, checksums, (LIBRARY,) if with_objects else (LIBRARY, OBJECTS))
     program, extra = _finish(header, modules)
     if objects is not None and with_objects:
         extra[OBJECTS] = decoder.at(objects).value()

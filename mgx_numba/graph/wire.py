@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import FormatError
 
-__all__ = ["ALIGNMENT", "Blob", "Decoder", "pack"]
+__all__ = ["ALIGNMENT", "Blob", "Decoder", "Encoder", "pack"]
 
 ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
@@ -44,42 +44,53 @@ def pack(tree: Any, write: Write) -> int:
 
     A map that holds a large blob gets an entry ``pad`` before it, whose length aligns the blob in the output.
     """
-    return _Encoder(write).run(tree)
+    encoder = Encoder(write)
+    encoder.value(tree)
+    encoder.finish()
+    return encoder.written
 
 
-class _Encoder:
+class Encoder:
+    """Writes values as msgpack.
+
+    Attributes:
+        write: takes the bytes, piece by piece.
+        written: bytes that `write` has been given.
+    """
+
     def __init__(self, write: Write) -> None:
         import msgpack
 
-        self._write = write
+        self.write = write
+        self.written = 0
         self._packer = msgpack.Packer(use_bin_type=True, autoreset=True)
         self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self._flushed = 0
         self._tail: list[memoryview] = []
         self._tail_bytes = 0
 
-    def run(self, tree: Any) -> int:
-        self._value(tree)
+    def finish(self) -> None:
+        """Write the blobs that follow the tree."""
         for data in self._tail:
-            self._put(bytes(-(self._flushed + self._pending_bytes) % ALIGNMENT))
+            self._put(bytes(-(self.written + self._pending_bytes) % ALIGNMENT))
             self._write_through(data)
-        self._flush()
-        return self._flushed
+        self.flush()
 
     def _put(self, data: bytes) -> None:
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes > 1 << 16:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
-        self._write(b"".join(self._pending))
-        self._flushed += self._pending_bytes
+    def flush(self) -> None:
+        """Give `write` all that was encoded."""
+        self.write(b"".join(self._pending))
+        self.written += self._pending_bytes
         self._pending.clear()
         self._pending_bytes = 0
 
-    def _value(self, value: Any) -> None:
+    def value(self, value: Any) -> None:
+        """Encode a tree."""
         if isinstance(value, Blob):
             self._blob(value.data)
         elif isinstance(value, dict):
@@ -87,23 +98,27 @@ class _Encoder:
         elif isinstance(value, (list, tuple)):
             self._put(self._packer.pack_array_header(len(value)))
             for item in value:
-                self._value(item)
+                self.value(item)
         else:
             self._put(self._packer.pack(value))
 
+    def map_header(self, count: int) -> None:
+        """Begin a map of so many entries; the caller encodes a key and a value for each."""
+        self._put(self._packer.pack_map_header(count))
+
     def _map(self, value: dict[str, Any]) -> None:
         large = next((k for k, v in value.items() if isinstance(v, Blob) and _is_padded(v.data)), None)
-        self._put(self._packer.pack_map_header(len(value) + (large is not None)))
+        self.map_header(len(value) + (large is not None))
         for key, item in value.items():
             if key == large:
                 self._pad(key)
             self._put(self._packer.pack(key))
-            self._value(item)
+            self.value(item)
 
     def _pad(self, key: str) -> None:
         self._put(self._packer.pack(_PAD))
         headers = 2 + len(self._packer.pack(key)) + 1 + 5
-        count = -(self._flushed + self._pending_bytes + headers) % ALIGNMENT
+        count = -(self.written + self._pending_bytes + headers) % ALIGNMENT
         self._put(self._packer.pack(bytes(count)))
 
     def _blob(self, data: memoryview) -> None:
@@ -116,9 +131,9 @@ class _Encoder:
         self._write_through(data)
 
     def _write_through(self, data: memoryview) -> None:
-        self._flush()
-        self._write(data)
-        self._flushed += len(data)
+        self.flush()
+        self.write(data)
+        self.written += len(data)
 
 
 def _is_padded(data: memoryview) -> bool:

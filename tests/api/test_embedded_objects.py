@@ -23,6 +23,7 @@ from mgx_numba.driver.main import main
 from mgx_numba.errors import FormatError, OptionError
 from mgx_numba.graph.mxr import OBJECTS
 
+from ..mutation.trees import file_tree
 from ..running import ended
 
 READER = """
@@ -72,7 +73,7 @@ def read(path: Path, how: str, folder: Path) -> subprocess.CompletedProcess[str]
 
 def edited(path: Path, target: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
     """A copy whose machine code is changed."""
-    root = msgpack.unpackb(path.read_bytes())
+    root = file_tree(path.read_bytes())
     edit(root[OBJECTS])
     target.write_bytes(msgpack.packb(root))
     return target

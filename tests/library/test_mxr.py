@@ -21,6 +21,7 @@ from mgx_numba.graph.machine_code import LIBRARY
 from mgx_numba.runtime.cpu.library import CPP_PREFIX
 
 from ..frontends.support import make_model
+from ..mutation.trees import file_tree
 from ..values import normal
 from .support import build, finished, needs_compiler
 
@@ -99,7 +100,7 @@ def test_without_trust_or_library_the_compiler_is_needed(loader: Path, file: Pat
 
 
 def test_damage_is_told(loader: Path, file: Path, tmp_path: Path) -> None:
-    tree = msgpack.unpackb(file.read_bytes())
+    tree = file_tree(file.read_bytes())
     code = tree[LIBRARY]["code"][0]
     assert zlib.crc32(code) == tree[LIBRARY]["checksum"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import mgx_numba as migraphx
-from mgx_numba.graph import wire
+from mgx_numba.graph import mxr, wire
 from mgx_numba.graph.mxr import save_program
 from tests.cpu.random_programs import Builder
 from tests.graph.test_mxr import PROGRAMS
@@ -33,7 +33,10 @@ def write_examples(folder: Path) -> list[Path]:
     programs["compiled_cpu"] = network().compile(num_threads=2)
     programs["compiled_cpu"]._records = [record(4), record(5)]
     migraphx.save(programs["compiled_cpu"], folder / "embedded.msgpack", embed_objects=True)
-    with mock.patch.object(wire, "_LONGEST_BIN", LONGEST_BIN):
+    migraphx.save(programs["compiled_cpu"], folder / "summed.msgpack")
+    # Without checksums, so that changes reach what decodes a file.
+    unsummed = mock.patch.object(mxr, "pack_sections", wire.pack)
+    with mock.patch.object(wire, "_LONGEST_BIN", LONGEST_BIN), unsummed:
         for name, program in programs.items():
             for form in ("msgpack", "json"):
                 migraphx.save(program, folder / f"{name}.{form}", form)

@@ -23,6 +23,7 @@ from mgx_numba.targets.cpu.measuring import Bench
 
 from ..caches import with_kernels
 from ..features import features
+from ..mutation.trees import file_tree
 from ..running import said
 from .support import choices
 
@@ -95,7 +96,7 @@ def test_carried_and_hinted_choices(tuned: migraphx.program, tmp_path: Path) -> 
     wanted = [np.array(r) for r in tuned.run(feeds)]
     own = [[c.problem.key, c.solver, dict(c.configuration)] for c in tuned.tuning_choices()]
     assert own and any(configuration for _, _, configuration in own)
-    root = msgpack.unpackb((tmp_path / "net.mxr").read_bytes())
+    root = file_tree((tmp_path / "net.mxr").read_bytes())
     for record in root["mgx_numba"]["tuning"]:
         record["fingerprint"].update(cpu="another", cores=96)
     (tmp_path / "other.mxr").write_bytes(msgpack.packb(root))
