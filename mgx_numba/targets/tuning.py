@@ -11,7 +11,7 @@ from ..codegen.tuning.session import Tuning
 from ..codegen.tuning.tuner import Outcome, race
 from ..environment import environment_number
 from ..errors import UnsupportedError
-from ..messages import warn
+from ..messages import INFO, tell, warn
 
 __all__ = ["CandidateBench", "tune"]
 
@@ -37,8 +37,9 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench], ask: Callabl
     the tuning all questions of the program: with the winners it may have other problems (a product whose left-hand side
     another one writes in parts), which are measured in turn.
 
-    The budget is shared in proportion to the estimated time in the program. When it is spent, or on Ctrl-C, a warning
-    says how many problems keep the cost model's choice; what was measured by then stays.
+    The budget, which counts compiling, is shared in proportion to the estimated time in the program. A problem that is
+    begun gets one sample of each solver, also beyond its share. When the budget is spent, or on Ctrl-C, a warning says
+    how many problems keep the cost model's choice and how many records were saved.
     """
     end = None if tuning.budget is None else time.monotonic() + tuning.budget
     before = tuning.asked()
@@ -85,8 +86,11 @@ def _measure(
     except KeyboardInterrupt:
         reason = "tuning was interrupted"
     if done < len(pending):
-        text = f"{reason}: {len(pending) - done} of {len(pending)} problems are not measured"
+        saved = f"{learnt} record{'' if learnt == 1 else 's'} saved"
+        text = f"{reason}: {len(pending) - learnt} of {len(pending)} problems are not measured, {saved}"
         warn(text, RuntimeWarning)
+    else:
+        tell("tuning", INFO, "%d of %d problems measured, as many records saved", learnt, len(pending))
     return learnt, done == len(pending)
 
 
@@ -98,7 +102,7 @@ def _tune_one(
     done: int,
     remaining: int,
 ) -> Outcome[Candidate] | None:
-    """The fastest solver, then the fastest blocking of that solver; None if there was no time for one round.
+    """The fastest solver, then the fastest blocking of that solver; None if nothing of the problem can be measured.
 
     ``MIGRAPHX_TRACE_BENCHMARKING`` prints the winner, from 2 on each candidate, from 3 on each sample;
     ``MIGRAPHX_MLIR_TUNE_LIMIT`` is how many solvers, and how many blockings of one, are measured at the most.
@@ -130,7 +134,8 @@ def _tune_one(
     winner = race(solvers, measure, deadline)
     if winner is None:
         return None
-    others = tuning.backend.refinements(request, winner.candidate)[: limit or None]
+    late = deadline is not None and time.monotonic() >= deadline
+    others = [] if late else tuning.backend.refinements(request, winner.candidate)[: limit or None]
     if trace > 1 and others:
         print(f"Benchmarking {winner.candidate}: {', '.join(map(str, others))}")
     best_of_all = race([winner.candidate, *others], measure, deadline) or winner

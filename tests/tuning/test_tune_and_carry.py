@@ -175,6 +175,21 @@ def test_budget_of_nothing_measures_nothing(monkeypatch: pytest.MonkeyPatch):
     assert net._records == []
 
 
+def test_a_spent_budget_keeps_the_records_of_problems_that_were_begun(monkeypatch: pytest.MonkeyPatch):
+    """It could be spent with no record at all, and the warning counted problems as measured that were not."""
+    sample = Bench.sample
+
+    def slow(self: Bench, candidate: object) -> float:
+        time.sleep(0.2)
+        return sample(self, candidate)
+
+    monkeypatch.setattr(Bench, "sample", slow)
+    net = network()
+    with pytest.warns(RuntimeWarning, match="1 of 2 problems are not measured, 1 record saved"):
+        net.compile(exhaustive_tune=True, tune_budget=0.1, num_threads=2)
+    assert len(net._records) == 1
+
+
 def test_interrupted_tuning_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch):
     benches: list[Bench] = []
 

@@ -61,16 +61,16 @@ def race(
 
     The first candidate is the incumbent: it is never dropped, and loses only to one that is faster by more than the
     noise. ``measure`` gives the seconds of one execution; a candidate for which it raises `MgxError` is dropped. After
-    ``deadline`` (by ``clock``) what has been measured decides; None if that is not one whole round.
+    ``deadline`` (by ``clock``) what has been measured decides. The first round is always finished: without a sample of
+    each candidate all that was spent on the others, compiling them above all, would be lost. None if no candidate can
+    be measured.
     """
     field_ = [_Runner(candidate) for candidate in candidates]
     incumbent = field_[0] if field_ else None
     total = 0
     for number in range(ROUNDS):
         for runner in list(field_):
-            if deadline is not None and clock() >= deadline:
-                if number == 0:
-                    return None
+            if number and deadline is not None and clock() >= deadline:
                 return _outcome(field_, incumbent, total)
             try:
                 runner.samples.append(measure(runner.candidate))
