@@ -1,4 +1,5 @@
-"""Classify a picture: `python examples/classify.py [MODEL.onnx] [PICTURE]`.
+"""Classify a picture: `python examples/classify.py [MODEL.onnx] [PICTURE]`
+(needs the extra `image`).
 
 Without arguments it takes the ResNet-50 that ships inside the `onnx` package, whose weights are all one number, and a
 picture that it draws itself: what it shows is how a picture becomes an input and results become classes. With a model

@@ -1,4 +1,5 @@
-"""Find coloured shapes in a picture and draw boxes around them: `python examples/detect.py [PICTURE] [OUT.png]`.
+"""Find coloured shapes in a picture and draw boxes around them: `python examples/detect.py [PICTURE] [OUT.png]`
+(needs the extra `image`).
 
 The model is built here, with weights that need no training, and has the parts of a real detector: scores of two classes
 (red and blue) for anchors of three sizes at every fourth pixel, boxes, and `NonMaxSuppression`, whose number of results

@@ -116,9 +116,12 @@ class argument(np.ndarray):
     __hash__ = None
 
     def __repr__(self) -> str:
-        return repr(self.unwrap())
+        """Return NumPy's summary of the elements, with the shape."""
+        elements = np.array2string(self.view(np.ndarray), separator=", ", prefix="argument(")
+        return f"argument({elements}, {self.get_shape()})"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return str(self.view(np.ndarray))
 
 
 def _of_shape(wanted: Shape, data: Any) -> Argument:

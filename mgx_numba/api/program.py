@@ -484,6 +484,19 @@ class program:
         return id(self)
 
     def __repr__(self) -> str:
+        """Return one line; `print` shows the instructions."""
+        count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
+        target = f"compiled for {self._target.name()}" if self._target is not None else "not compiled"
+        names = ", ".join(self.get_parameter_names())
+        return f"<program of {count} instructions, inputs {names or 'none'}, {target}; print() shows it>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: one line, which opens to the instructions."""
+        from html import escape
+
+        return f"<details><summary>{escape(repr(self))}</summary><pre>{escape(str(self))}</pre></details>"
+
+    def __str__(self) -> str:
         reasons = self._compiled.host_reasons() if self._compiled is not None else {}
         if not reasons:
             return str(self._shown)

@@ -129,7 +129,7 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     add_order: dict[str, Any] = {"dest": "is_nhwc", "action": "store_const"}
     order.add_argument("--nhwc", const=True, help="a TensorFlow model has channels last (default)", **add_order)
     order.add_argument("--nchw", const=False, help="its images are taken and given as they are in it", **add_order)
-    group.add_argument("--batch", type=int, default=0, help="length of dimensions that the model leaves open")
+    group.add_argument("--batch", type=int, metavar="N", help="length of dimensions that the model leaves open")
     group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **_WORDS)
     group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **_WORDS)
     group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **_WORDS)
@@ -178,7 +178,12 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs")
     group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **_WORDS)
     group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **_WORDS)
-    group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **_WORDS)
+    group.add_argument(
+        "--load-arg",
+        metavar="WORD",
+        help="saved arguments: @name file (.npy, .npz, or what argument.save writes)",
+        **_WORDS,
+    )
 
 
 def add_iterations(parser: argparse.ArgumentParser, usual: int) -> None:

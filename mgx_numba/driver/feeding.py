@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
 import zlib
 from typing import Any
 
@@ -45,7 +46,7 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
     result: dict[str, Any] = {}
     for name, shape in shapes.items():
         if name in files:
-            result[name] = _load(files[name])
+            result[name] = _load(files[name], name)
         elif name in args.fill0 or name in args.fill1:
             lens = _lens(shape, args.batch)
             result[name] = np.full(lens, name in args.fill1).astype(shape.type.numpy)
@@ -60,15 +61,25 @@ def _one_file(name: str, words: list[str]) -> str:
     return words[0]
 
 
-def _load(path: str) -> np.ndarray:
-    if not path.endswith(".npy"):
+def _load(path: str, name: str) -> np.ndarray:
+    """The array in a file; of an ``.npz`` file the one with the parameter's name, or its only one."""
+    if not path.endswith((".npy", ".npz")):
         return argument.load(path)
     try:
-        return np.load(path, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            key = name if name in found or len(found.files) != 1 else found.files[0]
+            if key in found:
+                return found[key]
+            raise FormatError(f"--load-arg: {path} has no array {name!r}; it has: {', '.join(found.files) or 'none'}")
+    except FormatError:
+        raise
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError):
-        raise FormatError(f"{path}: it is no .npy file of numbers") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise FormatError(f"{path}: not a NumPy file of numbers (.npy or .npz)") from None
 
 
 def _lens(shape: Shape, batch: int) -> tuple[int, ...]:

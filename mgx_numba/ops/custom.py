@@ -38,6 +38,23 @@ class CustomKernel:
     tasks: int
     arguments: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            OperatorError: a field has another type, or is out of range.
+        """
+        if not isinstance(self.text, str):
+            raise OperatorError(f"custom_kernel: text is {type(self.text).__name__}, expected the kernel's source")
+        if not _is_int64(self.tasks) or self.tasks < 0:
+            raise OperatorError(f"custom_kernel: tasks is {self.tasks!r}, expected an integer from 0 on")
+        given = self.arguments
+        if not isinstance(given, (tuple, list)) or not all(map(_is_int64, given)):
+            raise OperatorError(f"custom_kernel: arguments is {given!r}, expected a tuple of 64-bit integers")
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
+
 
 class CustomOperator(Operator):
     """An operator whose meaning is a NumPy function and whose shape rule is another one.

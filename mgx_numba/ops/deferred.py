@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, register
+from .base import Operator, operator_class, register
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -23,7 +23,8 @@ class Deferred(Operator):
 
     Reshaping to lengths that are an input, taking as many of the largest elements as an input says: which operators
     do that depends on what the inputs are. `graph.deferred` has the readers that write them once it is known; until
-    then the result's shape is ``result``, a tuple if the node has several results, and may be unranked.
+    then the result's shape is ``result``, a tuple if the node has several results, and may be unranked. ``needs``
+    has the names of the custom operators in the node, which must be registered wherever the program is loaded.
     """
 
     name: ClassVar[str] = "deferred"
@@ -31,9 +32,12 @@ class Deferred(Operator):
     reader: str = "onnx"
     source: str = ""
     result: Shape = NOTHING
+    needs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"deferred:{self.operator}[source={zlib.crc32(self.source.encode()):08x}]"
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        for name in self.needs:
+            operator_class(name)
         return self.result

@@ -242,6 +242,21 @@ def test_a_file_is_loaded_by_processes_that_have_registered_the_operator(tmp_pat
     assert "unknown operator 'test.custom::Bent'; a custom operator is to be registered" in refused.stderr
 
 
+def test_a_file_with_open_lengths_is_refused_without_its_operator(tmp_path: Path) -> None:
+    """The operator is inside a deferred node; loading went well, and a run failed."""
+    mgx_numba.register_custom_op(DOMAIN, "Doubled", compute=lambda x: 2 * x, compute_shape=lambda s: s)
+    try:
+        program = mgx_numba.parse_onnx(model_of([custom("Doubled", ["x"], ["y"])], {"x": ["n", 7]}, "y"))
+        assert any(ins.name == "deferred" for ins in program._portable.main)
+        data = mgx_numba.save_buffer(program)
+        found = mgx_numba.load_buffer(data).compile("cpu").run({"x": normal(3, 7)})
+        np.testing.assert_array_equal(found[0], 2 * normal(3, 7))
+    finally:
+        mgx_numba.unregister_custom_op(DOMAIN, "Doubled")
+    with pytest.raises(FormatError, match="unknown operator 'test.custom::Doubled'"):
+        mgx_numba.load_buffer(data)
+
+
 def test_a_buffer_has_the_operator_and_its_attributes() -> None:
     program = mgx_numba.parse_onnx(between_neighbours(), dim_params={"n": 3}).compile("cpu", fast_math=False)
     feeds = {"x": normal(3, 7), "s": normal(7)}

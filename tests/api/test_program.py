@@ -410,3 +410,18 @@ def test_asynchronous_runs_are_complete_on_return(target):
             net.run_async({"x": given}, stream, name)
     with pytest.raises(migraphx.MgxError, match="Parameter not found: x"):
         net.run_async({}, 0, "ihipStream_t")
+
+
+def test_what_a_console_or_notebook_shows_is_short() -> None:
+    program = migraphx.program()
+    main = program.get_main_module()
+    x = main.add_parameter("x<y", migraphx.shape(type="float", lens=[100, 100]))
+    main.add_return([main.add_instruction(migraphx.op("neg"), [x])])
+    assert repr(program) == "<program of 1 instructions, inputs x<y, not compiled; print() shows it>"
+    program.compile(migraphx.get_target("cpu"))
+    assert "compiled for cpu" in repr(program) and "@return" in str(program) and "\n" not in repr(program)
+    page = program._repr_html_()
+    assert "x&lt;y" in page and "x<y" not in page and "@return" in page
+    (result,) = program.run({"x<y": np.ones((100, 100), np.float32)})
+    assert repr(result).startswith("argument([[-1., -1., -1., ..., -1., -1., -1.],\n")
+    assert repr(result).endswith("float_type, {100, 100}, {100, 1})") and len(repr(result)) < 1000

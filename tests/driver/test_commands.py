@@ -87,7 +87,7 @@ def test_dimensions(model: Path, flags: list[str], shape: str, capsys: Any) -> N
         (["--apply-pass", "no_such_pass"], "unknown pass 'no_such_pass'; known: "),
         (["--output-names", "z"], "--output-names: the model has no value z"),
         (["--trim", "100"], "--trim 100 --trim-size 0 leaves nothing"),
-        (["--batch", "-1"], "--batch is -1, expected a length from 0 on"),
+        (["--batch", "-1"], "--batch is -1, expected a length from 1 on"),
         (["--input-dim", "@z", "1"], "--input-dim names 'z', which is no input; inputs are: x"),
         (["--input-dim", "@x", "1"], "input 'x' has 2 dimensions, but 1 are given for it"),
         (["--input-dim", "@x", "1", "6", "--dyn-input-dim", "@x", "[1,6]"], "--input-dim and --dyn-input-dim are both"),
@@ -159,9 +159,9 @@ def test_output_has_the_form_of_its_name(model: Path, tmp_path: Path, capsys: An
     for name, start in (
         ("a.json", b"{"),
         ("a.py", b"import"),
-        ("a.mxr", b"\x86"),
+        ("a.mxr", b"\x87"),
         ("a.dot", b"digraph"),
-        ("a", b"\x86"),
+        ("a", b"\x87"),
     ):
         assert drive("compile", model, "--ref", "-o", tmp_path / name) == 0
         assert (tmp_path / name).read_bytes().lstrip().startswith(start), name
@@ -174,10 +174,15 @@ def test_output_has_the_form_of_its_name(model: Path, tmp_path: Path, capsys: An
 
 def test_wrong_inputs_are_told_before_compiling(model: Path, tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1, 6)))
+    np.savez(tmp_path / "two.npz", a=np.zeros(1), b=np.zeros(1))
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04")
     for arguments, message in (
         (["--fill0", "z"], "no parameter is called 'z'"),
         (["--fill0", "x", "--fill1", "x"], "'x' is given to more than one of --fill0, --fill1 and --load-arg"),
         (["--load-arg", "@x", tmp_path / "no.npy"], "no.npy: cannot be read: No such file or directory\n"),
+        (["--load-arg", "@x", tmp_path / "two.npz"], "two.npz has no array 'x'; it has: a, b\n"),
+        (["--load-arg", "@x", tmp_path / "bad.npz"], "bad.npz: not a NumPy file of numbers (.npy or .npz)\n"),
+        (["--batch", "0"], "error: --batch is 0, expected a length from 1 on\n"),
         (["--load-arg", "@x", tmp_path / "x.npy"], "Incorrect type {double_type, {1, 6}, {6, 1}} for parameter: x"),
     ):
         for command in ("run", "time", "perf", "verify"):
@@ -406,7 +411,7 @@ def test_inputs_come_from_files_and_fills(model: Path, tmp_path: Path, capsys: A
 
 def test_dynamic_lengths_take_the_batch(model: Path, capsys: Any) -> None:
     flags = ["--dyn-input-dim", "@x", "[{min:1,max:8},6]"]
-    for batch in ("0", "3", "99"):
+    for batch in ("1", "3", "99"):
         assert drive("run", model, "--cpu", *flags, "--batch", batch) == 0
 
 

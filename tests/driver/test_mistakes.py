@@ -219,6 +219,14 @@ API: dict[str, tuple[Callable[[], Any], str]] = {
 API |= {
     "a custom operator without a function": (lambda: _custom(), "com.m::Op: give scalar, or compute and compute_shape"),
     "a number for a function": (lambda: _custom(scalar=3), "com.m::Op: a function is needed, got 3"),
+    "a custom kernel of no tasks": (
+        lambda: mgx.custom_kernel("text", "4"),  # type: ignore[arg-type]
+        "custom_kernel: tasks is '4', expected an integer from 0 on",
+    ),
+    "arguments of a custom kernel": (
+        lambda: mgx.custom_kernel("text", 4, (1.5,)),  # type: ignore[arg-type]
+        "custom_kernel: arguments is (1.5,), expected a tuple of 64-bit integers",
+    ),
     "a number for a rule": (lambda: _custom(compute=abs, compute_shape=3), "com.m::Op: a function is needed, got 3"),
     "a custom operator without a domain": (
         lambda: mgx.register_custom_op("", "Relu", scalar=_twice),
@@ -300,11 +308,11 @@ DRIVER: dict[str, str] = {
     "run m.onnx --cpu --ref": "argument --ref: not allowed with argument --cpu",
     "run m.onnx --disable-fastmath": "unrecognized argument: --disable-fastmath; did you mean --disable-fast-math",
     "run m.onnx --batch x": "argument --batch: invalid int value: 'x'",
-    "run m.onnx --batch -1": "error: --batch is -1, expected a length from 0 on",
+    "run m.onnx --batch -1": "error: --batch is -1, expected a length from 1 on",
     "run m.onnx --fill0 y": "error: --fill0: no parameter is called 'y'; the parameters are: x",
     "run m.onnx --ref --load-arg @x double.npy": "convert it, for instance by .astype('float32')",
     "run m.onnx --ref --load-arg @x five.npy": "Incorrect shape {float_type, {1, 5}, {5, 1}} for parameter: x",
-    "run m.onnx --load-arg @x bad.npy": "error: bad.npy: it is no .npy file of numbers",
+    "run m.onnx --load-arg @x bad.npy": "error: bad.npy: not a NumPy file of numbers (.npy or .npz)",
     "run m.onnx --load-arg @x no.npy": "error: no.npy: cannot be read: No such file or directory",
     "run m.onnx --load-arg x five.npy": "error: --load-arg: expected @name first, got 'x'",
     "run m.onnx --input-dim @y 1 6": "error: --input-dim names 'y', which is no input; inputs are: x",

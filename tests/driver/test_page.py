@@ -90,8 +90,8 @@ def test_pages_are_compared(model: Path, tmp_path: Path, capsys: Any) -> None:
     "text, message",
     [
         (None, "cannot be read: No such file"),
-        ("<html></html>", "it is no page that perf --html wrote"),
-        ('<script type="application/json" id="data">{"a":</script>', "it is no page that perf --html wrote"),
+        ("<html></html>", "not a page that perf --html wrote"),
+        ('<script type="application/json" id="data">{"a":</script>', "not a page that perf --html wrote"),
         ('<script type="application/json" id="data">{"format": 99}</script>', "its format is 99, expected 1"),
     ],
 )

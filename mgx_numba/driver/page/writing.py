@@ -48,16 +48,16 @@ def read_page(path: str) -> dict[str, Any]:
         FormatError: it cannot be read, or is no such page.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
     found = _DATA.search(text)
     try:
         data = json.loads(found[1]) if found is not None else None
     except ValueError:
         data = None
     if not isinstance(data, dict) or "format" not in data:
-        raise FormatError(f"{path}: it is no page that perf --html wrote")
+        raise FormatError(f"{path}: not a page that perf --html wrote")
     if data["format"] != FORMAT:
         raise FormatError(f"{path}: its format is {data['format']}, expected {FORMAT}")
     return data

@@ -8,13 +8,15 @@ node takes, what its subgraphs use from outside included. `reader` reads that mo
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...core.shape import Shape
 from ...errors import UnknownValueError
 from ...graph.instruction import Instruction
+from ...ops.base import is_known
+from ...ops.custom import custom_name
 from ...ops.deferred import Deferred
 from .builder import Builder
 from .inferred import result_shapes
@@ -24,7 +26,7 @@ from .tensors import ELEMENT_NAMES, is_narrow
 from .value_types import type_proto
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 __all__ = ["LIMIT", "Attempt"]
 
@@ -85,6 +87,7 @@ class Attempt:
             operator=node.op_type,
             source=base64.b64encode(model.SerializeToString(deterministic=True)).decode(),
             result=shapes[0][0] if len(shapes) == 1 else Shape.tuple(s for s, _ in shapes),
+            needs=tuple(sorted(_custom([node.proto]))),
         )
         ins = g.op(op, *taken.values())
         values = [ins] if len(shapes) == 1 else [g.op("get_tuple_elem", ins, index=k) for k in range(len(shapes))]
@@ -105,6 +108,17 @@ def _taken(node: Node) -> dict[str, Instruction]:
             names.update(dict.fromkeys(_captured(graph)))
     found = {name: node.scope.find(name) for name in names if name and node.scope.knows(name)}
     return {name: x for name, x in found.items() if isinstance(x, Instruction)}
+
+
+def _custom(nodes: Iterable[NodeProto]) -> set[str]:
+    """Names of the custom operators among nodes, those in their subgraphs included."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(custom_name(node.domain, node.op_type))
+        for attribute in node.attribute:
+            for graph in [*([attribute.g] if attribute.type == 5 else ()), *attribute.graphs]:
+                found |= _custom(graph.node)
+    return {name for name in found if is_known(name)}
 
 
 def _captured(graph: GraphProto) -> list[str]:

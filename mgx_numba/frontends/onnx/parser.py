@@ -292,7 +292,9 @@ class GraphParser:
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
             return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
-        return ParseError(f"unknown operator {node.op_type!r}{did_you_mean(node.op_type, registry.names())}")
+        hint = did_you_mean(node.op_type, registry.names()) or ";"
+        way = f"register_custom_op({node.domain or 'your.domain'!r}, {node.op_type!r}, ...) adds a custom one"
+        return ParseError(f"unknown operator {node.op_type!r}{hint} {way}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:

@@ -16,9 +16,9 @@ from .trace_trees import TraceTrees
 
 __all__ = ["Solutions", "with_origin"]
 
-MOST = 8192
-"""Answers that are kept, of some kilobytes each; a network of hundreds of layers asks for some hundred at each set of
-lengths."""
+MOST = 2048
+"""Answers that are kept, of some 3 KB each; a network of hundreds of layers asks for some hundred at each set of
+lengths. A process that meets ever-new lengths grows by at most these."""
 
 T = TypeVar("T")
 
