@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,12 +12,11 @@ import numpy as np
 from ..api.program import program
 from ..dataclass import dataclass
 from ..errors import FormatError, OptionError, UnsupportedError
-from ..progress import track
 from .compiling import compile_model
 from .feeding import make_inputs
 from .loading import load_model
 from .rebatch import check_rows, has_open_batch, load_batch
-from .timing import average
+from .timing import Repeats, average
 from .writing import check_writable
 
 __all__ = ["BatchTime", "check_plot", "measure_batches", "parse_sizes", "plot_batches", "write_batches"]
@@ -51,7 +50,7 @@ def parse_sizes(text: str) -> list[int]:
     return list(dict.fromkeys(int(word) for word in words))
 
 
-def measure_batches(args: argparse.Namespace, sizes: Sequence[int], iterations: int) -> list[BatchTime]:
+def measure_batches(args: argparse.Namespace, sizes: Sequence[int], repeats: Repeats) -> list[BatchTime]:
     """Compile and time the model of ``args`` for each size: of its open dimensions, else of its leading ones.
 
     A model whose leading lengths are fixed is read with others, and must compute the same for the same inferences.
@@ -63,12 +62,7 @@ def measure_batches(args: argparse.Namespace, sizes: Sequence[int], iterations: 
     models = (_open_models if has_open_batch(args, base) else _fixed_models)(args, base, sizes)
     found = []
     for size, model, inputs in models:
-        model.run(inputs)
-        times = []
-        for _ in track(range(iterations), iterations, f"Timing batches of {size}"):
-            start = time.perf_counter()
-            model.run(inputs)
-            times.append(time.perf_counter() - start)
+        times = repeats.times(functools.partial(model.run, inputs), f"Timing batches of {size}")
         found.append(BatchTime(size, average(times)))
     return found
 
