@@ -6,7 +6,7 @@ import argparse
 
 from ...errors import OptionError
 from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_repeats
-from ..batches import check_plot, measure_batches, parse_sizes, plot_batches, write_batches
+from ..batches import check_plot, machine_line, measure_batches, parse_sizes, plot_batches, write_batches
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model, title_of
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         times = measure_batches(args, sizes, repeats)
         write_batches(times)
         if args.plot:
-            plot_batches(times, args.plot, title_of(args))
+            plot_batches(times, args.plot, title_of(args), machine_line(args))
         return 0
     if args.plot:
         raise OptionError("--plot needs --batch-sizes")
