@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import (
     DeviceError,
     FormatError,
@@ -137,6 +139,13 @@ _made: dict[tuple[type[MgxError], type[MgxError]], type[MgxError]] = {}
 def _both(theirs: type[MgxError], ours: type[MgxError]) -> type[MgxError]:
     """A class that derives from both, with the name of the first."""
     if (theirs, ours) not in _made:
-        made = type(theirs.__name__, (theirs, ours), {"__module__": __name__, "__doc__": theirs.__doc__})
+        members = {"__module__": __name__, "__doc__": theirs.__doc__, "__reduce__": _remade}
+        made = type(theirs.__name__, (theirs, ours), members)
         _made.setdefault((theirs, ours), made)
     return _made[theirs, ours]
+
+
+def _remade(self: MgxError) -> tuple[Any, ...]:
+    """How `pickle` makes the error again: its class has no name in a module."""
+    theirs, ours = type(self).__bases__
+    return error_of, (theirs, ours, str(self))

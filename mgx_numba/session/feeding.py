@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..core.shape import Shape
@@ -14,6 +15,9 @@ from .sparse import SparseTensor
 from .values import OrtValue
 
 __all__ = ["fed"]
+
+_iinfo: Any = ml_dtypes.iinfo
+"""`numpy.iinfo` that also knows integers below a byte."""
 
 
 def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
@@ -51,14 +55,25 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
         raise ParameterError(f"input {name!r}: the list is not an array: {error}") from None
     dtype = np.dtype(type_.numpy)
     if found.size == 0:
-        return found.astype(dtype)
+        return np.zeros(found.shape, dtype)
     if found.dtype.kind not in "biufc" and found.dtype.kind != "V":
         kind = "text" if found.dtype.kind in "SU" else "no numbers, or integers beyond 64 bits"
         raise ParameterError(f"input {name!r}: the list holds {kind}, expected {dtype}")
-    if type_.is_integral and type_ is not Type.bool_type:
-        found = np.trunc(found) if found.dtype.kind == "f" else found
-        limits = np.iinfo(dtype)
-        fits = (found >= limits.min) & (found <= limits.max)
-        if not fits.all():
-            raise ParameterError(f"input {name!r}: {found[~fits].flat[0]} is out of the range of {dtype}")
-    return found.astype(dtype)
+    if not type_.is_integral or type_ is Type.bool_type:
+        return found.astype(dtype)
+    limits = _iinfo(dtype)
+    whole = found.dtype.kind in "biu"
+    try:
+        if whole and found.min() >= limits.min and found.max() <= limits.max:
+            return found.astype(dtype)
+        # NumPy has float64 for integers that int64 and uint64 hold only together, so members are taken one by one.
+        members = (found if whole else np.array(value, object)).flat
+        return np.array([_within(int(member), limits) for member in members], dtype).reshape(found.shape)
+    except (OverflowError, ValueError) as error:
+        raise ParameterError(f"input {name!r}: {error}, expected {dtype}") from None
+
+
+def _within(member: int, limits: Any) -> int:
+    if not limits.min <= member <= limits.max:
+        raise OverflowError(f"{member} is out of range")
+    return member

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..api.file_kinds import taken_for
 from ..api.loading import load, load_buffer
 from ..api.program import program
@@ -47,6 +45,9 @@ class Source:
         self.path = None if in_memory else os.fspath(path_or_bytes)
         self.defaults: Mapping[str, Shape] = {}
         self._options = options
+        given = {**options._initializers, **options._external}
+        self._initializers = {name: value.numpy() for name, value in given.items()}
+        self._lens = options.free_dimensions()
         self._given = path_or_bytes
         self._trusted = trust_objects
         self._model: Model | None = None
@@ -75,10 +76,6 @@ class Source:
         """Return the program in which these initializers, among `defaults`, are inputs."""
         return self._parsed(opened)
 
-    def read_with_values(self, values: Mapping[str, np.ndarray]) -> program:
-        """Return the program in which these initializers, among `defaults`, have other values."""
-        return self._parsed(frozenset(), values)
-
     def save(self, path: str, compiled: program) -> None:
         """Write what ``optimized_model_filepath`` asks for: the compiled program, or the model as it was read.
 
@@ -88,9 +85,7 @@ class Source:
         if path.endswith(_MXR):
             compiled.save(path)
         elif not path.endswith(".onnx") or self._model is None:
-            kind = (
-                "an .mxr or .onnx file" if self._model is not None else "an .mxr file, as the session was made of one"
-            )
+            kind = "an .mxr file, as the model is one" if self._model is None else "an .mxr or .onnx file"
             raise OptionError(f"optimized_model_filepath is {path!r}, expected the name of {kind}")
         else:
             warn(
@@ -101,7 +96,7 @@ class Source:
             whole_module("mgx_numba.session.writing")
             from .writing import write_onnx
 
-            write_onnx(self._model, path, self._replacements(), self._options.free_dimensions())
+            write_onnx(self._model, path, self._initializers, self._lens)
 
     def _is_mxr(self) -> bool:
         if self.path is None:
@@ -116,8 +111,8 @@ class Source:
 
     def _loaded(self) -> program:
         for what, given in (
-            ("dimensions can be overridden", self._options.free_dimensions() or self._options._free_denotations),
-            ("initializers can be given", self._replacements() or self._options._external or self._options._files),
+            ("dimensions can be overridden", self._lens or self._options._free_denotations),
+            ("initializers can be given", self._initializers or self._options._files),
         ):
             if given:
                 raise OptionError(f"{what} when an ONNX file is read, not those of an .mxr file")
@@ -146,17 +141,13 @@ class Source:
             warn(f"add_initializer names {name!r}, which the model has not", RuntimeWarning)
         return model
 
-    def _replacements(self) -> dict[str, np.ndarray]:
-        given = {**self._options._initializers, **self._options._external}
-        return {name: value.numpy() for name, value in given.items()}
-
-    def _parsed(self, opened: frozenset[str], values: Mapping[str, np.ndarray] | None = None) -> program:
+    def _parsed(self, opened: frozenset[str]) -> program:
         from ..frontends.onnx.options import ParseOptions
         from ..frontends.onnx.parser import parse
 
         options = ParseOptions(
-            dim_params=self._options.free_dimensions(),
-            initializers={**self._replacements(), **(values or {})},
+            dim_params=self._lens,
+            initializers=self._initializers,
             opened=opened,
             use_debug_symbols=self._options.enable_profiling,
         )
