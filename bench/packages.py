@@ -65,7 +65,10 @@ def _environment(folder: Path) -> Path:
 
 
 def _install(python: Path, needs: Sequence[str]) -> None:
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *needs], check=True, timeout=_TIMEOUT)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *needs]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{ended.stderr}")
 
 
 def _run(python: Path, name: str, engine: str) -> tuple[dict[str, Any] | None, str]:
@@ -119,7 +122,7 @@ def main() -> int:
             if not args.offline:
                 _install(python, INSTALLED[name])
             same.append(_compared(python, name))
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"{name:24} {error}")
             same.append(False)
     print(f"{sum(same)} of {len(same)} packages give the same")

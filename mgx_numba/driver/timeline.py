@@ -15,7 +15,7 @@ __all__ = ["record_runs", "write_trace_events"]
 
 
 def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[ThreadSpan]]:
-    """What the threads of a compiled program do in so many runs, one list a run; see `run_timed`."""
+    """Run a compiled program ``iterations`` times; return the spans of all threads, a list for each run."""
     model.run(inputs)
     return [run_timed(model, inputs)[1] for _ in track(range(iterations), iterations, "Tracing")]
 

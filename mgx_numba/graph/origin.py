@@ -14,12 +14,12 @@ __all__ = ["Origin"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a program comes from; fields other than those of outputs are those of ONNX's ``ModelProto``.
+    """Names, dimensions and metadata that a model's file declares; ONNX's ``ModelProto`` has the same fields.
 
     Attributes:
-        output_names: what the model calls its results, in their order; empty if it does not.
-        output_dims: what it declares of the dimensions of each of them, a length, a symbol or "" for neither; empty for
-            a result of which it declares no dimensions.
+        output_names: the results' names, in their order; empty if the model has none.
+        output_dims: for each result its declared dimensions: a length, a symbol, or "" for neither. Empty for a result
+            without declared dimensions.
         properties: ``metadata_props``, values by key.
     """
 

@@ -68,7 +68,7 @@ class OrtDevice:
 
 @dataclass(frozen=True)
 class OrtMemoryInfo:
-    """Where the memory of an input or a result lies."""
+    """Name, device and kind of the memory of an input or a result."""
 
     name: str
     allocator_type: OrtAllocatorType

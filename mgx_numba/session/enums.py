@@ -20,6 +20,7 @@ __all__ = [
 class GraphOptimizationLevel(IntEnum):
     """``ORT_DISABLE_ALL`` means ``fast_math=False``; the others do not differ here."""
 
+    # ONNX Runtime's numbers
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
     ORT_ENABLE_EXTENDED = 2
@@ -30,13 +31,15 @@ class GraphOptimizationLevel(IntEnum):
 class ExecutionMode(IntEnum):
     """Every step of a run is shared by all threads, in either mode."""
 
+    # ONNX Runtime's numbers
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(IntEnum):
-    """The order of steps is the compiler's, whichever is asked for."""
+    """Orders of a run's steps; the compiler chooses the order, whichever value is set."""
 
+    # ONNX Runtime's numbers
     DEFAULT = 0
     PRIORITY_BASED = 1
     MEMORY_EFFICIENT = 2
@@ -45,6 +48,7 @@ class ExecutionOrder(IntEnum):
 class OrtAllocatorType(IntEnum):
     """How memory is allocated; the values of a run always lie in one arena here."""
 
+    # ONNX Runtime's numbers
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
     ORT_ARENA_ALLOCATOR = 1
@@ -53,6 +57,7 @@ class OrtAllocatorType(IntEnum):
 class OrtMemType(IntEnum):
     """Which memory of a device; ``CPU`` and ``CPU_OUTPUT`` are one value."""
 
+    # ONNX Runtime's numbers
     CPU_INPUT = -2
     CPU_OUTPUT = -1
     CPU = -1
@@ -62,6 +67,7 @@ class OrtMemType(IntEnum):
 class OrtDeviceMemoryType(IntEnum):
     """Memory of a device, or of the host that a device can read."""
 
+    # ONNX Runtime's numbers
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
@@ -69,6 +75,7 @@ class OrtDeviceMemoryType(IntEnum):
 class OrtMemoryInfoDeviceType(IntEnum):
     """Kinds of devices."""
 
+    # ONNX Runtime's numbers
     CPU = 0
     GPU = 1
     FPGA = 2
@@ -76,8 +83,9 @@ class OrtMemoryInfoDeviceType(IntEnum):
 
 
 class OrtDeviceVendorId(IntEnum):
-    """Vendors of devices, by their PCI numbers."""
+    """Vendors of devices."""
 
+    # the PCI numbers of vendors
     NONE = 0x0000
     AMD = 0x1002
     NVIDIA = 0x10DE
@@ -91,6 +99,7 @@ class OrtDeviceVendorId(IntEnum):
 class OrtSparseFormat(IntEnum):
     """How a `SparseTensor` keeps its indices."""
 
+    # ONNX Runtime's numbers
     ORT_SPARSE_UNDEFINED = 0
     ORT_SPARSE_COO = 1
     ORT_SPARSE_CSRC = 2

@@ -1,4 +1,4 @@
-"""What a run is given, made into what a program takes: lists become arrays of their input's element type."""
+"""Converting the inputs of a run: lists become arrays of their input's element type."""
 
 from __future__ import annotations
 

@@ -345,11 +345,11 @@ class InferenceSession:
         return 0 if self._profile is None else self._profile.start
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where the memory of each input lies if nothing is bound."""
+        """Return the memory of each input that is not bound."""
         return [self._memory() for _ in self._inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where the memory of each result lies if nothing is bound."""
+        """Return the memory of each result that is not bound."""
         return [self._memory() for _ in self._outputs]
 
     @staticmethod

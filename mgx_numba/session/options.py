@@ -185,7 +185,7 @@ class SessionOptions(_Declared):
             self._files[str(name)] = content[: int(length)]
 
     def add_provider(self, provider: str, options: Mapping[str, Any]) -> None:
-        """Ask for a provider, after those that were asked for before; a session's own ``providers`` come first."""
+        """Add a provider to the end of the list that a session without ``providers`` takes."""
         self._providers.append((str(provider), dict(options)))
 
     def has_providers(self) -> bool:
@@ -218,7 +218,7 @@ class SessionOptions(_Declared):
         return self._entries.values.get(EXTERNAL_DATA_FOLDER, "")
 
     def compile_options(self) -> dict[str, Any]:
-        """Return the options of ``program.compile`` that these ask for; what has no effect is told in a warning.
+        """Return the options of ``program.compile``; warn of configuration entries that have no effect.
 
         Raises:
             OptionError: a value that cannot be.

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's module says of itself, and what it sets for a whole process."""
+"""Functions of ONNX Runtime's module: its version, and settings of a whole process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def enable_telemetry_events() -> None:
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Do nothing: a GPU needs its driver alone, which is loaded when it is first asked for."""
+    """Do nothing: a GPU needs only its driver, which is loaded on first use."""
 
 
 def print_debug_info() -> None:

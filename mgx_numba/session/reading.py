@@ -73,7 +73,7 @@ class Source:
             self._model = None
 
     def read_with_inputs(self, opened: frozenset[str]) -> program:
-        """Return the program in which these initializers, among `defaults`, are inputs."""
+        """Return the program in which the initializers ``opened``, some of `defaults`, are inputs."""
         return self._parsed(opened)
 
     def save(self, path: str, compiled: program) -> None:

@@ -17,7 +17,7 @@ __all__ = ["SparseTensor"]
 Array = np.ndarray[Any, Any]
 
 
-class _Coordinates(NamedTuple):
+class _CoordinateIndices(NamedTuple):
     """Indices of a tensor in coordinate form."""
 
     places: Array
@@ -27,7 +27,7 @@ class _Coordinates(NamedTuple):
         return self.places
 
 
-class _Rows(NamedTuple):
+class _RowIndices(NamedTuple):
     """Indices of a tensor in compressed rows."""
 
     columns: Array
@@ -45,7 +45,7 @@ class _Rows(NamedTuple):
 class SparseTensor:
     """A sparse tensor; got from `sparse_coo_from_numpy` or `sparse_csr_from_numpy`."""
 
-    def __init__(self, dense_shape: Any, values: Array, indices: _Coordinates | _Rows) -> None:
+    def __init__(self, dense_shape: Any, values: Array, indices: _CoordinateIndices | _RowIndices) -> None:
         self._lens = [int(n) for n in dense_shape]
         self._values = np.asarray(values)
         self._indices = indices
@@ -70,7 +70,7 @@ class SparseTensor:
         values, places = np.asarray(values), np.asarray(coo_indices, np.int64)
         if values.ndim != 1 or places.shape not in ((values.size,), (values.size, 2), (2 * values.size,)):
             raise ParameterError(f"indices {list(places.shape)} do not fit values {list(values.shape)}")
-        return cls(dense_shape, values, _Coordinates(places))
+        return cls(dense_shape, values, _CoordinateIndices(places))
 
     @classmethod
     def sparse_csr_from_numpy(
@@ -97,29 +97,29 @@ class SparseTensor:
                 f"inner indices {list(columns.shape)} and outer indices {list(starts.shape)} do not fit values"
                 f" {list(values.shape)} of {[int(n) for n in dense_shape]}"
             )
-        return cls(dense_shape, values, _Rows(columns, starts))
+        return cls(dense_shape, values, _RowIndices(columns, starts))
 
     def values(self) -> Array:
         """Return the values, in one dimension."""
         return self._values
 
-    def as_coo_view(self) -> _Coordinates:
+    def as_coo_view(self) -> _CoordinateIndices:
         """Return what has the indices as ``indices()``.
 
         Raises:
             ParameterError: the tensor has another form.
         """
-        if not isinstance(self._indices, _Coordinates):
+        if not isinstance(self._indices, _CoordinateIndices):
             raise ParameterError("the sparse tensor is in compressed rows, not in coordinate form")
         return self._indices
 
-    def as_csrc_view(self) -> _Rows:
+    def as_csrc_view(self) -> _RowIndices:
         """Return what has the indices as ``inner()`` and ``outer()``.
 
         Raises:
             ParameterError: the tensor has another form.
         """
-        if not isinstance(self._indices, _Rows):
+        if not isinstance(self._indices, _RowIndices):
             raise ParameterError("the sparse tensor is in coordinate form, not in compressed rows")
         return self._indices
 
@@ -141,7 +141,7 @@ class SparseTensor:
 
     def format(self) -> OrtSparseFormat:
         """Return the form of the indices."""
-        coordinates = isinstance(self._indices, _Coordinates)
+        coordinates = isinstance(self._indices, _CoordinateIndices)
         return OrtSparseFormat.ORT_SPARSE_COO if coordinates else OrtSparseFormat.ORT_SPARSE_CSRC
 
     def dense_shape(self) -> list[int]:

@@ -173,7 +173,7 @@ class OrtValueVector(list[OrtValue]):
     """A list of tensors, with ONNX Runtime's names for what lists do."""
 
     def push_back(self, value: Any) -> None:
-        """Append an `OrtValue`, or what exports a tensor by DLPack."""
+        """Append an `OrtValue`, or a tensor of another library by DLPack."""
         self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value))
 
     def element_type_at(self, idx: int) -> int:
@@ -185,7 +185,7 @@ class OrtValueVector(list[OrtValue]):
         return self[idx].__dlpack__()
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
-        """All tensors as DLPack capsules, or what ``to_tensor`` makes of these."""
+        """Return a DLPack capsule for each tensor, or the result of ``to_tensor`` for each capsule."""
         capsules = [value.__dlpack__() for value in self]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
 

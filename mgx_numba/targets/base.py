@@ -156,7 +156,7 @@ class Timed(Protocol):
     """A compiled program whose threads can say when they worked at what."""
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """The results of one run like any other, and what each thread did in it, by its beginning."""
+        """Run once; return the results, and the spans of all threads in the order of their beginnings."""
 
 
 @runtime_checkable

@@ -241,7 +241,7 @@ def test_free_dimensions_by_denotation() -> None:
 
 @pytest.mark.parametrize("kind", ["raw", "fields", "external", "given", "overridable"])
 def test_optimised_model_of_onnx_is_a_model_with_all_its_data(tmp_path: Path, kind: str) -> None:
-    """The file computes the same in ONNX Runtime, wherever it lies."""
+    """ONNX Runtime loads the file from another folder and computes the same."""
     out, big = str(tmp_path / "out.onnx"), np.random.default_rng(0).random((2, 300)).astype(np.float32)
     options = mgx_numba.session.SessionOptions()
     options.optimized_model_filepath = out

@@ -1,4 +1,4 @@
-"""The public names of the installed ONNX Runtime beside those of sessions: each is there, or left out for a reason."""
+"""Sessions have every public name of the installed ONNX Runtime, or leave it out for a reason that stands here."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _public(value: Any) -> set[str]:
 
 
 def _shown(name: str) -> Any:
-    """A class of ours, or what has its attributes where these are instances'."""
+    """Our class of this name, or an instance where instances have the attributes."""
     found = getattr(mgx_numba.session, name)
     made = {"SessionOptions": (), "RunOptions": (), "NodeArg": ("x", "tensor(float)", []), "ModelMetadata": ()}
     if name == "OrtMemoryInfo":

@@ -1,4 +1,4 @@
-"""What ONNX Runtime asks of its own installation."""
+"""Functions by which ONNX Runtime checks its installation."""
 
 from __future__ import annotations
 
