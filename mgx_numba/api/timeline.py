@@ -56,10 +56,13 @@ def complete_event(
 
 
 def thread_names(threads: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the events that name threads: the caller, and workers by number."""
+    """Return the events that name threads: the caller, and workers by number.
+
+    They have a category and times, too, which readers of ONNX Runtime's files expect of every event.
+    """
     names = {thread: "caller" if thread == CALLER else f"worker {thread}" for thread in threads}
     return [
-        {"name": "thread_name", "ph": "M", "pid": os.getpid(), "tid": thread, "args": {"name": name}}
+        complete_event("thread_name", "__metadata", thread, 0, 0, {"name": name}) | {"ph": "M"}
         for thread, name in names.items()
     ]
 

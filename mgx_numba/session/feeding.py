@@ -30,7 +30,11 @@ def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
     Raises:
         ParameterError: a list that no array of the input's element type can be made of, or a sparse tensor.
     """
-    return {name: _value(name, value, shapes.get(name)) for name, value in feed.items()}
+    found = dict(feed)
+    for name, value in feed.items():
+        if type(value) is not np.ndarray:
+            found[name] = _value(name, value, shapes.get(name))
+    return found
 
 
 def _value(name: str, value: Any, wanted: Shape | None) -> Any:
@@ -38,8 +42,12 @@ def _value(name: str, value: Any, wanted: Shape | None) -> Any:
         return value._value
     if isinstance(value, SparseTensor):
         raise ParameterError(f"input {name!r} is given as a sparse tensor; inputs are dense")
-    if wanted is None or wanted.element is not None or not isinstance(value, (list, tuple)):
+    if wanted is None or not isinstance(value, (list, tuple)) or wanted.type is Type.map_type:
         return value
+    if wanted.type is Type.sequence_type:
+        return [_value(f"{name}[{k}]", member, wanted.element) for k, member in enumerate(value)]
+    if wanted.element is not None:
+        return _value(name, value, wanted.element)
     return value if wanted.type is Type.string_type else _array(name, value, wanted.type)
 
 

@@ -172,8 +172,8 @@ class InferenceSession:
             if name not in self._positions:
                 raise ParameterError(f"no result {name!r}; the model's are: {', '.join(self._positions)}")
         model = self._overrides.program_for(feed) if self._overridable else self._program
-        profiled = self._profile is not None and self._profile.is_open
-        results = self._profile.run(model, feed) if profiled and self._profile is not None else model.run(feed)
+        profile = self._profile
+        results = model.run(feed) if profile is None or not profile.is_open else profile.run(model, feed)
         if run_options is not None:
             run_options.refuse_terminated()
         found = [_on_host(result) for result in results]

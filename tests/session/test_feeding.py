@@ -82,6 +82,32 @@ def test_lists_that_are_no_array_of_the_type(number: int, value: Any, message: s
         given(mgx_numba.session, number, value)
 
 
+def test_lists_in_sequences_and_optionals() -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph(
+        [
+            helper.make_node("SequenceLength", ["s"], ["y"]),
+            helper.make_node("SequenceAt", ["s", "one"], ["z"]),
+            helper.make_node("OptionalGetElement", ["o"], ["w"]),
+        ],
+        "g",
+        [
+            helper.make_value_info("s", helper.make_sequence_type_proto(tensor)),
+            helper.make_value_info("o", helper.make_optional_type_proto(tensor)),
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in "yzw"],
+        [helper.make_tensor("one", TensorProto.INT64, [], [1])],
+    )
+    imports = [helper.make_opsetid("", 18)]
+    source = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    session = mgx_numba.session.InferenceSession(source)
+    inner = mgx_numba.session.OrtValue.ortvalue_from_numpy(np.array([5, 6], np.float32))
+    found = session.run(None, {"s": [[1, 2, 3], [4], inner], "o": [7, 8]})
+    assert [r.tolist() for r in found] == [3, [4.0], [7.0, 8.0]] and found[1].dtype == np.float32
+    with pytest.raises(ParameterError, match=r"'s\[1\]': the list holds text"):
+        session.run(None, {"s": [[1], ["a"]], "o": [7]})
+
+
 def test_sparse_tensor_is_refused() -> None:
     ort = mgx_numba.session
     tensor = ort.SparseTensor.sparse_coo_from_numpy(

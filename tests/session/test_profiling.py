@@ -53,10 +53,10 @@ def test_profile_has_the_form_of_onnxruntimes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(*found.values())
     theirs, mine = events.values()
     for wanted in theirs:
-        assert all(wanted.keys() <= event.keys() for event in mine if event["ph"] == "X")
+        assert all(wanted.keys() <= event.keys() for event in mine)
     for name in ("model_loading_array", "session_initialization", "model_run"):
         assert sum(e["name"] == name for e in mine) == sum(e["name"] == name for e in theirs)
-    steps = [e for e in mine if e["cat" if "cat" in e else "name"] == "Node"]
+    steps = [e for e in mine if e["cat"] == "Node"]
     assert steps and {"op_name", "provider", "node_index"} <= steps[0]["args"].keys()
     assert all(e["name"] == f"{e['args']['op_name']}_kernel_time" for e in steps)
     assert any("nonzero" in e["args"]["op_name"] for e in steps)
