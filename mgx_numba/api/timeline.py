@@ -12,7 +12,7 @@ from ..targets.base import Observation, ThreadSpan, Timed
 from .program import program
 from .results import result_of
 
-__all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_json"]
+__all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_events"]
 
 CALLER = 0
 """Number of the thread that called `run`, by definition."""
@@ -56,25 +56,22 @@ def complete_event(
 
 
 def thread_names(threads: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the events that name threads: the caller, and workers by number.
-
-    They have a category and times, too, which readers of ONNX Runtime's files expect of every event.
-    """
+    """Return the events that name threads: the caller, and workers by number."""
     names = {thread: "caller" if thread == CALLER else f"worker {thread}" for thread in threads}
     return [
-        complete_event("thread_name", "__metadata", thread, 0, 0, {"name": name}) | {"ph": "M"}
+        {"name": "thread_name", "ph": "M", "pid": os.getpid(), "tid": thread, "args": {"name": name}}
         for thread, name in names.items()
     ]
 
 
-def write_json(path: str, value: Any) -> None:
-    """Write a value as JSON.
+def write_events(path: str, events: Sequence[Mapping[str, Any]], prefix: str = "[", suffix: str = "]") -> None:
+    """Write events, one to a line, as a list of JSON between a prefix and a suffix.
 
     Raises:
         FormatError: the file cannot be written.
     """
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+            file.write(f"{prefix}\n" + ",\n".join(map(json.dumps, events)) + f"\n{suffix}\n")
     except OSError as error:
         raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None

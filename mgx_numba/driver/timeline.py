@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..api.program import program
-from ..api.timeline import CALLER, complete_event, run_timed, thread_names, write_json
+from ..api.timeline import CALLER, complete_event, run_timed, thread_names, write_events
 from ..progress import track
 from ..targets.base import ThreadSpan
 
@@ -40,4 +40,4 @@ def write_trace_events(path: str, runs: Sequence[Sequence[ThreadSpan]], title: s
             start, length = offset + (span.start - first) / 1e3, (span.end - span.start) / 1e3
             events.append(complete_event(span.label, "step", span.thread, start, length, details))
         offset += (last - first) / 1e3
-    write_json(path, {"traceEvents": events, "displayTimeUnit": "ns"})
+    write_events(path, events, '{"traceEvents": [', '], "displayTimeUnit": "ns"}')

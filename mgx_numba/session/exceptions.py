@@ -128,15 +128,16 @@ def as_onnxruntime(error: MgxError, running: bool = False) -> MgxError:
     return found.with_traceback(error.__traceback__)
 
 
-def error_of(theirs: type[MgxError], ours: type[MgxError], message: str) -> MgxError:
-    """Return a new error of ONNX Runtime's class ``theirs`` and of this package's class ``ours``."""
+def error_of(theirs: type[Exception], ours: type[MgxError], message: str) -> MgxError:
+    """Return a new error of this package's class ``ours`` and of ``theirs``, which ONNX Runtime raises: one of its
+    classes, or a RuntimeError of its Python binding."""
     return _both(theirs, ours)(message)
 
 
-_made: dict[tuple[type[MgxError], type[MgxError]], type[MgxError]] = {}
+_made: dict[tuple[type[Exception], type[MgxError]], type[MgxError]] = {}
 
 
-def _both(theirs: type[MgxError], ours: type[MgxError]) -> type[MgxError]:
+def _both(theirs: type[Exception], ours: type[MgxError]) -> type[MgxError]:
     """A class that derives from both, with the name of the first."""
     if (theirs, ours) not in _made:
         members = {"__module__": __name__, "__doc__": theirs.__doc__, "__reduce__": _remade}

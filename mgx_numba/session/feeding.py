@@ -10,7 +10,8 @@ import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
-from ..errors import ParameterError
+from ..errors import MgxError, ParameterError
+from .exceptions import error_of
 from .sparse import SparseTensor
 from .values import OrtValue
 
@@ -38,9 +39,9 @@ def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any, wanted: Shape | None) -> Any:
-    if isinstance(value, OrtValue):
+    if isinstance(value, OrtValue) and not value.is_sparse_tensor():
         return value._value
-    if isinstance(value, SparseTensor):
+    if isinstance(value, (OrtValue, SparseTensor)):
         raise ParameterError(f"input {name!r} is given as a sparse tensor; inputs are dense")
     if wanted is None or not isinstance(value, (list, tuple)) or wanted.type is Type.map_type:
         return value
@@ -60,13 +61,13 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
     try:
         found = np.array(value)
     except (TypeError, ValueError) as error:
-        raise ParameterError(f"input {name!r}: the list is not an array: {error}") from None
+        raise _refused(f"input {name!r}: the list is not an array: {error}") from None
     dtype = np.dtype(type_.numpy)
     if found.size == 0:
         return np.zeros(found.shape, dtype)
     if found.dtype.kind not in "biufc" and found.dtype.kind != "V":
         kind = "text" if found.dtype.kind in "SU" else "no numbers, or integers beyond 64 bits"
-        raise ParameterError(f"input {name!r}: the list holds {kind}, expected {dtype}")
+        raise _refused(f"input {name!r}: the list holds {kind}, expected {dtype}")
     if not type_.is_integral or type_ is Type.bool_type:
         return found.astype(dtype)
     limits = _iinfo(dtype)
@@ -78,7 +79,11 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
         members = (found if whole else np.array(value, object)).flat
         return np.array([_within(int(member), limits) for member in members], dtype).reshape(found.shape)
     except (OverflowError, ValueError) as error:
-        raise ParameterError(f"input {name!r}: {error}, expected {dtype}") from None
+        raise _refused(f"input {name!r}: {error}, expected {dtype}") from None
+
+
+def _refused(message: str) -> MgxError:
+    return error_of(RuntimeError, ParameterError, message)
 
 
 def _within(member: int, limits: Any) -> int:

@@ -23,7 +23,7 @@ from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions
 from .overriding import Overrides
 from .profiling import Profile
-from .providers import CPU, chosen_provider, get_available_providers, target_of
+from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
 from .reading import Source
 from .tensors import described
 from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
@@ -126,6 +126,7 @@ class InferenceSession:
         defaults = self._source.defaults
         self._overridable = node_args(list(defaults), list(defaults.values()))
         self._shapes.update(defaults)
+        self._required = {i.name for i in self._inputs if not i.type.startswith("optional")}
         self._positions = {name: k for k, name in enumerate(names)}
 
     def _note(self, event: str, since: int) -> None:
@@ -167,6 +168,9 @@ class InferenceSession:
             raise ParameterError(f"output_names must be a list of names, got {output_names!r}")
         if run_options is not None:
             run_options.refuse_terminated()
+        if not self._required <= input_feed.keys():
+            missing = [name for name in self._shapes if name in self._required and name not in input_feed]
+            raise ParameterError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
         feed = self._fed(input_feed)
         for name in output_names or ():
             if name not in self._positions:
@@ -311,10 +315,11 @@ class InferenceSession:
             provider_options: the options by themselves, in the order of ``providers``.
 
         Raises:
-            MgxError: as when a session is made; the session is as before then.
+            MgxError: as when a session is made, or there is no provider of a name; the session is as before then.
         """
         before, profile = dict(self.__dict__), self._profile
         try:
+            refuse_unknown(providers)
             self._compile(get_available_providers() if providers is None else providers, provider_options)
         except MgxError as error:
             self.__dict__.update(before)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dataclass import dataclass
-from ..errors import OptionError, UnsupportedError
+from ..errors import MgxError, OptionError, UnsupportedError
 from ..messages import warn
 from ..nearest import did_you_mean
 from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
@@ -21,6 +21,12 @@ __all__ = ["RunOptions", "SessionOptions"]
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session configuration entry that says where the external data of a model given as bytes lies."""
+
+_EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
+_EXTERNAL_SMALLEST = "session.optimized_model_external_initializers_min_size_in_bytes"
+"""The entries by which large initializers of ``optimized_model_filepath`` go to a file of their own."""
+
+_WITH_EFFECT = (EXTERNAL_DATA_FOLDER, _EXTERNAL_FILE, _EXTERNAL_SMALLEST)
 
 _NO_OTHER_RESULT = (
     "session.disable_prepacking",
@@ -43,10 +49,6 @@ _NO_OTHER_RESULT = (
 """Configuration entries that choose how ONNX Runtime computes the same results, so nothing is told of them."""
 
 
-class MissingEntryError(OptionError, RuntimeError):
-    """A configuration entry that was not added."""
-
-
 class _Entries:
     """Configuration entries: text by key."""
 
@@ -56,8 +58,11 @@ class _Entries:
 
     def get(self, key: str) -> str:
         if key not in self.values:
-            raise MissingEntryError(
-                f"no {self._what} configuration entry {key!r}; added are: {', '.join(self.values) or 'none'}"
+            added = ", ".join(self.values) or "none"
+            raise error_of(
+                RuntimeError,
+                OptionError,
+                f"{self._what} does not have configuration with key: {key}; it has: {added}",
             )
         return self.values[key]
 
@@ -109,7 +114,7 @@ class SessionOptions(_Declared):
     use_per_session_threads: bool = True
 
     def __post_init__(self) -> None:
-        self._entries = _Entries("session")
+        self._entries = _Entries("SessionOptions")
         self._free_dimensions: dict[str, int] = {}
         self._free_denotations: dict[str, int] = {}
         self._initializers: dict[str, OrtValue] = {}
@@ -119,7 +124,8 @@ class SessionOptions(_Declared):
         self._cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Note a configuration entry; the folder of external data of a model given as bytes is the one with effect."""
+        """Note a configuration entry. With effect are the folder of external data of a model given as bytes, and the
+        name and least size of external data of ``optimized_model_filepath``."""
         self._entries.values[str(key)] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -153,7 +159,7 @@ class SessionOptions(_Declared):
             OptionError: as many names as values are needed, each value an `OrtValue`, and each name once.
         """
         if len(names) != len(ortvalues):
-            raise OptionError(f"add_external_initializers was given {len(names)} names and {len(ortvalues)} values")
+            raise _refused(f"add_external_initializers was given {len(names)} names and {len(ortvalues)} values")
         for name, value in zip(names, ortvalues, strict=True):
             _note(self._external, name, value)
 
@@ -171,7 +177,7 @@ class SessionOptions(_Declared):
             OptionError: the three do not have as many members, a member is no buffer, or is shorter than its length.
         """
         if not len(file_names) == len(buffers) == len(lengths):
-            raise OptionError(
+            raise _refused(
                 "add_external_initializers_from_files_in_memory was given"
                 f" {len(file_names)} names, {len(buffers)} buffers and {len(lengths)} lengths"
             )
@@ -179,9 +185,9 @@ class SessionOptions(_Declared):
             try:
                 content = memoryview(buffer).cast("B")
             except TypeError as error:
-                raise OptionError(f"the content of {name!r} is no buffer of bytes: {error}") from None
+                raise _refused(f"the content of {name!r} is no buffer of bytes: {error}") from None
             if not 0 <= int(length) <= len(content):
-                raise OptionError(f"the content of {name!r} has {len(content)} bytes, but its length is {length}")
+                raise _refused(f"the content of {name!r} has {len(content)} bytes, but its length is {length}")
             self._files[str(name)] = content[: int(length)]
 
     def add_provider(self, provider: str, options: Mapping[str, Any]) -> None:
@@ -217,6 +223,18 @@ class SessionOptions(_Declared):
         """Return where the external data of a model given as bytes lies; empty if that was not said."""
         return self._entries.values.get(EXTERNAL_DATA_FOLDER, "")
 
+    def external_file(self) -> tuple[str, int]:
+        """Return the name of the file that gets large initializers of an ONNX file which a session writes ("" for
+        none), and from how many bytes on they are large.
+
+        Raises:
+            OptionError: the latter is no number.
+        """
+        least = self._entries.values.get(_EXTERNAL_SMALLEST, "1024")  # ONNX Runtime's default
+        if not least.isdecimal():
+            raise _refused(f"{_EXTERNAL_SMALLEST} is {least!r}, expected a number of bytes")
+        return self._entries.values.get(_EXTERNAL_FILE, ""), int(least)
+
     def compile_options(self) -> dict[str, Any]:
         """Return the options of ``program.compile``; warn of configuration entries that have no effect.
 
@@ -236,7 +254,7 @@ class SessionOptions(_Declared):
         if self.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             found["fast_math"] = False
         for key in self._entries.values:
-            if key != EXTERNAL_DATA_FOLDER and key not in _NO_OTHER_RESULT and not key.startswith("optimization."):
+            if key not in (*_WITH_EFFECT, *_NO_OTHER_RESULT) and not key.startswith("optimization."):
                 warn(f"session option {key!r} has no effect: no such entry is known here", RuntimeWarning)
         return found
 
@@ -259,7 +277,7 @@ class RunOptions(_Declared):
     training_mode: bool = False
 
     def __post_init__(self) -> None:
-        self._entries = _Entries("run")
+        self._entries = _Entries("RunOptions")
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Note a configuration entry; none has an effect."""
@@ -285,7 +303,12 @@ class RunOptions(_Declared):
 
 def _note(values: dict[str, OrtValue], name: str, value: Any) -> None:
     if not isinstance(getattr(value, "_value", None), np.ndarray):
-        raise OptionError(f"initializer {name!r} is given as {type(value).__name__}, expected an OrtValue on the host")
+        kind = type(value).__name__
+        raise _refused(f"initializer {name!r} is given as {kind}, expected an OrtValue on the host")
     if name in values:
-        raise OptionError(f"initializer {name!r} is given twice")
+        raise _refused(f"initializer {name!r} is given twice")
     values[str(name)] = value
+
+
+def _refused(message: str) -> MgxError:
+    return error_of(RuntimeError, OptionError, message)

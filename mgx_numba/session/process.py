@@ -50,7 +50,7 @@ def get_version_string() -> str:
 
 def get_build_info() -> str:
     """Return the version of this package, which is no build of ONNX Runtime."""
-    return f"mgx_numba {package_version}, with the interface of ONNX Runtime {API_VERSION}"
+    return f"mgx_numba Build Info: version {package_version}, interface of ONNX Runtime {API_VERSION}"
 
 
 def has_collective_ops() -> bool:
@@ -108,7 +108,7 @@ def set_default_logger_callback(callback: Callable[..., None] | None, severity: 
         OptionError: no function, or no severity.
     """
     if callback is not None and not callable(callback):
-        raise OptionError(f"the callback is {callback!r}, expected a function or None")
+        raise error_of(RuntimeError, OptionError, f"the callback is {callback!r}, expected a function or None")
     logger, level = logging.getLogger("mgx_numba"), _level(severity)
     for handler in [h for h in logger.handlers if isinstance(h, _Callback)]:
         logger.removeHandler(handler)
@@ -137,7 +137,7 @@ def unregister_execution_provider_library(registration_name: str) -> None:
 
 def _level(severity: int) -> int:
     if not isinstance(severity, int) or not 0 <= severity < len(_LEVELS):
-        raise OptionError(f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
+        raise error_of(RuntimeError, OptionError, f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
     return _LEVELS[severity]
 
 
@@ -149,7 +149,10 @@ class _Callback(logging.Handler):
         self._callback = callback
 
     def emit(self, record: Any) -> None:
-        """Call the function."""
+        """Call the function; what it raises is told as `logging` tells errors of its handlers."""
         severity = sum(record.levelno >= level for level in _LEVELS[1:])
         place = f"{record.filename}:{record.lineno} {record.funcName}"
-        self._callback(severity, record.name, "", place, record.getMessage())
+        try:
+            self._callback(severity, record.name, "", place, record.getMessage())
+        except Exception:
+            self.handleError(record)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..api.program import program
-from ..api.timeline import CALLER, complete_event, run_timed, thread_names, write_json
+from ..api.timeline import CALLER, complete_event, run_timed, write_events
 from ..errors import MgxError
 
 __all__ = ["Profile"]
@@ -87,7 +87,7 @@ class Profile:
         self._at_end.detach()
         if path is None:
             return ""
-        write_json(path, [*thread_names(sorted({event["tid"] for event in events} | {CALLER})), *events])
+        write_events(path, events)
         return path
 
     def _microseconds(self, when: int) -> float:

@@ -9,8 +9,17 @@ from ..api.options import COMPILE_OPTIONS
 from ..errors import OptionError
 from ..messages import warn
 from ..targets.registry import DEFAULT, missing
+from .exceptions import error_of
 
-__all__ = ["CPU", "chosen_provider", "get_all_providers", "get_available_providers", "get_device", "target_of"]
+__all__ = [
+    "CPU",
+    "chosen_provider",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "refuse_unknown",
+    "target_of",
+]
 
 CPU = "CPUExecutionProvider"
 """What sessions run on if no other provider that is asked for is available."""
@@ -88,6 +97,18 @@ def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | No
         known = missing(_TARGETS[name]) if name in _TARGETS else "there is none of this name"
         warn(f"provider {name!r} is not available: {known}; available are: {', '.join(available)}", RuntimeWarning)
     return CPU, {}
+
+
+def refuse_unknown(providers: Sequence[Any] | None) -> None:
+    """Refuse names that no session knows, available or not.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for name, _ in map(_pair, () if isinstance(providers, str) else providers or ()):
+        if name not in _TARGETS:
+            known = ", ".join(_TARGETS)
+            raise error_of(RuntimeError, OptionError, f"Unknown Provider Type: {name}; known are: {known}")
 
 
 def _pair(entry: Any) -> tuple[str, Mapping[str, Any]]:

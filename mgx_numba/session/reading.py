@@ -96,7 +96,8 @@ class Source:
             whole_module("mgx_numba.session.writing")
             from .writing import write_onnx
 
-            write_onnx(self._model, path, self._initializers, self._lens)
+            name, smallest = self._options.external_file()
+            write_onnx(self._model, path, self._initializers, self._lens, name, smallest)
 
     def _is_mxr(self) -> bool:
         if self.path is None:

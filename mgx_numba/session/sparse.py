@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.types import from_numpy
+from ..core.strings import is_text
+from ..core.types import Type, from_numpy
 from ..errors import ParameterError, UnsupportedError
 from ..frontends.onnx.tensors import onnx_type_string
 from .devices import OrtDevice
 from .enums import OrtSparseFormat
+from .exceptions import error_of
+from .values import OrtValue
 
-__all__ = ["SparseTensor"]
+__all__ = ["SparseTensor", "SparseValue"]
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +50,7 @@ class SparseTensor:
 
     def __init__(self, dense_shape: Any, values: Array, indices: _CoordinateIndices | _RowIndices) -> None:
         self._lens = [int(n) for n in dense_shape]
-        self._values = np.asarray(values)
+        self._values = _read_only(values)
         self._indices = indices
 
     @classmethod
@@ -70,7 +73,7 @@ class SparseTensor:
         values, places = np.asarray(values), np.asarray(coo_indices, np.int64)
         if values.ndim != 1 or places.shape not in ((values.size,), (values.size, 2), (2 * values.size,)):
             raise ParameterError(f"indices {list(places.shape)} do not fit values {list(values.shape)}")
-        return cls(dense_shape, values, _CoordinateIndices(places))
+        return cls(dense_shape, values, _CoordinateIndices(_read_only(places)))
 
     @classmethod
     def sparse_csr_from_numpy(
@@ -97,7 +100,7 @@ class SparseTensor:
                 f"inner indices {list(columns.shape)} and outer indices {list(starts.shape)} do not fit values"
                 f" {list(values.shape)} of {[int(n) for n in dense_shape]}"
             )
-        return cls(dense_shape, values, _RowIndices(columns, starts))
+        return cls(dense_shape, values, _RowIndices(_read_only(columns), _read_only(starts)))
 
     def values(self) -> Array:
         """Return the values, in one dimension."""
@@ -110,7 +113,7 @@ class SparseTensor:
             ParameterError: the tensor has another form.
         """
         if not isinstance(self._indices, _CoordinateIndices):
-            raise ParameterError("the sparse tensor is in compressed rows, not in coordinate form")
+            raise error_of(RuntimeError, ParameterError, "the sparse tensor is in compressed rows")
         return self._indices
 
     def as_csrc_view(self) -> _RowIndices:
@@ -120,7 +123,7 @@ class SparseTensor:
             ParameterError: the tensor has another form.
         """
         if not isinstance(self._indices, _RowIndices):
-            raise ParameterError("the sparse tensor is in coordinate form, not in compressed rows")
+            raise error_of(RuntimeError, ParameterError, "the sparse tensor is in coordinate form")
         return self._indices
 
     def as_blocksparse_view(self) -> Any:
@@ -129,7 +132,7 @@ class SparseTensor:
         Raises:
             ParameterError: always.
         """
-        raise ParameterError("the sparse tensor has no blocks")
+        raise error_of(RuntimeError, ParameterError, "the sparse tensor has no blocks")
 
     def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
         """Raise: sparse tensors stay on the host.
@@ -137,7 +140,7 @@ class SparseTensor:
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError("sparse tensors lie in memory of the host alone")
+        raise error_of(RuntimeError, UnsupportedError, "sparse tensors lie in memory of the host alone")
 
     def format(self) -> OrtSparseFormat:
         """Return the form of the indices."""
@@ -150,11 +153,54 @@ class SparseTensor:
 
     def data_type(self) -> str:
         """Return ``sparse_tensor(float)`` and the like."""
-        return f"sparse_{onnx_type_string(from_numpy(self._values.dtype))}"
+        kind = Type.string_type if is_text(self._values.dtype) else from_numpy(self._values.dtype)
+        return f"sparse_{onnx_type_string(kind)}"
 
     def device_name(self) -> str:
         """Return ``cpu``."""
         return "cpu"
+
+
+class SparseValue(OrtValue):
+    """An `OrtValue` that holds a sparse tensor."""
+
+    def __init__(self, tensor: SparseTensor) -> None:
+        super().__init__(tensor.values())
+        self._tensor = tensor
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        """Return the tensor."""
+        return self._tensor
+
+    def shape(self) -> list[int]:
+        """Return the lengths of the dense tensor."""
+        return self._tensor.dense_shape()
+
+    def data_type(self) -> str:
+        """Return ``sparse_tensor(float)`` and the like."""
+        return self._tensor.data_type()
+
+    def is_tensor(self) -> bool:
+        """Return False."""
+        return False
+
+    def is_sparse_tensor(self) -> bool:
+        """Return True."""
+        return True
+
+    def numpy(self) -> Array:
+        """Raise: see `SparseTensor.values`.
+
+        Raises:
+            ParameterError: always.
+        """
+        raise error_of(RuntimeError, ParameterError, "a sparse tensor is no array; as_sparse_tensor() has its values")
+
+
+def _read_only(array: Array) -> Array:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def _check_host(device: OrtDevice) -> None:

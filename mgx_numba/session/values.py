@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from ..core.types import Type, from_numpy
 from ..errors import ParameterError, ShapeError, UnsupportedError
 from ..frontends.onnx.tensors import ir_type, onnx_number, onnx_type_string
 from .devices import OrtMemoryInfo
+from .exceptions import error_of
 from .tensors import Described, copy_into, described
+
+if TYPE_CHECKING:
+    from .sparse import SparseTensor
 
 __all__ = ["OrtValue", "OrtValueVector", "copy_tensors", "is_gpu", "ort_value", "shape_of"]
 
@@ -85,12 +89,15 @@ class OrtValue:
 
     @staticmethod
     def from_dlpack(data: Any, /) -> OrtValue:
-        """A tensor that shares the memory of what exports it by DLPack, on the host or a device.
+        """A tensor that shares the memory of another library's by DLPack, on the host or a device; or of a capsule, on
+        the host.
 
         Raises:
             ShapeError: an element type that ONNX does not have.
         """
-        if device_of(data) is not None:
+        if type(data).__name__ == "PyCapsule":
+            data = _Capsule(data)
+        elif device_of(data) is not None:
             return OrtValue(device_argument.wrap(borrowed(data, None)))
         array = np.from_dlpack(data)
         _element_type(array.dtype)
@@ -113,6 +120,14 @@ class OrtValue:
                 f"update_inplace was given {array.dtype} {list(array.shape)}, expected {own.dtype} {list(own.lens)}"
             )
         copy_into(self._value, array)
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        """The value: code that asks for ONNX Runtime's inner one gets the same methods."""
+        return self
+
+    def _get_c_value(self) -> OrtValue:
+        return self
 
     @property
     def _described(self) -> Described:
@@ -148,11 +163,26 @@ class OrtValue:
         return True
 
     def is_tensor(self) -> bool:
-        """True: sequences, maps and sparse tensors are not among them."""
+        """True: sequences and maps are not among them."""
         return True
 
+    @staticmethod
+    def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
+        """A value that holds a sparse tensor; sessions do not take it."""
+        from .sparse import SparseValue
+
+        return SparseValue(sparse_tensor)
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        """The sparse tensor that this holds.
+
+        Raises:
+            ParameterError: it holds a dense one.
+        """
+        raise error_of(RuntimeError, ParameterError, "the OrtValue holds a dense tensor, no sparse one")
+
     def is_sparse_tensor(self) -> bool:
-        """False."""
+        """False; see `ort_value_from_sparse_tensor` for values of which it is not."""
         return False
 
     def is_tensor_sequence(self) -> bool:
@@ -167,6 +197,19 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._value.__dlpack_device__()
+
+
+class _Capsule:
+    """A DLPack capsule of memory of the host, as what exports it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU, number 0
 
 
 class OrtValueVector(list[OrtValue]):

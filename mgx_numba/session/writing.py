@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import FormatError, OptionError
 from ..graph.atomic_file import replace_file
+
+_ALIGNMENT = 64
+"""Bytes at a multiple of which data begins: those of a cache line, which no element type exceeds."""
+_EXTERNAL: Any = 1
+"""``TensorProto.EXTERNAL``, ONNX's number."""
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto
@@ -18,14 +24,23 @@ if TYPE_CHECKING:
 __all__ = ["write_onnx"]
 
 
-def write_onnx(model: Model, path: str, initializers: Mapping[str, np.ndarray], lens: Mapping[str, int]) -> None:
-    """Write a model as one ONNX file.
+def write_onnx(
+    model: Model,
+    path: str,
+    initializers: Mapping[str, np.ndarray],
+    lens: Mapping[str, int],
+    data_file: str = "",
+    smallest: int = 1024,
+) -> None:
+    """Write a model as one ONNX file, or with its large initializers in a file beside it.
 
     Args:
         model: as it was read; it is not changed.
         path: of the file.
         initializers: arrays in place of initializers of the main graph, by name.
         lens: lengths of symbolic dimensions of inputs, by symbol.
+        data_file: the name of a file in the same folder for initializers of the main graph; "" for none.
+        smallest: bytes from which an initializer lies there. The default is ONNX Runtime's.
 
     Raises:
         OptionError: the model is too large for one file.
@@ -51,14 +66,37 @@ def write_onnx(model: Model, path: str, initializers: Mapping[str, np.ndarray], 
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = content.tobytes()
+    moved = _moved(proto.graph, data_file, smallest) if data_file else []
     try:
         data = proto.SerializeToString()
     except Exception as error:  # of protobuf, whose classes differ among its implementations
         raise OptionError(
             f"{path}: the model does not fit one ONNX file ({error}); the name of an .mxr file keeps it"
         ) from None
+    if data_file:
+        _write(os.path.join(os.path.dirname(path), data_file), moved)
+    _write(path, [data])
+
+
+def _moved(graph: GraphProto, name: str, smallest: int) -> list[bytes]:
+    """Let large initializers refer to a file of this name; its content, a piece for each of them."""
+    pieces: list[bytes] = []
+    offset = 0
+    for tensor in graph.initializer:
+        if len(tensor.raw_data) < smallest:
+            continue
+        pieces += [tensor.raw_data, bytes(-len(tensor.raw_data) % _ALIGNMENT)]
+        for key, value in (("location", name), ("offset", offset), ("length", len(tensor.raw_data))):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += len(pieces[-2]) + len(pieces[-1])
+        tensor.ClearField("raw_data")
+        tensor.data_location = _EXTERNAL
+    return pieces
+
+
+def _write(path: str, pieces: Sequence[bytes]) -> None:
     try:
-        replace_file(path, lambda write: write(data))
+        replace_file(path, lambda write: [write(piece) for piece in pieces])
     except OSError as error:
         raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
 

@@ -284,3 +284,22 @@ def test_optimised_model_in_a_folder_that_is_missing(tmp_path: Path) -> None:
     options = mgx_numba.session.SessionOptions(optimized_model_filepath=str(tmp_path / "no" / "m.onnx"))
     with pytest.warns(RuntimeWarning), pytest.raises(MgxError, match="cannot be written"):
         mgx_numba.session.InferenceSession(linear(), options)
+
+
+def test_large_initializers_of_an_optimised_model_lie_beside_it(tmp_path: Path) -> None:
+    options = mgx_numba.session.SessionOptions(optimized_model_filepath=str(tmp_path / "m.onnx"))
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "m.bin")
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "16")
+    with pytest.warns(RuntimeWarning, match="gets the model as it was read"):
+        session = mgx_numba.session.InferenceSession(linear(declared=()), options)
+    assert (tmp_path / "m.bin").stat().st_size == 64  # w, whose 16 bytes are filled up, and not b
+    moved = [
+        t.name for t in onnx.load(tmp_path / "m.onnx", load_external_data=False).graph.initializer if t.external_data
+    ]
+    assert moved == ["w"]
+    for ort in (mgx_numba.session, onnxruntime):
+        found = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": X})
+        np.testing.assert_array_equal(found, session.run(None, {"x": X}))
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "many")
+    with pytest.warns(RuntimeWarning), pytest.raises(OptionError, match="'many', expected a number of bytes"):
+        mgx_numba.session.InferenceSession(linear(), options)

@@ -93,6 +93,8 @@ def test_tensors_by_dlpack_and_copies() -> None:
         ours.copy_tensors([value], [])
     with pytest.raises(ParameterError, match=r"tensor\(float\)\[3, 2\] into tensor\(double\)\[3, 2\]"):
         ours.copy_tensors([value], [ours.OrtValue.ortvalue_from_numpy(X.astype(float))])
+    capsule = ours.OrtValue.from_dlpack(value.__dlpack__())
+    assert capsule.data_ptr() == X.ctypes.data and value._ortvalue is value._get_c_value() is value
     strided = ours.OrtValue.from_dlpack(X[:, ::2])
     np.testing.assert_array_equal(strided.numpy(), X[:, ::2])
 
@@ -135,6 +137,8 @@ def test_providers_are_set_and_a_failure_changes_nothing(tmp_path: Any) -> None:
     session = mgx_numba.session.InferenceSession(path)
     session.set_providers(["CPUExecutionProvider"], [{"fast_math": False}])
     assert session.get_provider_options() == {"CPUExecutionProvider": {"fast_math": "False"}}
+    with pytest.raises(RuntimeError, match="Unknown Provider Type: FancyExecutionProvider"):
+        session.set_providers(["FancyExecutionProvider"])
     path.unlink()
     with pytest.raises(mgx_numba.session.capi.onnxruntime_pybind11_state.NoSuchFile):
         session.set_providers()

@@ -49,6 +49,8 @@ def test_profile_has_the_form_of_onnxruntimes(tmp_path: Path) -> None:
         path = session.end_profiling()
         assert path.startswith(str(tmp_path / ort.__name__)) and path.endswith(".json")
         events[ort] = json.loads(Path(path).read_text())
+        first, *lines, last = Path(path).read_text().splitlines()  # one event to a line
+        assert first == "[" and last == "]" and all('"name"' in line and '"args"' in line for line in lines)
         assert session.run(None, {"x": X})[0].shape == (2, 9)  # not recorded
     np.testing.assert_array_equal(*found.values())
     theirs, mine = events.values()

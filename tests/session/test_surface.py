@@ -22,7 +22,6 @@ _MACHINERY = "names of ONNX Runtime's own packaging"
 _PLUGINS = "sessions choose among targets by a provider's name; plug-in providers and their devices are not loaded"
 _COMPILED = "a compiled program is an .mxr file (optimized_model_filepath), not an ONNX model with a provider's blobs"
 _ADAPTERS = "adapters are given as overridable initializers of a run"
-_SPARSE = "an OrtValue is a dense tensor; sparse tensors are neither inputs nor results"
 
 LEFT_OUT = {
     "": {
@@ -54,7 +53,6 @@ LEFT_OUT = {
         **dict.fromkeys(("clear_ep_context_data_read_func", "set_ep_context_data_read_func"), _COMPILED),
     },
     "RunOptions": {"add_active_adapter": _ADAPTERS},
-    "OrtValue": dict.fromkeys(("as_sparse_tensor", "ort_value_from_sparse_tensor"), _SPARSE),
 }
 """Why a name is left out, by class ("" for the module)."""
 
@@ -158,7 +156,7 @@ def test_calls_for_the_whole_process(capsys: pytest.CaptureFixture[str]) -> None
         ours.OrtArenaCfg({"foo": 1})
 
 
-def test_records_come_to_a_callback() -> None:
+def test_records_come_to_a_callback(capsys: pytest.CaptureFixture[str]) -> None:
     import logging
 
     ours, told = mgx_numba.session, []
@@ -168,10 +166,20 @@ def test_records_come_to_a_callback() -> None:
         ours.set_default_logger_callback(lambda *given: told.append(given), 2)
         logging.getLogger("mgx_numba.test").warning("a %s", "text")
         logging.getLogger("mgx_numba.test").info("below")
+
+        def failing(*given: Any) -> None:
+            raise ValueError("of the callback")
+
+        ours.set_default_logger_callback(failing, 2)
+        logging.getLogger("mgx_numba.test").warning("goes on")
+        for bad in (("no function", 2), (None, 5), (None, -1)):
+            with pytest.raises(RuntimeError, match="expected"):
+                ours.set_default_logger_callback(*bad)
         ours.set_default_logger_callback(None)
         logging.getLogger("mgx_numba.test").warning("nobody")
     finally:
         logger.setLevel(before)
+    assert "of the callback" in capsys.readouterr().err
     assert [(severity, category, message) for severity, category, _, _, message in told] == [
         (2, "mgx_numba.test", "a text")
     ]
@@ -209,6 +217,14 @@ def test_sparse_tensors_hold_what_they_were_given() -> None:
     ours = mgx_numba.session
     cpu = ours.OrtDevice.make("cpu", 0)
     tensor = ours.SparseTensor.sparse_coo_from_numpy([3], values, np.array([0, 2]), cpu)
+    held = ours.OrtValue.ort_value_from_sparse_tensor(tensor)
+    assert held.is_sparse_tensor() and not held.is_tensor() and held.as_sparse_tensor() is tensor
+    assert held.data_type() == "sparse_tensor(float)" and held.shape() == [3]
+    for refused in (held.numpy, ours.OrtValue.ortvalue_from_numpy(values).as_sparse_tensor):
+        with pytest.raises(RuntimeError, match="sparse"):
+            refused()
+    text = ours.SparseTensor.sparse_coo_from_numpy([3], np.array(["a", "b"]), np.array([0, 2]), cpu)
+    assert text.data_type() == "sparse_tensor(string)" and not text.values().flags.writeable
     for refused in (tensor.as_csrc_view, tensor.as_blocksparse_view):
         with pytest.raises(errors.ParameterError, match="sparse tensor"):
             refused()
