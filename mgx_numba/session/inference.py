@@ -168,10 +168,10 @@ class InferenceSession:
             raise ParameterError(f"output_names must be a list of names, got {output_names!r}")
         if run_options is not None:
             run_options.refuse_terminated()
-        if not self._required <= input_feed.keys():
-            missing = [name for name in self._shapes if name in self._required and name not in input_feed]
-            raise ParameterError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
         feed = self._fed(input_feed)
+        if not self._required <= feed.keys():
+            missing = [name for name in self._shapes if name in self._required and name not in feed]
+            raise ParameterError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         for name in output_names or ():
             if name not in self._positions:
                 raise ParameterError(f"no result {name!r}; the model's are: {', '.join(self._positions)}")

@@ -293,10 +293,8 @@ def test_large_initializers_of_an_optimised_model_lie_beside_it(tmp_path: Path) 
     with pytest.warns(RuntimeWarning, match="gets the model as it was read"):
         session = mgx_numba.session.InferenceSession(linear(declared=()), options)
     assert (tmp_path / "m.bin").stat().st_size == 64  # w, whose 16 bytes are filled up, and not b
-    moved = [
-        t.name for t in onnx.load(tmp_path / "m.onnx", load_external_data=False).graph.initializer if t.external_data
-    ]
-    assert moved == ["w"]
+    written = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert [t.name for t in written.graph.initializer if t.external_data] == ["w"]
     for ort in (mgx_numba.session, onnxruntime):
         found = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": X})
         np.testing.assert_array_equal(found, session.run(None, {"x": X}))
