@@ -124,7 +124,8 @@ class InferenceSession:
         self._inputs = node_args(list(self._shapes), list(self._shapes.values()))
         self._outputs = node_args(names, results, self._program._origin.output_dims)
         defaults = self._source.defaults
-        self._overridable = node_args(list(defaults), list(defaults.values()))
+        known = node_args(list(defaults), list(defaults.values()))
+        self._overridable = [NodeArg(a.name, a.type, self._source.declared[a.name]) for a in known]
         self._shapes.update(defaults)
         self._required = {i.name for i in self._inputs if not i.type.startswith("optional")}
         self._positions = {name: k for k, name in enumerate(names)}

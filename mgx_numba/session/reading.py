@@ -35,6 +35,7 @@ class Source:
     Attributes:
         path: the file's, None of bytes.
         defaults: shapes of the initializers that a run may override, by name.
+        declared: for each of them the dimensions that the model declares: lengths, symbols or None.
     """
 
     def __init__(self, path_or_bytes: Any, options: SessionOptions, trust_objects: bool) -> None:
@@ -44,6 +45,7 @@ class Source:
             raise error_of(InvalidArgument, ParseError, f"a session needs the path or the bytes of a model, got {kind}")
         self.path = None if in_memory else os.fspath(path_or_bytes)
         self.defaults: Mapping[str, Shape] = {}
+        self.declared: dict[str, list[int | str | None]] = {}
         self._options = options
         given = {**options._initializers, **options._external}
         self._initializers = {name: value.numpy() for name, value in given.items()}
@@ -65,6 +67,12 @@ class Source:
         self._model = self._decoded()
         found = self._parsed(frozenset())
         self.defaults = dict(found._portable.defaults)
+        for info in self._model.graph.input:
+            if info.name in self.defaults:
+                dims = info.type.tensor_type.shape.dim
+                fixed = [d.WhichOneof("value") == "dim_value" for d in dims]
+                pairs = zip(dims, fixed, strict=True)
+                self.declared[info.name] = [d.dim_value if known else d.dim_param or None for d, known in pairs]
         return found
 
     def release(self) -> None:
@@ -146,8 +154,11 @@ class Source:
         from ..frontends.onnx.options import ParseOptions
         from ..frontends.onnx.parser import parse
 
+        # Where the model declares no dimensions those of the default are taken.
+        unknown = [name for name in opened if not self.declared[name]]
         options = ParseOptions(
             dim_params=self._lens,
+            map_input_dims={name: list(self.defaults[name].array_lens) for name in unknown},
             initializers=self._initializers,
             opened=opened,
             use_debug_symbols=self._options.enable_profiling,

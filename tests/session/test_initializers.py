@@ -113,6 +113,28 @@ def test_overridden_value_that_an_operator_must_know() -> None:
         session.run(None, {"x": X, "lens": np.array([4, 4])})
 
 
+def test_overridden_values_of_declared_symbols_or_without_dimensions() -> None:
+    tensors = [numpy_helper.from_array(B, "v"), numpy_helper.from_array(B * 2, "w"), numpy_helper.from_array(B, "u")]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["v", "w"], ["s"]), helper.make_node("Mul", ["u", "u"], ["y"])],
+        "g",
+        [info("v", TensorProto.FLOAT, ["k"]), info("w", TensorProto.FLOAT, ["k"]), info("u", TensorProto.FLOAT, None)],
+        [info("s", TensorProto.FLOAT, ["k"]), info("y", TensorProto.FLOAT, None)],
+        tensors,
+    )
+
+    def code(ort: Any, session: Any) -> Any:
+        shapes = [str(a.shape) for a in sorted(session.get_overridable_initializers(), key=lambda a: a.name)]
+        found = [np.array(shapes), *session.run(None, {})]
+        for given in ({"v": X[0], "w": X[1]}, {"v": X.ravel(), "w": -X.ravel()}, {"u": B * 3}):
+            found += session.run(None, given)
+        return found
+
+    both(model_of(graph), code)
+    with pytest.raises(Fail, match="different lengths|do not broadcast"):
+        mgx_numba.session.InferenceSession(model_of(graph)).run(None, {"v": X.ravel()})
+
+
 def test_overridden_through_bindings_and_lists() -> None:
     def code(ort: Any, session: Any) -> Any:
         binding = session.io_binding()
