@@ -149,7 +149,7 @@ class _Callback(logging.Handler):
         self._callback = callback
 
     def emit(self, record: Any) -> None:
-        """Call the function; what it raises is told as `logging` tells errors of its handlers."""
+        """Call the function; `logging` reports an exception of it, as of any handler."""
         severity = sum(record.levelno >= level for level in _LEVELS[1:])
         place = f"{record.filename}:{record.lineno} {record.funcName}"
         try:

@@ -13,9 +13,8 @@ from ..frontends.onnx.tensors import onnx_type_string
 from .devices import OrtDevice
 from .enums import OrtSparseFormat
 from .exceptions import error_of
-from .values import OrtValue
 
-__all__ = ["SparseTensor", "SparseValue"]
+__all__ = ["SparseTensor"]
 
 Array = np.ndarray[Any, Any]
 
@@ -159,42 +158,6 @@ class SparseTensor:
     def device_name(self) -> str:
         """Return ``cpu``."""
         return "cpu"
-
-
-class SparseValue(OrtValue):
-    """An `OrtValue` that holds a sparse tensor."""
-
-    def __init__(self, tensor: SparseTensor) -> None:
-        super().__init__(tensor.values())
-        self._tensor = tensor
-
-    def as_sparse_tensor(self) -> SparseTensor:
-        """Return the tensor."""
-        return self._tensor
-
-    def shape(self) -> list[int]:
-        """Return the lengths of the dense tensor."""
-        return self._tensor.dense_shape()
-
-    def data_type(self) -> str:
-        """Return ``sparse_tensor(float)`` and the like."""
-        return self._tensor.data_type()
-
-    def is_tensor(self) -> bool:
-        """Return False."""
-        return False
-
-    def is_sparse_tensor(self) -> bool:
-        """Return True."""
-        return True
-
-    def numpy(self) -> Array:
-        """Raise: see `SparseTensor.values`.
-
-        Raises:
-            ParameterError: always.
-        """
-        raise error_of(RuntimeError, ParameterError, "a sparse tensor is no array; as_sparse_tensor() has its values")
 
 
 def _read_only(array: Array) -> Array:

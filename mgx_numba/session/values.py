@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from ..errors import ParameterError, ShapeError, UnsupportedError
 from ..frontends.onnx.tensors import ir_type, onnx_number, onnx_type_string
 from .devices import OrtMemoryInfo
 from .exceptions import error_of
+from .sparse import SparseTensor
 from .tensors import Described, copy_into, described
-
-if TYPE_CHECKING:
-    from .sparse import SparseTensor
 
 __all__ = ["OrtValue", "OrtValueVector", "copy_tensors", "is_gpu", "ort_value", "shape_of"]
 
@@ -29,10 +27,16 @@ GPU = "cuda"
 
 
 class OrtValue:
-    """A tensor in the memory of the host or of a device; got from the ``ortvalue_...`` functions or from a run."""
+    """A tensor in the memory of the host or of a device; got from the ``ortvalue_...`` functions or from a run.
 
-    def __init__(self, value: np.ndarray | device_argument) -> None:
+    Args:
+        value: the tensor, or the values of a sparse one.
+        sparse: the sparse tensor, if this holds one.
+    """
+
+    def __init__(self, value: np.ndarray | device_argument, sparse: SparseTensor | None = None) -> None:
         self._value = value
+        self._sparse = sparse
 
     @staticmethod
     def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1) -> OrtValue:
@@ -104,7 +108,14 @@ class OrtValue:
         return OrtValue(array if array.flags.c_contiguous else array.copy())
 
     def numpy(self) -> np.ndarray:
-        """The tensor as an array: of the host's memory, which it shares, or a copy of a device's."""
+        """The tensor as an array: of the host's memory, which it shares, or a copy of a device's.
+
+        Raises:
+            ParameterError: it is a sparse one.
+        """
+        if self._sparse is not None:
+            text = "a sparse tensor is no array; as_sparse_tensor() has its values"
+            raise error_of(RuntimeError, ParameterError, text)
         value = self._value
         return value if isinstance(value, np.ndarray) else np.asarray(from_gpu(value)).reshape(self._described.lens)
 
@@ -135,10 +146,12 @@ class OrtValue:
 
     def shape(self) -> list[int]:
         """Lengths, outermost first."""
-        return list(self._described.lens)
+        return list(self._described.lens) if self._sparse is None else self._sparse.dense_shape()
 
     def data_type(self) -> str:
         """``tensor(float)`` and the like."""
+        if self._sparse is not None:
+            return self._sparse.data_type()
         return onnx_type_string(_element_type(self._described.dtype))
 
     def element_type(self) -> int:
@@ -163,15 +176,13 @@ class OrtValue:
         return True
 
     def is_tensor(self) -> bool:
-        """True: sequences and maps are not among them."""
-        return True
+        """Whether this holds a dense tensor: sequences and maps are not among what it can hold."""
+        return self._sparse is None
 
     @staticmethod
     def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
         """A value that holds a sparse tensor; sessions do not take it."""
-        from .sparse import SparseValue
-
-        return SparseValue(sparse_tensor)
+        return OrtValue(sparse_tensor.values(), sparse_tensor)
 
     def as_sparse_tensor(self) -> SparseTensor:
         """The sparse tensor that this holds.
@@ -179,11 +190,13 @@ class OrtValue:
         Raises:
             ParameterError: it holds a dense one.
         """
-        raise error_of(RuntimeError, ParameterError, "the OrtValue holds a dense tensor, no sparse one")
+        if self._sparse is None:
+            raise error_of(RuntimeError, ParameterError, "the OrtValue holds a dense tensor, no sparse one")
+        return self._sparse
 
     def is_sparse_tensor(self) -> bool:
-        """False; see `ort_value_from_sparse_tensor` for values of which it is not."""
-        return False
+        """Whether this holds a sparse tensor."""
+        return self._sparse is not None
 
     def is_tensor_sequence(self) -> bool:
         """False."""

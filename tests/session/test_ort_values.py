@@ -1,4 +1,4 @@
-"""`OrtValue`, vectors of them and copies, and what a session says of results: as ONNX Runtime."""
+"""`OrtValue`, `OrtValueVector`, `copy_tensors` and declared dimensions of results, beside ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
 def model(op: str, declared: Any, dims: Any = ("n", 2), number: int = TensorProto.FLOAT, **given: Any) -> bytes:
-    """A model of one node, whose result is declared with these dimensions."""
+    """A model of one node; its result is declared with the dimensions ``declared``."""
     graph = helper.make_graph(
         [helper.make_node(op, [] if op.startswith("Random") else ["x"], ["y"], **given)],
         "g",
