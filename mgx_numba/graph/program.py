@@ -24,6 +24,8 @@ class Program:
         allowance: what may be computed of it before it is run.
         open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
             axis, by input. Error messages name them.
+        defaults: shapes of the constants that the model also declares as inputs, by name, which a run may give other
+            values in ONNX; a reader fills it, and clones and files have none.
         origin: what the model's file says of itself, its results' names among it.
         log: what passes and lowering did to it and refused to do; a clone begins with none.
         is_body: whether it does what a submodule does: its inputs are not those of a model.
@@ -33,6 +35,7 @@ class Program:
         self.allowance = Allowance(lambda: self.modules)
         self._modules: dict[str, Module] = {"main": Module("main", self.allowance)}
         self.open_dims: dict[str, dict[int, str]] = {}
+        self.defaults: dict[str, Shape] = {}
         self.origin = Origin()
         self.log = RewriteLog()
         self.is_body = False

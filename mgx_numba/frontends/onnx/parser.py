@@ -35,13 +35,16 @@ from .order import label, sorted_nodes
 from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
-from .tensors import elem_name, element_count, ir_type, is_narrow
+from .tensors import elem_name, element_count, ir_type, is_narrow, replacing
 from .value_types import declared_shape, type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
 __all__ = ["GraphParser", "parse"]
+
+_FIRST_WITH_DEFAULTS = 4
+"""The IR version from which on initialisers that are inputs, too, are default values (ONNX IR.md); all were before."""
 
 
 @np.errstate(all="ignore")
@@ -305,6 +308,8 @@ class GraphParser:
         for number, tensor in enumerate(graph.initializer):
             if not tensor.name:
                 raise ParseError(f"graph {graph.name!r}: initializer #{number} has no name")
+            if numbered and tensor.name in self.options.opened:
+                continue
             try:
                 value = self.literal(g, tensor, number if numbered else None)
             except MgxError as error:
@@ -320,7 +325,8 @@ class GraphParser:
 
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
-        value = g.literal(self.model.tensor(tensor, initializer))
+        given = None if initializer is None else self.options.initializers.get(tensor.name)
+        value = g.literal(self.model.tensor(tensor, initializer) if given is None else replacing(tensor, given))
         if is_narrow(tensor.data_type):
             self.narrow[value] = self.narrow_name(tensor.data_type)
         return value
@@ -339,9 +345,13 @@ class GraphParser:
                         f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}"
                     )
         symbols: set[str] = set()
+        overridable = self.model.proto.ir_version >= _FIRST_WITH_DEFAULTS
         for info in graph.input:
             if not info.name:
                 raise ParseError(f"graph {graph.name!r} has an input without a name")
+            default = None if info.name in names or not overridable else scope.find(info.name)
+            if default is not None:
+                self.program.defaults[info.name] = default.shape
             if info.name in names:
                 try:
                     shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)

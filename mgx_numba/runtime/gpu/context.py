@@ -15,7 +15,7 @@ import numpy as np
 from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
-from ...errors import ShapeError
+from ...errors import IndexRangeError, ShapeError
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock, owned
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
@@ -268,7 +268,7 @@ class DeviceContext:
         """Raise what a kernel has met, and begin anew.
 
         Raises:
-            ShapeError: an index is out of range.
+            IndexRangeError: an index is out of range.
         """
         if not self._executable.checked:
             return
@@ -278,7 +278,7 @@ class DeviceContext:
             step = self._executable.plan.steps[number - 1]
             assert isinstance(step, Step)
             who, what = step.checks[check]
-            raise ShapeError(f"{when}{who}: index {index} is out of range for {what}")
+            raise IndexRangeError(f"{when}{who}: index {index} is out of range for {what}")
 
     def _forget_fault(self) -> None:
         if self._executable.checked:
