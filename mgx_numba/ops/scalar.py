@@ -208,7 +208,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
         return np.power(a, b)
-    return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+    power = np.power(a, np.where(b < 0, b & 1, b)).astype(a.dtype)  # of 1 and -1 the parity is all that counts
+    return np.where((b < 0) & (np.abs(a) != 1), 0, power).astype(a.dtype)
 
 
 # By definition: sqrt(1 / 2), and sqrt(2 / pi) of the approximation of GELU by tanh.

@@ -17,6 +17,7 @@ from mgx_numba.graph.passes.inline_module import InlineModule
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.propagate_constant import PropagateConstant
 from mgx_numba.ops.scalar import cast_array
+from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import Graph, check, find, names
 
@@ -132,6 +133,16 @@ def test_common_subexpressions_are_shared_transitively() -> None:
     second = g.op("exp", g.op("add", y, x))
     after = check(g.ret(g.op("sub", first, second)), EliminateCommonSubexpression())
     assert names(after) == ["add", "exp", "sub"]
+
+
+def test_attributes_that_differ_in_the_sign_of_a_zero_are_different() -> None:
+    g = Graph()
+    x = g.param("x", [2])
+    both = [g.op("pad", x, pads=(0, 1), value=value) for value in (0.0, -0.0)]
+    after = check(g.ret(g.op("concat", *both, axis=0)), EliminateCommonSubexpression())
+    assert names(after) == ["pad", "pad", "concat"]
+    (found,) = evaluate(after, {"x": np.ones(2, np.float32)})
+    assert np.signbit(found).tolist() == [False, False, False, False, False, True]
 
 
 def test_operands_of_other_operators_keep_their_order() -> None:

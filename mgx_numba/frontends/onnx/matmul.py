@@ -52,12 +52,13 @@ def gemm(
     type = a.shape.type
     a = g.swap_last(a) if transposed[0] else a
     b = g.swap_last(b) if transposed[1] else b
+    beta = 1.0 if c is None else beta
     if not type.is_floating and not (alpha.is_integer() and beta.is_integer()):
         wide = Type.double_type
         a, b, c = g.convert(a, wide), g.convert(b, wide), None if c is None else g.convert(c, wide)
         return g.convert(gemm(g, a, b, c, alpha, beta), type)
     if alpha != 1:
-        a = g.convert(mul_scalar(g, a, alpha), type)
+        a = mul_scalar(g, a, alpha)
     product = g.op("dot", a, b)
     if c is None or beta == 0:
         return product
