@@ -77,8 +77,8 @@ def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
 def pad_launch(before: Sequence[int], value: np.ndarray, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
 
-    Operands are named ``x`` and ``out``; ``value`` is an array without axes of their type. A negative ``before`` cuts; what lies behind the end of ``out`` is
-    cut too.
+    Operands are named ``x`` and ``out``; ``value`` is an array without axes of their type. A negative ``before`` cuts;
+    what lies behind the end of ``out`` is cut too.
     """
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
