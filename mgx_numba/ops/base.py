@@ -19,7 +19,7 @@ from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
 from ..nearest import did_you_mean
-from .scalar import NumpyScalar, ScalarOps, TypeScalar
+from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -391,7 +391,10 @@ class Pointwise(Operator):
         return pointwise_shape(self, inputs).with_type(type)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        return np.asarray(self.scalar(NumpyScalar(), *args)).astype(output.type.numpy, copy=False)
+        with np.errstate(all="ignore"):
+            return np.asarray(self.scalar(NumpyScalar(), *map(from_storage, args))).astype(
+                output.type.numpy, copy=False
+            )
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return output.elements

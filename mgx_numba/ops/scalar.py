@@ -78,7 +78,8 @@ class TypeScalar:
 class NumpyScalar:
     """Handler that evaluates with NumPy on arrays; the reference for every other handler.
 
-    Narrow floats are computed in float32 and rounded after each operation. Integer division truncates toward zero;
+    Narrow floats are computed in float32 and rounded after each operation; a `Pointwise` operator takes
+    float16 and bfloat16 as float32 and is rounded once. Integer division truncates toward zero;
     dividing an integer by zero gives 0.
     """
 
@@ -129,9 +130,17 @@ def _compute_dtype(dtype: np.dtype) -> np.dtype:
     return from_numpy(dtype).compute.numpy
 
 
+_STORAGE = (Type.half_type.numpy, Type.bf16_type.numpy)
+
+
 def widened(x: np.ndarray) -> np.ndarray:
     """``x`` in the type that its elements are computed in: float32 for narrower floats, its own for all others."""
     return x.astype(_compute_dtype(x.dtype), copy=False)
+
+
+def from_storage(x: np.ndarray) -> np.ndarray:
+    """Return ``x`` in float32 if it is float16 or bfloat16, which nothing but storage tells from float32."""
+    return x.astype(np.float32) if x.dtype in _STORAGE else x
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:

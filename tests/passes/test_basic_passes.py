@@ -360,6 +360,34 @@ def test_lossless_conversions_in_between_vanish() -> None:
     assert names(after) == ["convert"] and find(after, "convert").inputs[0].is_param
 
 
+@pytest.mark.parametrize("type", ["half", "bf16"])
+def test_conversions_around_a_pointwise_operation_vanish(type: str) -> None:
+    """It computes in float32 and rounds once by itself."""
+    g = Graph()
+    x, y, c = g.param("x", [2, 8], type), g.param("y", [2, 8], type), g.param("c", [2, 8], "bool")
+    a, b = (g.op("convert", v, target_type="float") for v in (x, y))
+    values = [
+        g.op("gelu_tanh", a),
+        g.op("sqdiff", a, b),
+        g.op("where", c, a, b),
+        g.op("clip", b, *(g.scalar(v, a) for v in (-0.5, 1))),
+    ]
+    after = check(g.ret(*(g.op("convert", v, target_type=type) for v in values)), EliminateConvert(), special=True)
+    assert "convert" not in names(after)
+
+
+@pytest.mark.parametrize("case", ["constant", "operand", "reader", "chain", "type"])
+def test_conversions_around_a_pointwise_operation_stay_where_bits_are_lost(case: str) -> None:
+    g = Graph()
+    x, f = g.param("x", [2, 8], "half"), g.param("f", [2, 8])
+    wide = g.op("convert", x, target_type="float")
+    other = {"constant": g.scalar(0.1, wide), "operand": f, "chain": g.op("exp", wide)}.get(case, wide)
+    y = g.op("mul", wide, other)
+    results = [g.op("convert", y, target_type="bf16" if case == "type" else "half")]
+    after = check(g.ret(*results, *([y] if case == "reader" else [])), EliminateConvert())
+    assert names(after).count("convert") == 2
+
+
 def test_lossy_conversions_in_between_stay() -> None:
     g = Graph()
     x = g.param("x", [4])

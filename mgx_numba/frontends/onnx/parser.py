@@ -19,6 +19,7 @@ from ...graph.module import Module
 from ...graph.program import Program
 from ...messages import warn
 from ...nearest import did_you_mean
+from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
@@ -275,10 +276,11 @@ class GraphParser:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)
                 check_arity(handler, inputs)
-            return handler.parse(g, node, *inputs)
-        body = None if schema is None else schema_body(node, schema, inputs)
-        if schema is not None and body is not None:
-            return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
+            if node.op_type == "BatchNormalization" and inputs[0] is not None and is_product(inputs[0]):
+                return handler.parse(g, node, *inputs)  # becomes part of the product's weights, with no rounding inside
+            return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type == "Einsum")
+        if schema is not None and schema_body(node, schema, inputs) is not None:
+            return composed(g, lambda given: _expanded(g, node, schema, given, scope.path), inputs)
         if self.options.skip_unknown_operators:
             return [g.op("unknown", *(x for x in inputs if x is not None), operator=node.op_type)] * len(node.outputs)
         raise self._unknown(node)
@@ -442,6 +444,15 @@ class GraphParser:
                     self.leniency.accept(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
+
+
+def _expanded(
+    g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None], path: tuple[str, ...]
+) -> list[Instruction | None]:
+    """Read the body that ONNX gives an operator for these inputs."""
+    body = schema_body(node, schema, inputs)
+    assert body is not None  # there is one for inputs in 16 bits, so there is one for float32
+    return expand(g, node, body, inputs, schema_attributes(schema), path)
 
 
 def _is_old(node: Node, schema: Schema | None) -> bool:
