@@ -207,6 +207,16 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
 
 
+def _max(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the greater, of equal ones the first, as kernels do: which zero NumPy takes depends on its vectors."""
+    return np.where((a >= b) | (a != a), a, b) if a.dtype.kind == "f" else np.maximum(a, b)
+
+
+def _min(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the lesser, of equal ones the first."""
+    return np.where((a <= b) | (a != a), a, b) if a.dtype.kind == "f" else np.minimum(a, b)
+
+
 def _erf(x: np.ndarray) -> np.ndarray:
     import math
 
@@ -273,8 +283,8 @@ _NUMPY: dict[str, Any] = {
     "sub": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.subtract(a, b),
     "mul": np.multiply,
     "div": _divide,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": _max,
+    "min": _min,
     "fmod": _fmod,
     "mod": _mod,
     "pow": _pow,

@@ -84,7 +84,7 @@ def leaky_relu(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Elu")
 def elu(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x`` where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+    """``x`` where not negative, ``alpha * (exp(x) - 1)`` elsewhere."""
     return g.op("elu", x, alpha=node.get_float("alpha", 1.0))
 
 
