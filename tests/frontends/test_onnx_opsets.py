@@ -31,6 +31,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "squeeze_7_attribute": ("Squeeze", [normal(1, 3, 1, 2)], {"opset": 7, "axes": [0, 2]}),
     "squeeze_11_negative": ("Squeeze", [normal(1, 3, 1)], {"opset": 11, "axes": [-1]}),
     "squeeze_13_input": ("Squeeze", [normal(1, 3, 1), ints(0)], {"opset": 13, "constant": [1]}),
+    "squeeze_13_empty": ("Squeeze", [normal(1, 3, 1), ints()], {"opset": 13, "constant": [1]}),
     "squeeze_13_all": ("Squeeze", [normal(1, 3, 1)], {"opset": 13}),
     "unsqueeze_7_attribute": ("Unsqueeze", [normal(3, 2)], {"opset": 7, "axes": [0, 3]}),
     "unsqueeze_13_input": ("Unsqueeze", [normal(3, 2), ints(-1, 0)], {"opset": 13, "constant": [1]}),

@@ -86,9 +86,9 @@ def _axes(g: Builder, node: Node, axes: Instruction | None) -> list[int] | None:
 
 @register("Squeeze")
 def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """Without axes, all of length 1 go."""
+    """Without axes, or with an empty list of these, all of length 1 go."""
     given = _axes(g, node, axes)
-    found = g.axes(given, rank(x)) if given is not None else [k for k, n in enumerate(g.lens(x)) if n == 1]
+    found = g.axes(given, rank(x)) if given else [k for k, n in enumerate(g.lens(x)) if n == 1]
     for axis in found:
         dim = x.shape.dims[axis]
         if not dim.min <= 1 <= dim.max:

@@ -27,13 +27,14 @@ from .deferred import Attempt
 from .domains import home_of, implied_opset
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
-from .leniency import Leniency
+from .leniency import FinalError, Leniency
+from .losses import LOSSES, check_loss
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import Schema, check_node, find_schema, newest_since
+from .schema import Schema, check_node, find_schema, newest_form, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
 from .tensors import elem_name, element_count, ir_type, is_narrow
@@ -256,9 +257,31 @@ class GraphParser:
             since = newest_since(node.domain, node.op_type)
             if since is not None:
                 node.accept(f"the operator exists from operator set {since} on")
+                schema = self._checked_early(node, since, inputs)
         if handler is not None and not _is_old(node, schema):
             check_arity(handler, inputs)
         return handler, schema
+
+    def _checked_early(self, node: Node, since: int, inputs: list[Instruction | None]) -> Schema:
+        """Return the form that a node keeps of an operator which its set does not have: the first one, or the newest.
+
+        Raises:
+            ParseError: it keeps neither; the message is that of the first one.
+        """
+        types = [self._type_string(x) for x in inputs]
+        forms = [
+            form for form in (find_schema(node.domain, node.op_type, since), newest_form(node)) if form is not None
+        ]
+        errors = []
+        for form in forms:
+            try:
+                check_node(node, form, types)
+                return form
+            except FinalError:
+                raise
+            except ParseError as error:
+                errors.append(error)
+        raise errors[0]
 
     def _parse_operator(
         self,
@@ -450,6 +473,8 @@ def _expanded(
     g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None], path: tuple[str, ...]
 ) -> list[Instruction | None]:
     """Read the body that ONNX gives an operator for these inputs."""
+    if node.op_type in LOSSES:
+        check_loss(node, inputs)
     body = schema_body(node, schema, inputs)
     assert body is not None  # there is one for inputs in 16 bits, so there is one for float32
     return expand(g, node, body, inputs, schema_attributes(schema), path)
