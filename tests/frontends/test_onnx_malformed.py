@@ -114,12 +114,6 @@ def test_values_given_twice() -> None:
     fails(model, r"'y' is given twice, by node 'adder' \(Add\) and by node 'activation'")
 
 
-def test_an_output_declared_twice() -> None:
-    model = relu_model()
-    model.graph.output.add().CopyFrom(model.graph.output[0])
-    fails(model, "output 'y' is declared twice")
-
-
 def test_an_initializer_given_twice() -> None:
     model = relu_model()
     model.graph.initializer.add().CopyFrom(model.graph.initializer[0])

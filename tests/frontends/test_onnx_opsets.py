@@ -164,6 +164,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [X4, normal(3, seed=1), normal(3, seed=2), normal(3, seed=3), np.abs(normal(3, seed=4))],
         {"opset": 7, "epsilon": 1e-3},
     ),
+    "batch_normalization_15_of_a_vector": (
+        "BatchNormalization",
+        [normal(5), *(np.array([v], np.float32) for v in (2, 1, 0.5, 4))],
+        {"opset": 15},
+    ),
     "batch_normalization_15": (
         "BatchNormalization",
         [X4, normal(3, seed=1), normal(3, seed=2), normal(3, seed=3), np.abs(normal(3, seed=4))],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
@@ -134,10 +135,19 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
         return g.op("identity", x)
     out = [n * m for n, m in zip(counts, lens, strict=False)]
     element_count(out, "the result")
-    inner = [n for count, length in zip(counts, lens, strict=False) for n in ([1, length] if count != 1 else [length])]
-    wide = [
-        n for count, length in zip(counts, lens, strict=False) for n in ([count, length] if count != 1 else [length])
-    ]
+    inner: list[int] = []
+    wide: list[int] = []
+    joined = len(lens) + sum(count != 1 for count in counts) > MAX_RANK
+    for axis, (count, length) in enumerate(zip(counts, lens, strict=True)):
+        if count == 1 and joined and axis and counts[axis - 1] == 1:  # one axis with that before
+            inner[-1] *= length
+            wide[-1] *= length
+        elif count == 1 or (joined and length == 1):
+            inner.append(length)
+            wide.append(count * length)
+        else:
+            inner += [1, length]
+            wide += [count, length]
     return g.reshape(g.broadcast(g.reshape(x, inner), wide), out)
 
 

@@ -450,11 +450,7 @@ class GraphParser:
         return self.options.unknown_dim
 
     def _check_outputs(self, graph: GraphProto, main: Module) -> None:
-        seen = set()
         for info, value in zip(graph.output, main.results(), strict=False):
-            if info.name in seen:
-                raise ParseError(f"graph {graph.name!r}: output {info.name!r} is declared twice")
-            seen.add(info.name)
             number = info.type.tensor_type.elem_type
             given = self._type_string(value)
             declared = f"tensor({elem_name(number)})"
