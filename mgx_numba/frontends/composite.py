@@ -29,7 +29,9 @@ EXACT = frozenset(
 
 
 def is_product(x: Instruction) -> bool:
-    """Return whether a value is a product that its result's type rounds, alone or with one value added."""
+    """Return whether a value is a product that its type rounds, alone or with one value added, or a view of that."""
+    while x.op.view:
+        x = x.inputs[0]
     return x.name in PRODUCTS or (x.name == "add" and any(i.name in PRODUCTS for i in x.inputs))
 
 
