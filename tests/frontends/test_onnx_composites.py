@@ -133,6 +133,21 @@ def test_a_norm_of_a_convolution_stays_beside_it() -> None:
         assert not {"sub", "rsqrt"} & set(str(program).replace("(", " ").split())
 
 
+def test_products_of_a_resize_are_rounded_once() -> None:
+    """Of one axis after the other."""
+    scales = np.array([1, 1, 0.6, 1.5], np.float32)
+    x = np.where(np.arange(54).reshape(1, 1, 6, 9) % 4 < 2, 60000, -60000).astype(np.float16)
+    results = []
+    for dtype, number in ((np.float16, TensorProto.FLOAT16), (np.float32, TensorProto.FLOAT)):
+        feeds = {"x": x.astype(dtype)}
+        node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="cubic", antialias=1)
+        model = make_model([node], feeds, {"y": number}, opset=19, constants={"s": scales})
+        results.append(np.asarray(migraphx.parse_onnx(model).compile("ref").run(feeds)[0]))
+    assert np.isfinite(results[0]).any()
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(results[0], results[1].astype(np.float16))
+
+
 def test_a_node_that_waits_for_a_value_computes_in_float32_too() -> None:
     feeds = {"x": np.full((2, 3), 60000, np.float16), "axes": np.array([1])}
     nodes = [helper.make_node("Add", ["axes", "axes"], ["a"]), helper.make_node("Sub", ["a", "axes"], ["b"])]

@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 __all__ = ["GraphParser", "parse"]
 
 
+WIDE_PRODUCTS = frozenset("AffineGrid DFT Einsum Resize STFT Upsample".split())
+"""Operators whose products are float32 where another rounding follows inside of the node: seldom does a model's time go
+into them. The product of any other node is rounded to the type of its operands, as that of MatMul is."""
+
+
 @np.errstate(all="ignore")
 def parse(source: Any, options: ParseOptions) -> Program:
     """Read a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
@@ -301,7 +306,7 @@ class GraphParser:
                 check_arity(handler, inputs)
             if node.op_type == "BatchNormalization" and inputs[0] is not None and is_product(inputs[0]):
                 return handler.parse(g, node, *inputs)  # becomes part of the product's weights, with no rounding inside
-            return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type == "Einsum")
+            return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type in WIDE_PRODUCTS)
         if schema is not None and schema_body(node, schema, inputs) is not None:
             return composed(g, lambda given: _expanded(g, node, schema, given, scope.path), inputs)
         if self.options.skip_unknown_operators:
