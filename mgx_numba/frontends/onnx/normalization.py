@@ -146,9 +146,11 @@ def _apply_batch(
     epsilon: float,
 ) -> Instruction:
     type = x.shape.type
-    inverse = g.op("rsqrt", g.pointwise("add", variance, g.like(epsilon, variance)))
+    wide = max(type, variance.shape.type, key=lambda t: t.size).compute  # also of a norm that becomes part of weights
+    spread = g.convert(variance, wide)
+    inverse = g.op("rsqrt", g.pointwise("add", spread, g.like(epsilon, spread)))
     centred = g.pointwise("sub", x, g.convert(mean, type))
-    factor = g.pointwise("mul", g.convert(scale, type), g.convert(inverse, type))
+    factor = g.convert(g.pointwise("mul", g.convert(scale, wide), inverse), type)
     return g.pointwise("add", g.pointwise("mul", centred, factor), g.convert(bias, type))
 
 
