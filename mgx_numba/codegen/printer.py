@@ -144,9 +144,9 @@ class VectorPrinter:
     """Handler of the scalar-operation protocol that prints vector calls of `lang` into a buffer.
 
     Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
-    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when
-    they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
-    names, and what makes other types of vectors of it by those of `FAST_CASTS`.
+    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when they are stored or cast, to wider
+    types, too. With `fast_math` they are rounded where they become narrow, float32 operations are printed by their
+    ``_fast`` names, and what makes other types of vectors of it by those of `FAST_CASTS`.
     """
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
@@ -244,6 +244,8 @@ class VectorPrinter:
         source, zero = self._rounding(x, dtype)
         if source:
             return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
+        if not (x.raw or self.fast_math or x.dtype.compute is x.dtype):
+            x = VectorValue(self.stored(x), x.dtype, raw=True)  # it has more bits than its type
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))

@@ -126,6 +126,22 @@ def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -
     )
 
 
+def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths that arrays broadcast to, by NumPy's rule; NumPy's own function knows at most 32 axes.
+
+    Raises:
+        ValueError: they do not broadcast.
+    """
+    rank = max(map(len, lens), default=0)
+    result = []
+    for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
+        wide = {n for n in column if n != 1}
+        if len(wide) > 1:
+            raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
 class Shape:
     """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included).
 

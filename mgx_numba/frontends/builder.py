@@ -21,6 +21,7 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.emitter import Emitter
+from ..ops.scalar import cast_array
 
 __all__ = ["GraphBuilder", "is_scalar", "rank"]
 
@@ -71,10 +72,10 @@ class GraphBuilder(Emitter):
         return self.op("contiguous", ins) if is_scalar(ins) and _has_axis(ins) else ins
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
-        """A constant; an array without axes becomes a scalar."""
+        """Append a constant; an array without axes becomes a scalar, floats saturate in integer types."""
         array = np.asarray(value)
         if type is not None and array.dtype != type.numpy:
-            array = array.astype(type.numpy)
+            array = cast_array(array, type)
         ins = self.module.add_literal(np.ascontiguousarray(array) if array.ndim else array)
         self._note(ins)
         return ins

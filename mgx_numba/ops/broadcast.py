@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
@@ -79,7 +79,7 @@ class Multibroadcast(Operator):
         return broadcast_shape(self, shape, [d.min for d in target])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        lens = np.broadcast_shapes(*(a.shape for a in args)) if len(args) > 1 else output.lens
+        lens = common_lens(*(a.shape for a in args)) if len(args) > 1 else output.lens
         return np.broadcast_to(args[0], lens)
 
 
@@ -127,7 +127,7 @@ class BroadcastForDot(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         a, b = args
-        return np.broadcast_to(a, np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
+        return np.broadcast_to(a, common_lens(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
 
 
 @register

@@ -69,7 +69,7 @@ class LeakyRelu(Pointwise):
 @register
 @dataclass(frozen=True)
 class Elu(Pointwise):
-    """``x`` where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+    """``x`` where not negative, ``alpha * (exp(x) - 1)`` elsewhere."""
 
     name: ClassVar[str] = "elu"
     alpha: float = 1.0
@@ -77,7 +77,7 @@ class Elu(Pointwise):
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
         t = s.dtype(x[0])
         negative = s.mul(s.sub(s.exp(s.min(x[0], s.const(0, t))), s.const(1, t)), s.const(self.alpha, t))
-        return s.where(s.gt(x[0], s.const(0, t)), x[0], negative)
+        return s.where(s.gt(s.const(0, t), x[0]), negative, x[0])
 
 
 @register

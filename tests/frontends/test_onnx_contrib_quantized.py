@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from mgx_numba.errors import MgxError, ParseError, UnsupportedError
+from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..exact_integers import ExactSession
@@ -217,12 +217,28 @@ def test_groups_have_zero_points() -> None:
     np.testing.assert_allclose(run(model, feeds)[0], a @ weights.T, atol=1e-3)
 
 
-def test_rows_may_have_scales_of_their_own() -> None:
-    """ONNX Runtime takes one scale for the first matrix; its schema, and quantisers, have one for each row."""
-    a, b, scale = codes(3, 4), codes(4, 5, seed=1), f32(0.1, 0.2, 0.3)
-    model, feeds = single("MatMulIntegerToFloat", [a, b, scale, f32(0.5)], domain="com.microsoft")
-    wanted = a.astype(np.int32) @ b.astype(np.int32) * scale[:, None] * 0.5
-    np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=1e-6)
+@pytest.mark.parametrize("zeros", [None, (3,), (1, 2, 3, 4)])
+@pytest.mark.parametrize("scales", [(0.5,), (0.1, 0.2, 0.3, 0.4)])
+@pytest.mark.parametrize("rows", [3, 4])
+def test_columns_of_the_first_matrix_may_have_scales_and_zero_points(
+    rows: int, scales: tuple[float, ...], zeros: tuple[int, ...] | None
+) -> None:
+    """ONNX Runtime's schema says so; its kernel takes one of each."""
+    a, b, scale = codes(rows, 4), codes(4, 5, seed=1), f32(*scales)
+    zero = None if zeros is None else point(*zeros)
+    inputs = [a, b, scale, f32(0.5), zero, point(7), f32(1, 2, 3, 4, 5)]
+    model, feeds = single("MatMulIntegerToFloat", inputs, domain="com.microsoft")
+    left = (a.astype(np.float64) - (0 if zeros is None else np.array(zeros))) * scale
+    wanted = left @ (b.astype(np.float64) - 7) * 0.5 + np.arange(1, 6)
+    np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("scale", "zero", "what"), [((1, 2, 3), (0,), "a_scale"), ((1,), (1, 2, 3), "a_zero_point")])
+def test_scales_of_rows_of_the_first_matrix(scale: tuple[float, ...], zero: tuple[int, ...], what: str) -> None:
+    inputs = [codes(3, 4), codes(4, 5, seed=1), f32(*scale), f32(0.5), point(*zero)]
+    model, _ = single("MatMulIntegerToFloat", inputs, domain="com.microsoft")
+    with pytest.raises(ShapeError, match=f"input '{what}' has 3 elements, expected 1, or 4 as A has columns"):
+        parse_onnx(model)
 
 
 def test_means_of_quantised_numbers() -> None:

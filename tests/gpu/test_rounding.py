@@ -258,3 +258,13 @@ def kernel(args):
     made = assembly(source, ARCHITECTURES["sm_90a"])
     assert made.count(f"cvt.rn.satfinite.{kind}.f32") == 4 and made.count(f"cvt.rn.f16x2.{kind}") == 3
     assert "e4m3x2" not in assembly(source, ARCHITECTURES["sm_80"])
+
+
+@pytest.mark.parametrize("dtype", ["double", "float", "int32"])
+def test_a_float16_is_rounded_before_it_becomes_another_type(dtype: str, on: Engine) -> None:
+    """It is computed in float32, in the same kernel."""
+    x, program = np.array([1.0009765625, 1.001953125, 3.3, 99.7, 300, np.nan], np.float16), Program()
+    m = program.main
+    p = m.add_parameter("x", Shape(Type.half_type, x.shape))
+    m.add_return([m.add_instruction("convert", [m.add_instruction("mul", [p, p])], target_type=dtype)])
+    np.testing.assert_array_equal(compiled(program, on).run({"x": x})[0], reference(program, {"x": x}).results[0])

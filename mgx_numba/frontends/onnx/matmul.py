@@ -52,12 +52,13 @@ def gemm(
     type = a.shape.type
     a = g.swap_last(a) if transposed[0] else a
     b = g.swap_last(b) if transposed[1] else b
+    beta = 1.0 if c is None else beta
     if not type.is_floating and not (alpha.is_integer() and beta.is_integer()):
         wide = Type.double_type
         a, b, c = g.convert(a, wide), g.convert(b, wide), None if c is None else g.convert(c, wide)
         return g.convert(gemm(g, a, b, c, alpha, beta), type)
     if alpha != 1:
-        a = g.convert(mul_scalar(g, a, alpha), type)
+        a = mul_scalar(g, a, alpha)
     product = g.op("dot", a, b)
     if c is None or beta == 0:
         return product
@@ -160,7 +161,20 @@ def matmul_integer_to_float(
     b_zero: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """The integer product times both scales, plus a bias."""
+    """The integer product times both scales, plus a bias; a vector of A's scales or zero points has one for each
+    column of A, whose product is then one of float32.
+    """
+    if any(v is not None and rank(v) == 1 and v.shape.elements > 1 for v in (a_scale, a_zero)):
+        columns = g.lens(a)[-1]
+        for what, v in (("a_scale", a_scale), ("a_zero_point", a_zero)):
+            count = 1 if v is None else v.shape.elements
+            if count not in (1, columns):
+                raise ShapeError(f"input {what!r} has {count} elements, expected 1, or {columns} as A has columns")
+        type = a_scale.shape.type
+        wide = g.pointwise("mul", g.convert(without_zero_point(g, a, a_zero, rows=False), type), a_scale)
+        product = matmul(g, wide, g.convert(without_zero_point(g, b, b_zero, rows=False), type))
+        scaled = g.pointwise("mul", product, b_scale)
+        return scaled if bias is None else g.pointwise("add", scaled, bias)
     return scaled_integer_product(g, a, b, a_scale, b_scale, a_zero, b_zero, bias)
 
 
@@ -174,10 +188,7 @@ def scaled_integer_product(
     b_zero: Instruction | None,
     bias: Instruction | None,
 ) -> Instruction:
-    """`matmul_integer` times both scales, of which ``a`` may have one for each row and ``b`` for each column, plus a
-    bias."""
+    """`matmul_integer` times both scales, of which ``b`` may have one for each column, plus a bias."""
     product = g.convert(matmul_integer(g, a, b, a_zero, b_zero), a_scale.shape.type)
-    if rank(a_scale) == 1 and a_scale.shape.elements > 1:
-        a_scale = g.unsqueeze(a_scale, [1])
     scaled = g.pointwise("mul", product, g.pointwise("mul", a_scale, b_scale))
     return scaled if bias is None else g.pointwise("add", scaled, bias)

@@ -19,6 +19,7 @@ from ...graph.module import Module
 from ...graph.program import Program
 from ...messages import warn
 from ...nearest import did_you_mean
+from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
@@ -26,13 +27,14 @@ from .deferred import Attempt
 from .domains import home_of, implied_opset
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
-from .leniency import Leniency
+from .leniency import FinalError, Leniency
+from .losses import LOSSES, check_loss
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import Schema, check_node, find_schema, newest_since
+from .schema import Schema, check_node, find_schema, newest_form, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
 from .tensors import elem_name, element_count, ir_type, is_narrow, replacing
@@ -45,6 +47,11 @@ __all__ = ["GraphParser", "parse"]
 
 _FIRST_WITH_DEFAULTS = 4
 """The IR version from which on initialisers that are inputs, too, are default values (ONNX IR.md); all were before."""
+
+
+WIDE_PRODUCTS = frozenset("AffineGrid DFT Einsum Resize STFT Upsample".split())
+"""Operators whose products are float32 where another rounding follows inside of the node: seldom does a model's time go
+into them. The product of any other node is rounded to the type of its operands, as that of MatMul is."""
 
 
 @np.errstate(all="ignore")
@@ -258,9 +265,31 @@ class GraphParser:
             since = newest_since(node.domain, node.op_type)
             if since is not None:
                 node.accept(f"the operator exists from operator set {since} on")
+                schema = self._checked_early(node, since, inputs)
         if handler is not None and not _is_old(node, schema):
             check_arity(handler, inputs)
         return handler, schema
+
+    def _checked_early(self, node: Node, since: int, inputs: list[Instruction | None]) -> Schema:
+        """Return the form that a node keeps of an operator which its set does not have: the first one, or the newest.
+
+        Raises:
+            ParseError: it keeps neither; the message is that of the first one.
+        """
+        types = [self._type_string(x) for x in inputs]
+        forms = [
+            form for form in (find_schema(node.domain, node.op_type, since), newest_form(node)) if form is not None
+        ]
+        errors = []
+        for form in forms:
+            try:
+                check_node(node, form, types)
+                return form
+            except FinalError:
+                raise
+            except ParseError as error:
+                errors.append(error)
+        raise errors[0]
 
     def _parse_operator(
         self,
@@ -278,10 +307,11 @@ class GraphParser:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)
                 check_arity(handler, inputs)
-            return handler.parse(g, node, *inputs)
-        body = None if schema is None else schema_body(node, schema, inputs)
-        if schema is not None and body is not None:
-            return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
+            if node.op_type == "BatchNormalization" and inputs[0] is not None and is_product(inputs[0]):
+                return handler.parse(g, node, *inputs)  # becomes part of the product's weights, with no rounding inside
+            return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type in WIDE_PRODUCTS)
+        if schema is not None and schema_body(node, schema, inputs) is not None:
+            return composed(g, lambda given: _expanded(g, node, schema, given, scope.path), inputs)
         if self.options.skip_unknown_operators:
             return [g.op("unknown", *(x for x in inputs if x is not None), operator=node.op_type)] * len(node.outputs)
         raise self._unknown(node)
@@ -435,11 +465,7 @@ class GraphParser:
         return self.options.unknown_dim
 
     def _check_outputs(self, graph: GraphProto, main: Module) -> None:
-        seen = set()
         for info, value in zip(graph.output, main.results(), strict=False):
-            if info.name in seen:
-                raise ParseError(f"graph {graph.name!r}: output {info.name!r} is declared twice")
-            seen.add(info.name)
             number = info.type.tensor_type.elem_type
             given = self._type_string(value)
             declared = f"tensor({elem_name(number)})"
@@ -452,6 +478,17 @@ class GraphParser:
                     self.leniency.accept(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
+
+
+def _expanded(
+    g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None], path: tuple[str, ...]
+) -> list[Instruction | None]:
+    """Read the body that ONNX gives an operator for these inputs."""
+    if node.op_type in LOSSES:
+        check_loss(node, inputs)
+    body = schema_body(node, schema, inputs)
+    assert body is not None  # there is one for inputs in 16 bits, so there is one for float32
+    return expand(g, node, body, inputs, schema_attributes(schema), path)
 
 
 def _is_old(node: Node, schema: Schema | None) -> bool:

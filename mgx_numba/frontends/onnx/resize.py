@@ -113,7 +113,7 @@ def _resize(
     if scales and not all(math.isfinite(s) and s > 0 for s in scales):
         raise ParseError(f"scales {scales} are not positive")
     element_count(
-        [int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
+        [max(1, int(n * s)) for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
         "the result",
     )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}

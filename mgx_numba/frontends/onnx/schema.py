@@ -12,7 +12,7 @@ from ...dataclass import dataclass
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, INTEGERS_FOR_FLOATS, Node
 
-__all__ = ["Schema", "check_node", "find_schema"]
+__all__ = ["Schema", "check_node", "find_schema", "newest_form", "newest_since"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
             _check_type(node, position, schema, type, bound)
 
 
-def _newest(node: Node) -> Schema | None:
+def newest_form(node: Node) -> Schema | None:
     """The newest form of a node's operator, if it has inputs."""
     import onnx.defs
 
@@ -143,7 +143,7 @@ def _newest(node: Node) -> Schema | None:
 
 
 def _check_absent(node: Node, position: int, schema: Schema) -> None:
-    formal, newest = schema.formal(position), _newest(node)
+    formal, newest = schema.formal(position), newest_form(node)
     if formal.optional:
         return
     if newest is None or not newest.formal(position).optional:
@@ -152,7 +152,7 @@ def _check_absent(node: Node, position: int, schema: Schema) -> None:
 
 
 def _check_type(node: Node, position: int, schema: Schema, type: str, bound: dict[str, tuple[str, str]]) -> None:
-    formal, allowed, newest = schema.formal(position), schema.allowed(position), _newest(node)
+    formal, allowed, newest = schema.formal(position), schema.allowed(position), newest_form(node)
     given = f"input {position} ({formal.name}) is of type {type}"
     if type in allowed or f"optional({type})" in allowed:
         pass

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...core.shape import common_lens
 from ..constants import constant_array
 from ..instruction import Instruction
 from .build import RewriteBuilder
@@ -92,7 +93,7 @@ def sum_masks(b: RewriteBuilder, masks: Sequence[tuple[Instruction, Lens]], targ
 
 
 def _add(b: RewriteBuilder, x: Instruction, y: Instruction) -> Instruction:
-    lens = np.broadcast_shapes(x.shape.lens, y.shape.lens)
+    lens = common_lens(x.shape.lens, y.shape.lens)
     arrays = [constant_array(x), constant_array(y)]
     if math.prod(lens) * x.shape.type.size <= FOLDED_BYTES and arrays[0] is not None and arrays[1] is not None:
         with np.errstate(all="ignore"):

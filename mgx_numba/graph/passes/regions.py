@@ -173,7 +173,9 @@ def extract(
     arguments: list[Instruction] = []
 
     def parameter(ins: Instruction, inline: bool) -> Instruction:
-        constant = is_scalar_literal(ins) if inline else None
+        # of a vector of one element among scalars the result has its axis
+        vector = ins.shape.lens == (1,) and not ins.shape.without_axes
+        constant = is_scalar_literal(ins) if inline and not vector else None
         number = None if constant is None or constant.literal is None else constant.literal.numpy().reshape(-1)[0]
         if number is not None and is_plain(float(number)):
             value = body.insert_literal(_first_operation(body), number)

@@ -20,7 +20,7 @@ from .batches import Batched, collapse
 from .blocking import Blocking, cut
 from .macro_kernel import MacroKernel
 from .near_weights import NearWeights
-from .pack import aligned_zeros, pack_panels, panel_count
+from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import pack_launch
 from .parts import SplitRows, one_by_one, small_rows
 from .prologue import PrologueRows
@@ -64,7 +64,7 @@ class GemmPacked(Solver[GemmProblem]):
         """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
         lens = self.packed_lens(problem)
         out = aligned_zeros(lens, problem.types.b)
-        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        distinct = without_repeats(weights, problem.b_strides)
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         pack_panels(distinct, target[..., : problem.k, :])
         return out

@@ -25,7 +25,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import collapse
 from .gemm import LEFT, GemmPacked, product_launches
-from .pack import aligned_zeros, pack_panels
+from .pack import aligned_zeros, pack_panels, without_repeats
 from .pack_kernel import row_start
 from .solver import Setting, integer_types_refused
 
@@ -53,7 +53,7 @@ class GemmInt8(GemmPacked):
         """As `GemmPacked.pack_weights`, in words: int32."""
         tile, lens = tile_for(problem.types), self.packed_lens(problem)
         out = aligned_zeros(lens, tile.right_word)
-        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        distinct = without_repeats(weights, problem.b_strides)
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         first, depth = _first_row(tile), tile.depth(problem.k)
         for index in np.ndindex(*distinct.shape[:-2]):

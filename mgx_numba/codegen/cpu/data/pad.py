@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 
-from ....core.types import Type
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
@@ -75,18 +74,18 @@ def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
     return inner.x_stride == inner.out_stride == 1 and inner.out * x.type.size <= short and rows >= FEWEST_ROWS
 
 
-def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+def pad_launch(before: Sequence[int], value: np.ndarray, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
 
-    Operands are named ``x`` and ``out``. A negative ``before`` cuts; what lies behind the end of ``out`` is
-    cut too.
+    Operands are named ``x`` and ``out``; ``value`` is an array without axes of their type. A negative ``before`` cuts;
+    what lies behind the end of ``out`` is cut too.
     """
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
     arguments = Arguments()
     arguments.pointer("p_x", "x", dtype)
     arguments.pointer("p_out", "out", dtype)
-    arguments.integer("bits", _bits(value, x.type))
+    arguments.integer("bits", _bits(value))
     arguments.integer("before", inner.before)
     arguments.integer("length", inner.length)
     loop = RowLoop(
@@ -134,14 +133,14 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
     )
 
 
-def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+def border_launch(before: Sequence[int], value: np.ndarray, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch that puts ``value`` around ``x``, which lies in the memory of ``out`` (the only operand), ``before``
     elements in on each axis."""
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
     arguments = Arguments()
     arguments.pointer("p_out", "out", dtype)
-    arguments.integers(bits=_bits(value, x.type), before=inner.before, length=inner.length)
+    arguments.integers(bits=_bits(value), before=inner.before, length=inner.length)
     loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes, whole=True)
     step = arguments.integer("step", inner.out_stride) if inner.out_stride not in (0, 1) else ""
     tests = []
@@ -173,10 +172,9 @@ def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Ten
     )
 
 
-def _bits(value: float | int, type: Type) -> int:
-    """The bits of a value in an element type, as a signed integer."""
-    stored = np.asarray(value).astype(type.numpy).reshape(1)
-    return int(stored.view(f"i{type.size}")[0])
+def _bits(value: np.ndarray) -> int:
+    """Return the bits of the element of an array without axes, as a signed integer."""
+    return int(value.reshape(1).view(f"i{value.itemsize}")[0])
 
 
 def remap_launch(

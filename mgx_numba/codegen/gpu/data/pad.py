@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....core.types import Type
+import numpy as np
+
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
@@ -13,8 +14,9 @@ from .elements import ElementText
 __all__ = ["pad_launch"]
 
 
-def pad_launch(before: Sequence[int], value: float, data: Tensor, out: Tensor, origin: str) -> Launch:
-    """``x`` from index ``before`` of ``out`` on (cut where that is negative), ``value`` around it."""
+def pad_launch(before: Sequence[int], value: np.ndarray, data: Tensor, out: Tensor, origin: str) -> Launch:
+    """Plan ``x`` from index ``before`` of ``out`` on (cut where that is negative), around it ``value``, an array
+    without axes."""
     order = sorted(range(len(out.lens)), key=lambda a: -out.strides[a])
     lens = [out.lens[a] for a in order]
     strides = [[t.strides[a] for a in order] for t in (data, out)]
@@ -27,14 +29,9 @@ def pad_launch(before: Sequence[int], value: float, data: Tensor, out: Tensor, o
     printer = ThreadPrinter(buffer, 1)
     at = [buffer.emit(f"{place} - {start}") for place, start in zip(text.places, starts)]
     inside = " & ".join(f"({i} >= 0) & ({i} < {n})" for i, n in zip(at, lengths))
-    constant = printer.stored(printer.const(_fitting(value, data.type), data.type))
+    constant = printer.stored(printer.const(value.item(), data.type))
     buffer.line(f"value = {constant}")
     with buffer.block(f"if {inside}:"):
         buffer.line(f"value = load(p_x, {' + '.join(f'{i} * {s}' for i, s in zip(at, steps))}, 1)")
     text.store("value")
     return text.launch("pad_kernel", origin, data.footprint + out.footprint)
-
-
-def _fitting(value: float, type: Type) -> float | int | bool:
-    """The value as the element type has it."""
-    return value if type.is_floating else type.numpy.type(value).item()

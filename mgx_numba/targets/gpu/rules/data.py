@@ -31,7 +31,7 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, Pad)
     rank = len(data.lens)
     if op.mode is PadMode.constant:
-        _pad(low, ins, op.pads[:rank], op.value)
+        _pad(low, ins, op.pads[:rank], op.filling(data.type))
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     _remap(low, ins, "pad_kernel", {a: op.positions(data.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)})
@@ -41,10 +41,11 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
 def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
     """One kernel."""
     assert isinstance(ins.op, FixedPad)
-    _pad(low, ins, (0,) * len(low.input(ins, 0).lens), 0)
+    data = low.input(ins, 0)
+    _pad(low, ins, (0,) * len(data.lens), np.zeros((), data.type.numpy))
 
 
-def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: float) -> None:
+def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.ndarray) -> None:
     """Append the kernel that puts the input into the result, ``before`` elements in, and a value around it."""
     data, out = low.input(ins, 0), low.output(ins)
     if not out.lens:
