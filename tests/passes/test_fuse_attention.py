@@ -531,6 +531,18 @@ def test_a_softmax_in_float32_between_products_in_16_bits(type: Type, form: str)
     assert [i.shape.type for i in attention.inputs[3:]] == masks.get(form, [])
 
 
+def test_products_of_different_types_stay_as_they_are() -> None:
+    """FlexAttention of float16 on the target gpu: scores of 16 bits, weights and values in float32."""
+    g = Graph()
+    q, kt, v = operands(g)
+    narrow = [g.op("convert", x, target_type=Type.half_type) for x in (q, kt)]
+    scores = g.op("convert", g.op("dot", *narrow), target_type=Type.float_type)
+    program = g.ret(g.op("dot", g.op("softmax", scores, axis=3), v))
+    run_passes(program, [FuseAttention()], FAST, validate=True)
+    assert "attention" not in names(program)
+    assert any("products of half_type and of float_type" in r.reason for r in program.log.refusals())
+
+
 def test_weights_in_double_are_not_rounded_on_the_way() -> None:
     g = Graph()
     q, kt, v = operands(g)

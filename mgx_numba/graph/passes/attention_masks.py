@@ -219,10 +219,10 @@ def _joined(b: RewriteBuilder, op: str, masks: Sequence[tuple[Instruction, Lens]
 
 def _join(b: RewriteBuilder, op: str, x: Instruction, y: Instruction, target: Lens) -> Instruction:
     x, y = _alike(b, x, y, target)
-    arrays = [constant_array(x), constant_array(y)]
-    if x.shape.elements * x.shape.type.size <= FOLDED_BYTES and arrays[0] is not None and arrays[1] is not None:
+    one, other = constant_array(x), constant_array(y)
+    if x.shape.elements * x.shape.type.size <= FOLDED_BYTES and one is not None and other is not None:
         with np.errstate(all="ignore"):
-            return b.literal(np.add(*arrays) if op == "add" else np.logical_and(*arrays))
+            return b.literal(np.add(one, other) if op == "add" else np.logical_and(one, other))
     return b.op(op, x, y)
 
 

@@ -233,6 +233,8 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
         return scores
     if scores.dot.shape.lens[-2:] != m.softmax.shape.lens[-2:]:
         return "the softmax has other rows than the scores"
+    if scores.dot.shape.type is not m.ins.shape.type:
+        return f"products of {scores.dot.shape.type.name} and of {m.ins.shape.type.name}"
     features = scores.dot.inputs[0].shape.lens[-1], m.ins.shape.lens[-1]
     reason = m.options.attention_refusal(m.ins.shape.type, *features) if m.options.attention_refusal else ""
     if reason:
