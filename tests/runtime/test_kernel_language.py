@@ -17,6 +17,7 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.kernel import gpu_kernel
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.toolchain.assignment import Unassigned, check_assignments
+from mgx_numba.codegen.toolchain.dead_ends import dead_end
 from mgx_numba.errors import CompileError
 from mgx_numba.runtime.cpu.threads import NativeKernel
 
@@ -327,3 +328,28 @@ def test_refusals_say_what_is_wrong_and_where(lines: str, says: str) -> None:
     with pytest.raises(CompileError, match=f"(?s){says}") as caught:
         compile_object(cpu_kernel("bad_kernel", f"def kernel(args, begin, end):\n    {lines}\n"))
     assert "line " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("  unreachable", "line 2: unreachable"),
+        ("  call void @llvm.trap()", "line 2: call void @llvm.trap()"),
+        ("\ttrap;", "line 2: trap;"),
+        ("@%p1 brkpt;", "line 2: @%p1 brkpt;"),
+        ("  br label %unreachable_block", ""),
+        ("; no trap here", ""),
+    ],
+)
+def test_paths_that_end_without_a_return_are_found(line: str, found: str) -> None:
+    assert dead_end(f"entry:\n{line}\n  ret void\n") == found
+
+
+@pytest.mark.parametrize("compiled", [cpu_compile, gpu_compile])
+def test_a_path_that_llvm_takes_for_unreachable_is_refused(
+    compiled: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU would end the launch with an error there, a CPU would run into other code."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    with pytest.raises(CompileError, match="kernel bad_kernel: a path ends without a return, at line .*unreachable"):
+        compiled(["if idiv(args[1], 0) > 3:", "    args[2] = 1"])
