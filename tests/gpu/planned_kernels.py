@@ -3,8 +3,8 @@
     python -m tests.gpu.planned_kernels [--arch sm_90a] [--every N]
 
 A kernel with a path that ends in a trap, or that LLVM takes for unreachable, does not compile (`dead_ends.py`). Nor
-does one whose text reads a variable that may have no value (`assignment.py`). Writes what is refused, and ends with 1 if
-anything is.
+does one whose text reads a variable that may have no value (`assignment.py`). Writes what is refused, and ends with 1
+if anything is.
 """
 
 from __future__ import annotations

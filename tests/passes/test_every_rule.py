@@ -24,7 +24,7 @@ from mgx_numba.targets.ref.interpreter import evaluate
 from .pattern_programs import LENS, matching_program, values_of
 from .support import FAST, STRICT, assert_same
 
-SEEDS = 3
+SEEDS = 2
 
 
 @cache
@@ -64,7 +64,7 @@ def test_a_rule_keeps_values_and_lengths(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(rules()))
 def test_all_passes_keep_values_and_lengths(name: str) -> None:
-    for seed, lens in enumerate(LENS):
+    for seed, lens in enumerate(LENS[1::2]):
         program = matching_program(rules()[name], lens, seed)
         if program is not None:
             after = program.clone()
