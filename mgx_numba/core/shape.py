@@ -1,5 +1,8 @@
 """Shapes: element type, lengths and strides; strides are in elements and express every view without copying.
 
+A tensor without elements is row-major, whatever strides are given: nothing lies apart. So shapes of empty tensors of
+the same lengths are equal.
+
 The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
 element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
 only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. Where even the number of
@@ -189,6 +192,8 @@ class Shape:
         self.strides = row_major_strides(own) if strides is None else _integers(strides)
         if len(own) != len(self.strides):
             raise ShapeError(f"shape has {len(own)} lengths but {len(self.strides)} strides")
+        if strides is not None and not elements:
+            self.strides = row_major_strides(own)  # no element lies anywhere: all strides mean the same
         _check_rank(len(own))
         space = 0
         if elements:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..core.shape import same_lengths
 from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
@@ -78,9 +80,13 @@ class Emitter:
         return self.transpose(x, [*range(axes - 2), axes - 1, axes - 2])
 
     def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` with other lengths; one element where there are none."""
+        """``x`` with other lengths; one element where there are none. An empty value of other lengths is a constant."""
         lens = tuple(lens) or (1,)
-        return x if x.shape.lens == lens else self.op("reshape", x, dims=lens)
+        if x.shape.lens == lens:
+            return x
+        if 0 in lens and 0 in x.shape.lens:  # a 0 among the dims of `Reshape` copies a length
+            return self.literal(np.empty(lens, x.shape.type.numpy))
+        return self.op("reshape", x, dims=lens)
 
     def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
         """``x`` without some axes of length 1."""

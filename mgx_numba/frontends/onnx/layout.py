@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -33,6 +35,8 @@ def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instr
     if any(d < -1 for d in target) or target.count(-1) > 1:
         raise ParseError(f"shape {target} may hold one -1 and no other negative value")
     if x.shape.is_dynamic:
+        if node.get_bool("allowzero") and 0 in target and -1 not in target:
+            return g.literal(np.empty(target, x.shape.type.numpy))
         return g.op("reshape", x, dims=tuple(target))
     return g.reshape(x, _static_dims(g.lens(x), target, node.get_bool("allowzero")))
 

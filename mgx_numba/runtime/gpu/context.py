@@ -16,6 +16,7 @@ from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
 from ...errors import IndexRangeError, ShapeError
+from ..memory import view_of
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock, owned
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
@@ -323,7 +324,7 @@ class DeviceContext:
             memory = self._executable.host_constants[place.index].reshape(-1).view(np.uint8)[place.offset + low :]
         else:
             memory = self._copied(place, low, high, queue)
-        return np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+        return view_of(memory, view.lens, dtype, -low, view.strides)
 
     def _made_between(self, place: Pointer) -> Tensor | None:
         """What a host step has made, where its shape was not known before."""
@@ -420,7 +421,7 @@ class DeviceContext:
         low, high = _extent(view, dtype.itemsize)
         whole = high - low == result.nbytes
         memory = np.empty(high - low, np.uint8) if whole else self._copied(place, low, high, queue)
-        target = np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+        target = view_of(memory, view.lens, dtype, -low, view.strides)
         np.copyto(target, result)
         queue.upload(self._form.address(place) + low, memory)
         queue.wait()

@@ -26,6 +26,7 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
+from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
     ParameterSpec,
@@ -237,8 +238,7 @@ class Lowering(PlanConstants):
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
         base = self.constants[view.buffer.index].reshape(-1)
-        strides = [s * base.itemsize for s in view.strides]
-        return np.ndarray(view.lens, base.dtype, base.view(np.uint8), view.byte_offset, strides)
+        return view_of(base.view(np.uint8), view.lens, base.dtype, view.byte_offset, view.strides)
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""
