@@ -325,6 +325,13 @@ class Shape:
         return self.lens in ((1,), ()) and not any(self.strides) and not self.is_dynamic and not self.sub_shapes
 
     @property
+    def rank(self) -> int | None:
+        """Number of axes of its arrays: 0 of a tensor without axes, None if only a run tells it."""
+        if not self.ranked:
+            return None
+        return 0 if self.without_axes else self.ndim
+
+    @property
     def array_lens(self) -> Lens:
         """Lengths of an array of this (static) shape as a user sees it: none for a tensor without axes."""
         return () if self.without_axes else self.lens
@@ -420,7 +427,7 @@ def covering(a: Shape, b: Shape) -> Shape | None:
     if a.element is not None and b.element is not None:
         element = covering(a.element, b.element)
         return None if element is None else Shape._holding(a.type, element)
-    if not (a.ranked and b.ranked) or a.ndim != b.ndim or a.without_axes != b.without_axes:
+    if a.rank is None or a.rank != b.rank:
         return Shape.unranked(a.type)
     dims = [x if x == y else DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
     return Shape.dynamic(a.type, dims)

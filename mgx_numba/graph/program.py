@@ -57,9 +57,11 @@ class Program:
         """How many modules there are."""
         return len(self._modules)
 
-    def modules_since(self, count: int) -> list[Module]:
-        """The modules created after there were ``count`` of them, if none was removed since; newest first."""
-        return list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count)))
+    def remove_modules_since(self, count: int) -> None:
+        """Forget the modules created after there were ``count`` of them, if none was removed since."""
+        for module in list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count))):
+            if self._modules.get(module.name) is module:  # not yet gone with the instruction that runs it
+                self.remove_module(module)
 
     def create_module(self, name: str) -> Module:
         """A new empty module.

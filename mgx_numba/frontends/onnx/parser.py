@@ -26,7 +26,7 @@ from .deferred import Attempt
 from .domains import home_of, implied_opset
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
-from .leniency import Leniency
+from .leniency import FinalError, Leniency
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
@@ -164,7 +164,10 @@ class GraphParser:
         """
         inner = scope.inner()
         builder = g if module is g.module else Builder(module, self)
-        self._initializers(builder, graph, inner, numbered=False)
+        try:
+            self._initializers(builder, graph, inner, numbered=False)
+        except ParseError as error:
+            raise FinalError(str(error)) from error
         for name, value in inputs.items():
             inner.define(name, value)
         return self.parse_graph(builder, graph, inner)
@@ -286,13 +289,13 @@ class GraphParser:
     def _unknown(self, node: Node) -> MgxError:
         since = newest_since(node.domain, node.op_type)
         if since is not None and since > node.opset:
-            return ParseError(f"the operator exists from operator set {since} on")
+            return FinalError(f"the operator exists from operator set {since} on")
         if since is not None:
             return UnsupportedError("the operator is not supported")
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
-            return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
-        return ParseError(f"unknown operator {node.op_type!r}{did_you_mean(node.op_type, registry.names())}")
+            return FinalError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
+        return FinalError(f"unknown operator {node.op_type!r}{did_you_mean(node.op_type, registry.names())}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:
