@@ -31,6 +31,7 @@ __all__ = [
     "covering",
     "find_permutation",
     "invert_permutation",
+    "other_rank",
     "row_major_strides",
     "same_lengths",
 ]
@@ -126,12 +127,20 @@ def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -
     )
 
 
+def other_rank(a: Shape, b: Shape) -> bool:
+    """Whether one of two shapes is that of a tensor without axes and the other that of a vector of one element."""
+    if len(a.strides) != 1 or len(b.strides) != 1 or (a.strides[0] == 0) == (b.strides[0] == 0):
+        return False  # lengths come last: of traced ones it is noted what they are compared with
+    return a.lens[0] == 1 == b.lens[0]
+
+
 class Shape:
     """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included).
 
     Args:
         type: element type.
-        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``.
+        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``. It has one
+            form: `absent` alone has no lengths in a program.
         strides: elements between neighbours on each axis; row-major packed when absent.
 
     Raises:
@@ -161,10 +170,11 @@ class Shape:
         self.is_dynamic = False
         if type in _HOLDERS:
             raise ShapeError(f"a shape of {type.name} has no lengths, but the shape of what it holds")
-        if lens is None:
+        own = () if lens is None else _integers(lens)
+        if not own and strides is None:
             self.lens, self.strides = (1,), (0,)
             return
-        self.lens = own = _integers(lens)
+        self.lens = own
         elements = 1
         for n in own:
             if n < 0:
@@ -212,6 +222,11 @@ class Shape:
         shape = cls._without_lens(type, (), ())
         shape.ranked, shape.is_dynamic = False, True
         return shape
+
+    @classmethod
+    def absent(cls, type: Type) -> Shape:
+        """Shape of an optional input that is not there, ``{}, {}``."""
+        return cls(type, (), ())
 
     @classmethod
     def sequence(cls, element: Shape) -> Shape:
@@ -322,7 +337,8 @@ class Shape:
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
-        return self.lens in ((1,), ()) and not any(self.strides) and not self.is_dynamic and not self.sub_shapes
+        alone = self.strides in ((0,), ()) and self.lens in ((1,), ())  # in this order: see `other_rank`
+        return alone and not self.is_dynamic and not self.sub_shapes
 
     @property
     def rank(self) -> int | None:

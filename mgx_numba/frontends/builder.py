@@ -31,8 +31,14 @@ def is_scalar(x: Instruction) -> bool:
 
 
 def rank(x: Instruction) -> int:
-    """Number of axes that the model sees."""
-    return 0 if is_scalar(x) else x.shape.ndim
+    """Number of axes that the model sees.
+
+    Raises:
+        UnknownValueError: only a run tells it.
+    """
+    if x.shape.rank is None:
+        raise UnknownValueError("a value has a number of dimensions that is not known")
+    return x.shape.rank
 
 
 _LAYS_AXES = frozenset({"broadcast", "multibroadcast", "scan_slice", "slice", "step", "transpose"})
