@@ -174,7 +174,8 @@ class Module:
             return ins
         if replacement is ins:
             return ins
-        replacement = self._of_rank(replacement, ins.shape, ins)
+        at_front = replacement.literal is not None or replacement.is_param
+        replacement = self._of_rank(replacement, ins.shape, ins if at_front else replacement._next)
         users = [user for user in ins.users if user is not replacement]
         for user in users:
             places = ins.users.pop(user)
@@ -201,7 +202,7 @@ class Module:
             value.users.setdefault(ins, []).append(index)
         self._reshape(ins)
 
-    def _of_rank(self, value: Instruction, shape: Shape, before: Instruction) -> Instruction:
+    def _of_rank(self, value: Instruction, shape: Shape, before: Instruction | None) -> Instruction:
         """Return ``value``, or a view of it that stands before an instruction, with as many axes as ``shape`` has.
 
         Of one element a scalar and a vector differ by a stride alone, by which operators tell them apart.
@@ -209,7 +210,7 @@ class Module:
         if not other_rank(value.shape, shape):
             return value
         op = make_op("squeeze", axes=(0,)) if shape.without_axes else make_op("reshape", dims=(1,))
-        view = self.insert_instruction(before, op, [value])
+        view = (self if before is None else before.module or self).insert_instruction(before, op, [value])
         view.debug_symbols = value.debug_symbols
         return view
 

@@ -147,7 +147,7 @@ class Settling:
         """Return a twin with as many axes as it was declared to have, which a length of 1 may have hidden."""
         if declared.rank == 1 and twin.shape.without_axes:
             return self._add(twin, make_op("contiguous"), [twin], target)
-        if declared.rank == 0 and twin.shape.rank == 1:
+        if declared.without_axes and twin.shape.rank == 1:
             return self._add(twin, make_op("squeeze", axes=(0,)), [twin], target)
         return twin
 

@@ -346,7 +346,11 @@ def _scan_attributes(
 
 
 def _moved(g: Builder, x: Instruction, axis: int) -> Instruction:
-    """The first axis moved to another place."""
+    """Return ``x`` with its first axis moved to another place; a negative one counts from the end."""
+    if axis == 0:
+        return x
+    if not x.shape.ranked:
+        return g.op("concat_from_sequence", g.op("split_to_sequence", x, keepdims=False), axis=axis, new_axis=True)
     count = rank(x)
     order = list(range(1, count))
     order.insert(g.axis(axis, count, "scan_output_axes"), 0)
