@@ -7,9 +7,10 @@ axes is known only at run time a shape is unranked: it has a type and nothing el
 have the shape of what they hold, and no lengths.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
-``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
-element has stride 1. Operators compute both as arrays of shape (1,); arrays that users give and get have
-`Shape.array_lens`.
+``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files, and it has no other;
+a vector of one element has stride 1, also where it is a view (`Shape.view`). So `Shape.rank` is part of a value's type.
+Passes keep it (`graph.module`). Operators compute both as arrays of shape (1,); arrays that users give and get have
+`Shape.array_lens`, and those of unranked values their true rank everywhere.
 """
 
 from __future__ import annotations
@@ -222,6 +223,13 @@ class Shape:
         shape = cls._without_lens(type, (), ())
         shape.ranked, shape.is_dynamic = False, True
         return shape
+
+    @classmethod
+    def view(cls, type: Type, lens: Sequence[int], strides: Sequence[int]) -> Shape:
+        """Shape of a view with at least one axis: a vector of one element has stride 1, as stride 0 says that there is
+        no axis."""
+        alone = len(lens) == 1 and strides[0] == 0 and lens[0] == 1
+        return cls(type, lens, (1,) if alone else strides)
 
     @classmethod
     def absent(cls, type: Type) -> Shape:

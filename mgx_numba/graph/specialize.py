@@ -111,7 +111,7 @@ class Settling:
             if ins in self.mapped or (isinstance(ins.op, Return) and not returns):
                 continue
             try:
-                self.mapped[ins] = self._of_rank(self._twin(ins, target), ins.shape, target)
+                self.mapped[ins] = self._twin(ins, target)
             except MgxError as error:
                 if not ins.debug_symbols:
                     raise
@@ -142,14 +142,6 @@ class Settling:
         shape = self._shape(ins.op, inputs)
         known = self._known(ins, inputs, shape, target)
         return known if known is not None else self._settled(ins, inputs, shape, target)
-
-    def _of_rank(self, twin: Instruction, declared: Shape, target: Module) -> Instruction:
-        """Return a twin with as many axes as it was declared to have, which a length of 1 may have hidden."""
-        if declared.rank == 1 and twin.shape.without_axes:
-            return self._add(twin, make_op("contiguous"), [twin], target)
-        if declared.without_axes and twin.shape.rank == 1:
-            return self._add(twin, make_op("squeeze", axes=(0,)), [twin], target)
-        return twin
 
     def _shape(self, op: Operator, inputs: Sequence[Instruction]) -> Shape:
         """The operator's result: computed once for equal operators on equal shapes, such as those of equal layers."""
