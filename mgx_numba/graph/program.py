@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -60,9 +60,11 @@ class Program:
         """How many modules there are."""
         return len(self._modules)
 
-    def modules_since(self, count: int) -> list[Module]:
-        """The modules created after there were ``count`` of them, if none was removed since; newest first."""
-        return list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count)))
+    def remove_modules_since(self, count: int) -> None:
+        """Forget the modules created after there were ``count`` of them, if none was removed since."""
+        for module in list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count))):
+            if self._modules.get(module.name) is module:  # not yet gone with the instruction that runs it
+                self.remove_module(module)
 
     def create_module(self, name: str) -> Module:
         """A new empty module.
@@ -117,23 +119,6 @@ class Program:
     def output_shapes(self) -> list[Shape]:
         """Shapes of the results."""
         return [ins.shape for ins in self.main.results()]
-
-    def keep_ranks(self, shapes: Sequence[Shape]) -> None:
-        """Give results that have become vectors of one element, or tensors without axes, the rank of ``shapes`` again.
-
-        The two differ in a stride alone, which rewriting a module, or settling its lengths, may change.
-        """
-        before = self.main.results()
-        results = list(before)
-        for k, (ins, wanted) in enumerate(zip(before, shapes)):
-            if ins.shape.lens != (1,) or ins.shape.without_axes == wanted.without_axes or not wanted.ranked:
-                continue
-            if wanted.without_axes:
-                results[k] = self.main.add_instruction("squeeze", [ins], axes=(0,))
-            else:
-                results[k] = self.main.add_instruction("reshape", [ins], dims=(1,))
-        if results != before and self.main.return_instruction is not None:
-            self.main.replace_return(results)
 
     def copy_metadata(self, other: Program) -> None:
         """Take what is known of another program besides its instructions."""

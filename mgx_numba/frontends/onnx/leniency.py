@@ -25,12 +25,13 @@ class Leniency:
         silent: give no warnings.
 
     Attributes:
+        silent: as given.
         told: what was accepted, and the node that has it (``None``: the graph), in order and once each.
     """
 
     def __init__(self, strict: bool = False, silent: bool = False) -> None:
         self.strict = strict
-        self._silent = silent
+        self.silent = silent
         self.told: dict[tuple[Node | None, str], None] = {}
 
     def accept(self, what: str, node: Node | None = None) -> None:
@@ -44,5 +45,5 @@ class Leniency:
         if (node, what) in self.told:
             return
         self.told[node, what] = None
-        if not self._silent:
+        if not self.silent:
             warn(what if node is None else f"{node.where}: {what}")

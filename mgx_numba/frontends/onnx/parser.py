@@ -174,7 +174,10 @@ class GraphParser:
         """
         inner = scope.inner()
         builder = g if module is g.module else Builder(module, self)
-        self._initializers(builder, graph, inner, numbered=False)
+        try:
+            self._initializers(builder, graph, inner, numbered=False)
+        except ParseError as error:
+            raise FinalError(str(error)) from error
         for name, value in inputs.items():
             inner.define(name, value)
         return self.parse_graph(builder, graph, inner)
@@ -319,15 +322,15 @@ class GraphParser:
     def _unknown(self, node: Node) -> MgxError:
         since = newest_since(node.domain, node.op_type)
         if since is not None and since > node.opset:
-            return ParseError(f"the operator exists from operator set {since} on")
+            return FinalError(f"the operator exists from operator set {since} on")
         if since is not None:
             return UnsupportedError("the operator is not supported")
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
-            return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
+            return FinalError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
         hint = did_you_mean(node.op_type, registry.names()) or ";"
         way = f"register_custom_op({node.domain or 'your.domain'!r}, {node.op_type!r}, ...) adds a custom one"
-        return ParseError(f"unknown operator {node.op_type!r}{hint} {way}")
+        return FinalError(f"unknown operator {node.op_type!r}{hint} {way}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:
