@@ -189,7 +189,8 @@ def quantized_relu(m: Match, b: RewriteBuilder) -> object:
         return "the zero point is not the least number, or the scale varies"
     if len(relu.users) > 1:
         return "the values are used otherwise"
-    return b.op(m.ins.op, b.convert(relu.inputs[0], wide.shape.type), *m.ins.inputs[1:])
+    value = relu.inputs[0] if wide is relu else b.op(wide.op, relu.inputs[0])
+    return b.op(m.ins.op, value, *m.ins.inputs[1:])
 
 
 @rule("widened_maximum", op("convert", op("pooling", bind="pool")))
@@ -199,7 +200,7 @@ def widened_maximum(m: Match, b: RewriteBuilder) -> object:
         return None
     if m.pool.op.attributes()["mode"] is not PoolingMode.max or len(m.pool.users) > 1:
         return "the pooling is no maximum, or used otherwise"
-    return b.op(m.pool.op, b.convert(m.pool.inputs[0], m.ins.shape.type))
+    return b.op(m.pool.op, b.op(m.ins.op, m.pool.inputs[0]))
 
 
 @rule("shifted_pair", op("quantizelinear"))
