@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from .quantized import MOVING, difference
+from .quantized import MOVING, ONE_SIDED, difference
 
 SEEDS, PARTS = 50, 10
 MOST_DIFFERING = 0.01
 """Of all results: those whose quotient lies about between two steps."""
 
 
-@pytest.mark.parametrize("start", [0, MOVING])
+@pytest.mark.parametrize("start", [0, MOVING, ONE_SIDED])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_results_are_within_one_step_of_onnx_runtimes(part: int, start: int) -> None:
     pytest.importorskip("onnxruntime")
