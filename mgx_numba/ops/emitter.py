@@ -59,8 +59,11 @@ class Emitter:
             raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def convert(self, x: Instruction, type: Type) -> Instruction:
-        """``x`` in another element type."""
-        return x if x.shape.type is type else self.op("convert", x, target_type=type)
+        """``x`` in another element type; between floats the conversion is elidable, since no author asked for it."""
+        if x.shape.type is type:
+            return x
+        elidable = x.shape.type.is_floating and type.is_floating
+        return self.op("convert", x, target_type=type, **({"elidable": True} if elidable else {}))
 
     def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
         """``x`` with permuted axes."""

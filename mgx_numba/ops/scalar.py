@@ -39,11 +39,15 @@ _AS_FIRST = frozenset({"bitwise_not", *NEAREST.values()})
 
 
 class ScalarOps(Protocol):
-    """What a handler offers: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above."""
+    """What a handler offers: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above.
+
+    With fast math ``cast_loosely`` may keep bits that the type has no room for; ``cast`` never does.
+    """
 
     def dtype(self, x: Any) -> Type: ...
     def const(self, value: float | int | bool, dtype: Type) -> Any: ...
     def cast(self, x: Any, dtype: Type) -> Any: ...
+    def cast_loosely(self, x: Any, dtype: Type) -> Any: ...
     def where(self, condition: Any, a: Any, b: Any) -> Any: ...
     def fma(self, a: Any, b: Any, c: Any) -> Any: ...
     def __getattr__(self, name: str) -> Any: ...
@@ -59,6 +63,9 @@ class TypeScalar:
         return dtype
 
     def cast(self, x: Type, dtype: Type) -> Type:
+        return dtype
+
+    def cast_loosely(self, x: Type, dtype: Type) -> Type:
         return dtype
 
     def where(self, condition: Type, a: Type, b: Type) -> Type:
@@ -90,6 +97,9 @@ class NumpyScalar:
         return np.asarray(value).astype(dtype.numpy)
 
     def cast(self, x: np.ndarray, dtype: Type) -> np.ndarray:
+        return cast_array(x, dtype)
+
+    def cast_loosely(self, x: np.ndarray, dtype: Type) -> np.ndarray:
         return cast_array(x, dtype)
 
     def where(self, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -83,13 +83,19 @@ class Elu(Pointwise):
 @register
 @dataclass(frozen=True)
 class Convert(Pointwise):
-    """The value in another element type: floats to integers truncate and saturate, to bool is ``!= 0``."""
+    """The value in another element type: floats to integers truncate and saturate, to bool is ``!= 0``.
+
+    An ``elidable`` conversion was added by the compiler, so that ``fast_math`` may leave it out and keep the bits that
+    it loses. A conversion that the model's author wrote is not elidable.
+    """
 
     name: ClassVar[str] = "convert"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("elidable",)
     target_type: Type = Type.half_type
+    elidable: bool = False
 
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
-        return s.cast(x[0], self.target_type)
+        return (s.cast_loosely if self.elidable else s.cast)(x[0], self.target_type)
 
     def output_type(self, types: Sequence[Type]) -> Type:
         return self.scalar(TypeScalar(), *types)

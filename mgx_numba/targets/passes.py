@@ -12,7 +12,6 @@ PASSES: tuple[str, ...] = (
     "eliminate_identity",
     "dead_code_elimination",
     "inline_module",
-    "narrow_residuals",
     "simplify_qdq",
     "fuse_matmul_nbits",
     "rewrite_float8",

@@ -43,7 +43,7 @@ def cast_to(
     if type in FLOAT8 and saturate and source.is_floating and source not in FLOAT8:
         largest = float(ml_dtypes.finfo(type.numpy).max)
         x = g.pointwise("clip", x, g.like(-largest, x), g.like(largest, x))
-    return g.convert(x, type) if type != source else g.op("identity", x)
+    return g.op("convert", x, target_type=type) if type != source else g.op("identity", x)
 
 
 def _power_of_two(g: Builder, x: Instruction, saturate: bool, mode: str) -> Instruction:

@@ -58,7 +58,8 @@ def _exact_inside(m: Match) -> str | None:
 
 @rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside)
 def nested_convert(m: Match, b: RewriteBuilder) -> object:
-    return b.convert(m.x, m.ins.shape.type)  # convert[T](convert[wider](x)) -> convert[T](x)
+    """``convert[T](convert[wider](x)) -> convert[T](x)``."""
+    return m.x if m.x.shape.type is m.ins.shape.type else b.op(m.ins.op, m.x)
 
 
 @rule("narrow_pointwise", op("convert", some("inner")))

@@ -3,7 +3,8 @@
 Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
 The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``. The scores may be
 reshaped on the way, so that masks of windows or of heads can be added. Products in 16 bits may have a softmax in
-float32 between them: so has the operator.
+float32 between them: so has the operator. It rounds its weights for the second product, as a conversion there does,
+but before they are divided by their sum.
 """
 
 from __future__ import annotations
