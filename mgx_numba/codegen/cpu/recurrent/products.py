@@ -156,11 +156,19 @@ def _int8_sums(
 
     def term(place: str) -> list[str]:
         lines = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
+        if problem.dynamic and not four:  # bytes in two parts, below 128 each, so that no sum of pairs saturates
+            for r in range(rows):
+                half = f"shift_right(a_{r}, const_int32(1, {lanes}))"
+                lines.append(f"half_{r} = bitwise_and({half}, const_int32({0x7F7F7F7F}, {lanes}))")
+                lines.append(f"odd_{r} = bitwise_and(a_{r}, const_int32({0x01010101}, {lanes}))")
         for q, v in columns:
             lines.append(f"b = load(w_{q}, ({place} + {before}) * {size} + {v * lanes}, {lanes})")
             for r in range(rows):
                 total = f"s{q}_{r}_{v}"
-                lines.append(f"{total} = {'add_dot4' if four else 'add_signed_dot4'}({total}, a_{r}, b)")
+                if four or not problem.dynamic:
+                    lines.append(f"{total} = {'add_dot4' if four else 'add_signed_dot4'}({total}, a_{r}, b)")
+                else:
+                    lines.append(f"{total} = add_pairs(add_pairs({total}, dot2(half_{r}, b), 2), dot2(odd_{r}, b), 1)")
         return lines
 
     def first(q: int, r: int, v: int) -> str:

@@ -81,13 +81,14 @@ class DynamicStates(QuantizedStates):
 
     def declare(self, arguments: Arguments, at: int) -> None:
         """See `QuantizedStates.declare`."""
-        super().declare(arguments, at)
+        arguments.pointer("octets", Operand("scratch", at), "uint8")
+        arguments.pointer("state_words", Operand("scratch", at), "int32")
         arguments.pointer("state_sums", Operand("scratch", at), "int32")
+        arguments.integers(octets_size=self.bytes, steps_at=self.rows)
 
     def lines(self, source: str, lanes: int) -> list[str]:
-        """See `QuantizedStates.lines`; also ``state_step`` and ``state_zero``, the zero point of the stored codes."""
+        """See `QuantizedStates.lines`; also ``state_step`` and ``state_zero``."""
         value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
-        kept = "cast_uint8(code)" if multiplies_four() else f"cast_int8(sub(code, {SHIFT}))"
         return [
             "own_octets = task * octets_size",
             "own_steps = idiv(own_octets + steps_at, 4)",
@@ -104,14 +105,14 @@ class DynamicStates(QuantizedStates):
             "high = reduce_max(highs)",
             "state_step = where(eq(low, high), const_float32(1, 0), div(sub(high, low), const_float32(255, 0)))",
             "zero = nearbyint(max(const_float32(0, 0), min(const_float32(255, 0), div(neg(low), state_step))))",
-            f"state_zero = cast_int32(sub(zero, const_float32({0 if multiplies_four() else SHIFT}, 0)))",
+            "state_zero = cast_int32(zero)",
             "for row in range(batch):",
             f"    place = {source} + row * row_size",
             f"    total = const_float32(0, {lanes})",
             f"    for u in range(0, hidden, {lanes}):",
             f"        code = add(nearbyint(div({value}, state_step)), zero)",
             f"        code = max(const_float32(0, {lanes}), min(const_float32(255, {lanes}), code))",
-            f"        store(octets, own_octets + row * row_size + u, {kept})",
+            "        store(octets, own_octets + row * row_size + u, cast_uint8(code))",
             f"        code = where(lane_mask(imin(hidden - u, {lanes}), {lanes}), sub(code, zero), 0)",
             "        total = add(total, code)",
             "    store_scalar(state_sums, own_steps + row, cast_int32(reduce_add(total)))",
