@@ -30,9 +30,9 @@ class RecurrentSteps(Operator):
     may be added to them, and r [d, gates * h, h]. Then those that ``given`` names, separated by blanks, in this order:
     ``bias`` [d, h], the recurrent bias of a gru's candidate that the reset gate multiplies; ``lengths`` [b] integers;
     ``hidden`` and ``state`` [d, b, h], initial states; ``peephole`` [d, 3 * h]; ``scales`` [d, gates * h] of rows of r,
-    which then is int8, and states are brought to int8 for their products (`recurrence.quantized_product`), or with
-    ``dynamic`` to uint8 by the range of all sequences (`recurrence.dynamic_product`), for which there may be ``points``
-    [d, gates * h], zero points of rows of r in int32. Direction k
+    which then is int8; ``points`` [d, gates * h], zero points of rows of r in int32. With ``scales`` states are brought
+    to int8 for their products (`recurrence.quantized_product`). With ``dynamic`` they are brought to uint8 by the range
+    of all sequences (`recurrence.dynamic_product`), and there may be ``points``. Direction k
     reads x[:, :, k] from the last step to the first if bit k of ``backward`` is set; where its sequence has ended the
     result is 0 and the states stay. The results are the hidden states [s, d, b, h], the last hidden states [d, b, h]
     and, of lstm, the last cell states.
