@@ -121,8 +121,11 @@ class Emitter:
         result = self.op(name, x, axes=tuple(sorted(axes)))
         return result if keep else self.squeeze(result, sorted(axes))
 
-    def matmul(self, a: Instruction, b: Instruction, op: str = "dot", **attributes: Any) -> Instruction:
-        """NumPy's ``matmul`` by an operator with some attributes: vectors are made matrices, outer axes broadcast.
+    def matmul(
+        self, a: Instruction, b: Instruction, op: str = "dot", more: Sequence[Instruction] = (), **attributes: Any
+    ) -> Instruction:
+        """NumPy's ``matmul`` by an operator with some attributes and more inputs: vectors are made matrices, outer axes
+        broadcast.
 
         Raises:
             ShapeError: lengths do not fit.
@@ -136,7 +139,7 @@ class Emitter:
         else:
             outer = self.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])
             a, b = (self.broadcast(x, (*outer, *x.shape.lens[-2:])) for x in (a, b))
-        result = self.op(op, a, b, **attributes)
+        result = self.op(op, a, b, *more, **attributes)
         last = result.shape.ndim - 1
         return self.squeeze(result, [last - 1] * row + [last] * column)
 

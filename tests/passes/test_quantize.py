@@ -311,24 +311,18 @@ def test_float8_inputs_and_results_become_float32() -> None:
     check(program, AutocastFp8())
 
 
-def centred(g: Graph, x: Instruction, zero: int) -> Instruction:
-    """As QLinearConv and QLinearMatMul are read."""
-    wide = g.op("convert", x, target_type=int(Type.int32_type))
-    number = g.op("convert", g.lit(zero, x.shape.type.numpy), target_type=int(Type.int32_type))
-    return g.op("convert", g.op("sub", wide, g.spread(number, *x.shape.lens)), target_type=int(Type.float_type))
-
-
 @pytest.mark.parametrize("x_zero, w_zero, w_type", [(0, 0, np.int8), (7, 0, np.int8), (200, 130, np.uint8)])
 def test_integers_less_their_zero_point(x_zero: int, w_zero: int, w_type: Any) -> None:
     rng = np.random.default_rng(x_zero)
     low, high = (-100, 100) if w_type == np.int8 else (30, 240)
     g = Graph()
     x, z = g.param("x", [1, 8, 5, 6], "uint8"), g.param("z", [3, 40], "uint8")
-    w = centred(g, g.lit(rng.integers(low, high, (6, 8, 3, 3)), w_type), w_zero)
-    v = centred(g, g.lit(rng.integers(low, high, (40, 9)), w_type), w_zero)
-    y = g.op("convolution", centred(g, x, x_zero), w, padding=(1, 1))
-    after = check(g.ret(y, g.op("dot", centred(g, z, x_zero), v)), SimplifyQdq(), RewriteQuantization())
+    points = g.lit(x_zero, np.uint8), g.lit(w_zero, w_type)
+    w, v = g.lit(rng.integers(low, high, (6, 8, 3, 3)), w_type), g.lit(rng.integers(low, high, (40, 9)), w_type)
+    y = g.op("integer_convolution", x, w, *points, padding=(1, 1))
+    after = check(g.ret(y, g.op("integer_dot", z, v, *points)), SimplifyQdq(), RewriteQuantization())
     assert {"quant_convolution", "quant_dot"} <= set(names(after))
+    assert not {"integer_convolution", "integer_dot", "reduce_sum"} & set(names(after))
     inputs = random_inputs(after)
     inputs = {name: rng.integers(0, 256, a.shape).astype(np.uint8) for name, a in inputs.items()}
     for found, expected in zip(evaluate(after, inputs), evaluate(g.program, inputs)):
@@ -341,17 +335,26 @@ def test_integer_products_with_a_computed_zero_point(type: str, w_zero: int) -> 
     rng = np.random.default_rng(1)
     g = Graph()
     x, zero = g.param("x", [2, 3, 70], type), g.param("zero", [1], type)
-    wide, point = (g.op("convert", i, target_type=int(Type.int32_type)) for i in (x, zero))
-    left = g.op("sub", wide, g.spread(point, 2, 3, 70))
-    w = g.op("convert", g.lit(rng.integers(-120, 120, (70, 9)), np.int8), target_type=int(Type.int32_type))
-    if w_zero:
-        less = g.op("convert", g.lit(w_zero, np.int8), target_type=int(Type.int32_type))
-        w = g.op("sub", w, g.spread(less, 70, 9))
-    program = g.ret(g.op("dot", left, g.spread(w, 2, 70, 9)))
+    w = g.spread(g.lit(rng.integers(-120, 120, (70, 9)), np.int8), 2, 70, 9)
+    program = g.ret(g.op("integer_dot", x, w, zero, g.lit(w_zero, np.int8)))
     values = random_inputs(program)
     check(program, SimplifyQdq(), inputs=values)
     after = check(g.program, SimplifyQdq(), inputs={k: v * 7 for k, v in values.items()})
-    assert ("quant_dot" in names(after)) and "dot" not in names(after)
+    assert ("quant_dot" in names(after)) and "integer_dot" not in names(after)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_products_by_unsigned_integers_are_by_signed_ones(constant: bool) -> None:
+    rng = np.random.default_rng(2)
+    g = Graph()
+    x, given = g.param("x", [4, 30], "int8"), rng.integers(0, 256, (30, 9))
+    w = g.lit(given, np.uint8) if constant else g.param("w", [30, 9], "uint8")
+    values = {"x": rng.integers(-128, 128, (4, 30)).astype(np.int8)}
+    if not constant:
+        values["w"] = given.astype(np.uint8)
+    after = check(g.ret(g.op("quant_dot", x, w)), SimplifyQdq(), inputs=values)
+    (product,) = (i for i in after.main if i.name == "quant_dot")
+    assert product.inputs[1].shape.type is Type.int8_type
 
 
 def pairs(program: Program) -> int:

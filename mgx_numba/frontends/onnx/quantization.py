@@ -136,6 +136,7 @@ def dynamic_quantize(g: Builder, x: Instruction) -> list[Instruction]:
     low = g.pointwise("min", g.reduce("reduce_min", x, axes, keep=False), zero)
     high = g.pointwise("max", g.reduce("reduce_max", x, axes, keep=False), zero)
     scale = g.pointwise("div", g.pointwise("sub", high, low), g.like(255, x))
+    scale = g.pointwise("where", g.pointwise("equal", low, high), g.like(1, x), scale)  # as ONNX Runtime has it
     raw = g.op("neg", g.pointwise("div", low, scale))
     point = g.convert(g.op("nearbyint", g.pointwise("clip", raw, zero, g.like(255, x))), Type.uint8_type)
     return [quantize(g, x, scale, point), scale, point]

@@ -45,6 +45,7 @@ from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
+from .slow_steps import warn_if_slow
 from .solutions import Solutions
 from .steps import PendingStep, referenced, resolved
 
@@ -385,6 +386,7 @@ class Lowering(PlanConstants):
         rule = self.rules.get(ins.op.rule_name)
         refused_by = "lowering" if rule is None else rule.lower.__name__
         self.program.log.refuse(refused_by, ins, reason)
+        warn_if_slow(ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []

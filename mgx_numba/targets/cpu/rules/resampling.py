@@ -10,6 +10,7 @@ from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, 
 from ....codegen.cpu.data.resize import resize_launch
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
+from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
@@ -43,6 +44,20 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
     launch_with_tables(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
+
+
+@lowering("pad_with", accepts=keeps_inner_axis, surrounds=True)
+def lower_pad_with(low: Lowering, ins: Instruction) -> None:
+    """Copy and fill in one kernel; only fill where the input was written into the result's memory."""
+    assert isinstance(ins.op, PadWith)
+    x, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
+    before, inside = ins.op.pads[: len(x.lens)], inside_of(ins, out)
+    if inside is not None and (x.buffer, x.offset) == (inside.buffer, inside.offset):
+        launch = border_launch(before, None, inside.tensor, out.tensor, low.origin(ins))
+        low.launch(launch, {"value": value, "out": out}, ins)
+        return
+    launch = pad_launch(before, None, x.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "value": value, "out": out}, ins)
 
 
 def _fill_and_copy(

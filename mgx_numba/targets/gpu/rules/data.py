@@ -12,6 +12,7 @@ from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.resize import interpolation_launch
 from ....codegen.problems.indexing import remapping
 from ....graph.instruction import Instruction
+from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
@@ -35,6 +36,15 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     _remap(low, ins, "pad_kernel", {a: op.positions(data.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)})
+
+
+@lowering("pad_with", accepts=keeps_inner_axis)
+def lower_pad_with(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    assert isinstance(ins.op, PadWith)
+    data, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
+    launch = pad_launch(ins.op.pads[: len(data.lens)], None, data.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": data, "value": value, "out": out}, ins)
 
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
