@@ -77,8 +77,8 @@ def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
 def pad_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Plan one launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
 
-    ``value`` is an array without axes. Operands are named ``x``, ``out``, and ``value``, which holds the value if none is
-    given here. A negative ``before`` cuts, and so does the end of ``out``.
+    ``value`` is an array without axes. Operands are named ``x``, ``out``, and ``value``, which holds the value if none
+    is given here. A negative ``before`` cuts, and so does the end of ``out``.
     """
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
