@@ -70,9 +70,12 @@ def test_passes_are_disabled_by_argument_and_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "normalize_ops, eliminate_identity")
     run_passes(program, ["eliminate_identity"])
     assert "identity" in names(program)
-    monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "no_such_pass")
-    with pytest.raises(OptionError, match=r"no_such_pass.*known: .*dead_code_elimination"):
+    monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "mlir, eliminate_identity")
+    with pytest.warns(UserWarning, match=r"unknown pass mlir; known: .*dead_code_elimination"):
         run_passes(program, ["eliminate_identity"])
+    assert "identity" in names(program)
+    with pytest.raises(OptionError, match=r"no_such_pass.*known: .*dead_code_elimination"):
+        run_passes(program, ["eliminate_identity"], disabled=["no_such_pass"])
 
 
 def test_timing_and_tracing_print(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
