@@ -208,7 +208,7 @@ class SessionOptions(_Declared):
         self.add_provider(names.pop(), options)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Let a session without ``providers`` take those that a policy prefers."""
+        """Set the policy by which a session without ``providers`` chooses its provider."""
         self._policy = OrtExecutionProviderDevicePolicy(policy)
 
     def set_provider_selection_policy_delegate(self, delegate: Delegate) -> None:
@@ -220,7 +220,7 @@ class SessionOptions(_Declared):
         return bool(self._providers) or self._policy is not None
 
     def providers(self) -> list[Any]:
-        """Return the providers that were added, else those of the policy."""
+        """Return the added providers, or without any the providers that the policy prefers."""
         return list(self._providers) if self._policy is None or self._providers else providers_by_policy(self._policy)
 
     def set_load_cancellation_flag(self, cancel: bool) -> None:
