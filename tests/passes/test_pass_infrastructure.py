@@ -24,6 +24,20 @@ def chain() -> Program:
     return g.ret(g.op("identity", g.op("relu", x)))
 
 
+def test_a_replacement_of_another_rank_turned_a_vector_into_a_scalar() -> None:
+    """`unsqueeze` gave {1} for {1, 1}: it takes a value of stride 0 for one without axes."""
+    g = Graph()
+    scalar, vector = g.param("s", []), g.param("v", [1])
+    readers = [g.op("unsqueeze", g.op("neg", x), axes=[0]) for x in (vector, scalar)]
+    program = g.ret(*readers)
+    lens = [r.shape.lens for r in readers]
+    first, second = (r.inputs[0] for r in readers)
+    assert g.module.replace_instruction(first, scalar).shape == vector.shape
+    assert g.module.replace_instruction(second, vector).shape == scalar.shape
+    g.module.set_input(readers[0], 0, g.op("abs", scalar))
+    assert [r.shape.lens for r in program.main.results()] == lens == [(1, 1), (1,)]
+
+
 class Recorder(Pass):
     """Notes the modules that it sees."""
 
