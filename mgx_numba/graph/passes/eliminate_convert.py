@@ -7,15 +7,21 @@ import numpy as np
 
 from ...core.types import Type
 from ..constants import uniform_value
+from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
-__all__ = ["EliminateConvert", "is_exact"]
+__all__ = ["EliminateConvert", "is_elidable", "is_exact"]
 
 HALVES = frozenset({Type.half_type, Type.bf16_type})
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 WIDE = frozenset({Type.float_type, Type.double_type})
+
+
+def is_elidable(ins: Instruction) -> bool:
+    """Return whether an instruction is a conversion that the compiler added."""
+    return ins.name == "convert" and bool(ins.op.elidable)  # type: ignore[attr-defined]
 
 
 def is_exact(source: Type, target: Type) -> bool:
@@ -65,15 +71,22 @@ def nested_convert(m: Match, b: RewriteBuilder) -> object:
 @rule("narrow_pointwise", op("convert", some("inner")))
 def narrow_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``convert[half](f(convert[float](x))) -> f(x)`` for a pointwise ``f``: it computes narrow floats in float32 and
-    rounds once; its other operands are of any type but floats, or one number that has no more bits."""
+    rounds once; its other operands are of any type but floats, or one number that has no more bits. Conversions of the
+    model's author stay, for fast math rounds there alone."""
     narrow, inner = m.ins.shape.type, m.inner
-    if narrow not in HALVES or not inner.op.pointwise or inner.op.custom or inner.name == "convert":
+    if (
+        narrow not in HALVES
+        or not is_elidable(m.ins)
+        or not inner.op.pointwise
+        or inner.op.custom
+        or inner.name == "convert"
+    ):
         return None
     if inner.shape.type is not narrow.compute or len(inner.users) != 1 or inner.module_args or inner.shape.is_dynamic:
         return None
     operands, widened = [], 0
     for x in inner.inputs:
-        if x.name == "convert" and x.inputs[0].shape.type is narrow:
+        if is_elidable(x) and x.inputs[0].shape.type is narrow:
             operands.append(x.inputs[0])
             widened += 1
         elif x.shape.type.is_floating:

@@ -24,6 +24,7 @@ from ..program import Program
 from .autocast_fp8 import FLOAT8
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .eliminate_convert import is_elidable
 from .truncate_float import STORAGE
 
 __all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight", "moves_rounded"]
@@ -78,16 +79,11 @@ def _all_ask(value: Instruction, seen: set[Instruction]) -> bool:
         return True
     seen.add(value)
     for user in value.users:
-        if not (_is_elidable(user) and user.shape.type in STORAGE) and not (
+        if not (is_elidable(user) and user.shape.type in STORAGE) and not (
             moves_rounded(user) and _all_ask(user, seen)
         ):
             return False
     return not moves_rounded(value) or all(_all_ask(i, seen) for i in value.inputs)
-
-
-def _is_elidable(ins: Instruction) -> bool:
-    """Whether a conversion was added by the compiler."""
-    return ins.name == "convert" and bool(ins.op.elidable)  # type: ignore[attr-defined]
 
 
 def _is_untouched(ins: Instruction) -> bool:
@@ -136,7 +132,7 @@ class Widening:
         """Values whose wide form may have more bits than their type: conversions of the model's author drop these."""
 
     def run(self) -> None:
-        rounded = [i.inputs[0] for i in self.module if _is_elidable(i) and i.shape.type in self.kept]
+        rounded = [i.inputs[0] for i in self.module if is_elidable(i) and i.shape.type in self.kept]
         self.unasked = {value for value in rounded if not _all_ask(value, set())}
         for ins in list(self.module):
             if ins.literal is not None or isinstance(ins.op, (Parameter, Return)) or ins.module is not self.module:
@@ -154,7 +150,7 @@ class Widening:
 
     def _convert(self, ins: Instruction) -> None:
         source, kind = ins.inputs[0], ins.shape.type
-        elidable = _is_elidable(ins)
+        elidable = is_elidable(ins)
         if source in self.wide and kind not in self.narrow and (elidable or source not in self.excess):
             value = self.wide[source]
             if kind is not self.to:
