@@ -133,6 +133,21 @@ def test_a_norm_of_a_convolution_stays_beside_it() -> None:
         assert not {"sub", "rsqrt"} & set(str(program).replace("(", " ").split())
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_casts_around_one_operation_round_where_the_author_wrote_them(fast: bool) -> None:
+    """Conversions that a composite brings may go; those of the model stay, also with fast math."""
+    casts = {"a": ("x", TensorProto.FLOAT), "c": ("b", TensorProto.FLOAT16), "d": ("c", TensorProto.FLOAT)}
+    nodes = [helper.make_node("Cast", [source], [name], to=to) for name, (source, to) in casts.items()]
+    nodes.insert(1, helper.make_node("Exp", ["a"], ["b"]))
+    nodes.append(helper.make_node("Neg", ["d"], ["y"]))
+    x = normal(40).astype(np.float16)
+    model = make_model(nodes, {"x": x}, {"y": TensorProto.FLOAT})
+    (found,) = migraphx.parse_onnx(model).compile("cpu", fast_math=fast).run({"x": x})
+    y = np.asarray(found)
+    np.testing.assert_array_equal(y, y.astype(np.float16).astype(np.float32))
+    np.testing.assert_allclose(y, -np.exp(x.astype(np.float32)), rtol=STEP["float16"] * 1.01)
+
+
 def test_products_of_a_resize_are_rounded_once() -> None:
     """Of one axis after the other."""
     scales = np.array([1, 1, 0.6, 1.5], np.float32)
