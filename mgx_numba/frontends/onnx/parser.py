@@ -35,7 +35,7 @@ from .order import label, sorted_nodes
 from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
-from .tensors import elem_name, element_count, ir_type, is_narrow
+from .tensors import elem_name, element_count, ir_type
 from .value_types import declared_shape, type_string
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class GraphParser:
         options: what was asked for.
         program: the program so far.
         constants: values known while parsing.
-        narrow: ONNX type strings of values whose element type the IR stores in a wider one (int4 as int8).
         settled: the module in which a node that depends on what is not known is an error; elsewhere it is deferred.
         leniency: takes note of what is accepted although ONNX forbids it.
     """
@@ -81,7 +80,6 @@ class GraphParser:
         options: ParseOptions,
         program: Program | None = None,
         constants: Constants | None = None,
-        narrow: dict[Instruction, str] | None = None,
         *,
         reread: bool = False,
     ) -> None:
@@ -90,7 +88,6 @@ class GraphParser:
         self.options = options
         self.program = Program() if program is None else program
         self.constants = Constants(self.program.allowance) if constants is None else constants
-        self.narrow: dict[Instruction, str] = {} if narrow is None else narrow
         self.settled: Module | None = None
         self.leniency = Leniency(options.strict, silent=reread)
         self._traces = environment_flag("MIGRAPHX_TRACE_ONNX_PARSER")
@@ -109,8 +106,6 @@ class GraphParser:
         self.settled = module
         g, scope, graph = Builder(module, self), Scope(self.model.opsets), self.model.graph
         for info, x in zip(graph.input, inputs, strict=True):
-            if is_narrow(info.type.tensor_type.elem_type):
-                self.narrow[x] = self.narrow_name(info.type.tensor_type.elem_type)
             scope.define(info.name, x)
         return self.parse_graph(g, graph, scope)
 
@@ -299,7 +294,7 @@ class GraphParser:
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:
             return None
-        return self.narrow.get(x) or type_string(x.shape)
+        return type_string(x.shape)
 
     def _initializers(self, g: Builder, graph: GraphProto, scope: Scope, numbered: bool = True) -> None:
         for number, tensor in enumerate(graph.initializer):
@@ -320,15 +315,7 @@ class GraphParser:
 
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
-        value = g.literal(self.model.tensor(tensor, initializer))
-        if is_narrow(tensor.data_type):
-            self.narrow[value] = self.narrow_name(tensor.data_type)
-        return value
-
-    @staticmethod
-    def narrow_name(number: int) -> str:
-        """Type string of an element type that the IR stores in a wider one."""
-        return f"tensor({elem_name(number)})"
+        return g.literal(self.model.tensor(tensor, initializer))
 
     def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
         names = dict.fromkeys(i.name for i in graph.input if not scope.knows(i.name))
@@ -353,8 +340,6 @@ class GraphParser:
                 opened = self._open_axes(info)
                 if opened:
                     self.program.open_dims[info.name] = opened
-                if is_narrow(info.type.tensor_type.elem_type):
-                    self.narrow[parameter] = self.narrow_name(info.type.tensor_type.elem_type)
         for symbol in self.options.dim_params:
             if symbol not in symbols:
                 listed = ", ".join(sorted(symbols)) or "none"
@@ -434,14 +419,9 @@ class GraphParser:
             given = self._type_string(value)
             declared = f"tensor({elem_name(number)})"
             if number and given is not None and given != declared:
-                try:
-                    same = ir_type(number) == value.shape.type
-                except MgxError:
-                    same = False
-                if not same:
-                    self.leniency.accept(
-                        f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
-                    )
+                self.leniency.accept(
+                    f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
+                )
 
 
 def _is_old(node: Node, schema: Schema | None) -> bool:
