@@ -137,8 +137,8 @@ def widened(x: np.ndarray) -> np.ndarray:
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
     """``x`` converted: float to integer truncates and saturates, NaN becomes 0; anything to bool is ``!= 0``.
 
-    Integers below a byte are the low bits of the int32. Numbers of float4e2m1 are the nearest ones to the float32, of two
-    those with an even code; beyond 6 they are 6, and a NaN is -0.
+    Integers below a byte are the low bits of the int32. A number of float4e2m1 is the nearest one to the float32, of
+    two the one with an even code; beyond 6 it is 6, and a NaN is -0.
     """
     if x.dtype == dtype.numpy:
         return x
@@ -157,7 +157,7 @@ def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
     if dtype.is_narrow:
         wide = converted(x, dtype.compute)
         if dtype.is_floating:
-            return wide.astype(target)
+            return np.where(np.isnan(wide), np.float32(-0.0), wide).astype(target)
         return (wide & ((1 << dtype.bits) - 1)).astype(np.uint8).view(target)
     if dtype is Type.bool_type:
         return x != 0

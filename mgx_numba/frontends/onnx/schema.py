@@ -55,6 +55,12 @@ class Schema:
         """Whether an input is int32 where only int64 may be."""
         return type == "tensor(int32)" and self.allowed(position) == {"tensor(int64)"}
 
+    def moves(self, position: int, type: str) -> bool:
+        """Whether an input may be of all kinds of types, numbers or not, so that its elements are only moved; ``type``
+        is one of these kinds (a tensor, a sequence of tensors)."""
+        kind = type[: type.find("tensor(")] + "tensor({})" + ")" * type[:-1].count(")")
+        return {kind.format(name) for name in ("string", "complex64", "int16")} <= self.allowed(position)
+
 
 @functools.cache
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
@@ -161,6 +167,8 @@ def _check_type(node: Node, position: int, schema: Schema, type: str, bound: dic
         return
     elif newest is not None and type in newest.allowed(position):
         node.accept(f"{given}, which operator set {node.opset} does not allow and later ones do")
+    elif schema.moves(position, type):
+        node.accept(f"{given}, which no operator set allows; its elements are moved as those of other types are")
     else:
         tensors = sorted(t for t in allowed if t.startswith("tensor("))
         raise ParseError(f"{given}, expected {_one_of(tensors or sorted(allowed))}")

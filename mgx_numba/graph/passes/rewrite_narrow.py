@@ -44,6 +44,8 @@ class _Codes:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.codes: dict[Instruction, Instruction] = {}
+        self.clipped: dict[Instruction, Instruction] = {}
+        """The integers that a value was converted from, if they were clipped to its type before."""
 
     def run(self) -> None:
         for ins in list(self.module):
@@ -59,6 +61,9 @@ class _Codes:
             elif ins.shape.type.coded:
                 value = self.module.insert_instruction(ins, _seen_as(ins.shape.type), [new])
                 self.codes[value] = new
+                within = _within(ins)
+                if within is not None:
+                    self.clipped[value] = within
                 self.module.replace_instruction(ins, value)
             else:
                 self.module.replace_instruction(ins, new)
@@ -76,7 +81,8 @@ class _Codes:
             codes = self._of(b, source) if source.shape.type.coded else source
             wanted = Type.uint8_type if kind.coded else kind
             return codes if codes.shape.type is wanted else b.op("bit_cast", codes, target_type=wanted)
-        if not kind.coded or not (ins.op.view or ins.name in MOVES) or ins.shape.sub_shapes:
+        moves = ins.name in MOVES or (ins.op.view and ins.name != "get_tuple_elem")
+        if not moves or not kind.coded or ins.shape.sub_shapes:
             return None
         op, inputs = ins.op, [self._of(b, i) if i.shape.type is kind else i for i in ins.inputs]
         if ins.name == "pad" and ins.op.attributes()["mode"] is PadMode.constant:
@@ -99,9 +105,8 @@ class _Codes:
         type = value.shape.type
         if is_constant(value):
             return b.convert(value, kind)
-        within = _within(value)
-        if within is not None:
-            return b.convert(within, kind)
+        if value in self.clipped:
+            return b.convert(self.clipped[value], kind)
         code = self._of(b, value)
         if type is Type.fp8e8m0_type:
             return b.convert(_power(b, code), kind)
@@ -121,7 +126,7 @@ def _seen_as(type: Type) -> Operator:
 
 
 def _within(value: Instruction) -> Instruction | None:
-    """Return the integers that a value was converted from, if they were clipped to its type before."""
+    """Return the integers that a value is converted from, if they are clipped to its type before."""
     type, source = value.shape.type, value.inputs[0] if value.name == "convert" else None
     if source is None or source.name != "clip" or not type.is_integral or not source.shape.type.is_integral:
         return None
