@@ -223,6 +223,7 @@ _NARROW_BITS = {
     Type.int4_type: 4,
     Type.fp4e2m1_type: 4,
 }
+"""Bits of an element, by definition."""
 _FLOATING = _NARROW | {Type.float_type, Type.double_type}
 _SIGNED = frozenset({Type.int2_type, Type.int4_type, Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type})
 _INTEGRAL = _SIGNED | {
