@@ -54,6 +54,7 @@ from . import (
     store_bfloat16,
     truncate_float,
     use_double,
+    widen_layers,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
@@ -116,4 +117,5 @@ __all__ = [
     "store_bfloat16",
     "truncate_float",
     "use_double",
+    "widen_layers",
 ]
