@@ -8,11 +8,12 @@ node takes, what its subgraphs use from outside included. `reader` reads that mo
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...core.shape import Shape
+from ...core.types import Type
 from ...errors import UnknownValueError
 from ...graph.instruction import Instruction
 from ...ops.base import is_known
@@ -74,14 +75,16 @@ class Attempt:
                 program.remove_module(module)
         self._g.take_back(self._written)
 
-    def deferred(self) -> list[Instruction]:
-        """The node, written as one that waits; its results."""
+    def deferred(self, types: Mapping[int, Type]) -> list[Instruction]:
+        """The node, written as one that waits; its results, of which some have ``types`` by their position."""
         g, node = self._g, self._node
         taken = _taken(node)
         if g.module is g.parser.settled:
             raise self.error or UnknownValueError("not known")
         model = _model(g, node, taken)
         shapes = result_shapes(g, model, list(taken.values()), self.error)
+        places = [k for k, name in enumerate(node.outputs) if name]
+        shapes = [s.with_type(types[k]) if k in types else s for k, s in zip(places, shapes, strict=True)]
         op = Deferred(
             operator=node.op_type,
             source=base64.b64encode(model.SerializeToString(deterministic=True)).decode(),
@@ -91,8 +94,7 @@ class Attempt:
         ins = g.op(op, *taken.values())
         values = [ins] if len(shapes) == 1 else [g.op("get_tuple_elem", ins, index=k) for k in range(len(shapes))]
         results: list[Any] = [None] * len(node.outputs)
-        wanted = [k for k, name in enumerate(node.outputs) if name]
-        for k, value in zip(wanted, values, strict=True):
+        for k, value in zip(places, values, strict=True):
             results[k] = value
         return results
 

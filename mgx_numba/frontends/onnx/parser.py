@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.shape import DynamicDimension, Shape
-from ...core.types import Type
 from ...environment import environment_flag
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.folding import Constants
@@ -24,6 +23,7 @@ from . import registry
 from .builder import Builder
 from .deferred import Attempt
 from .domains import home_of, implied_opset
+from .forms import form_of
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
 from .leniency import Leniency
@@ -32,6 +32,7 @@ from .node import Node
 from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions
 from .order import label, sorted_nodes
+from .promotion import Promotion, promotion
 from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
@@ -183,7 +184,8 @@ class GraphParser:
         if self.options.use_debug_symbols and not previous:
             g.symbols = (node.name or f"{node.op_type}_{index}",)
         try:
-            self._parse_node(g, node, scope)
+            with self.leniency.one_warning(node):
+                self._parse_node(g, node, scope)
         except MgxError as error:
             raise type(error)(f"{node.where}: {error}") from (error.__cause__ or error)
         except Exception as error:
@@ -216,14 +218,15 @@ class GraphParser:
         if function is not None:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
-            handler, schema = self._operator(node, inputs)
+            handler, schema, promoted = self._operator(node, inputs)
             any_rank = node.op_type in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS and not node.domain
             attempt = Attempt(g, node, inputs, any_rank)
             if attempt.error is None:
                 with attempt:
-                    results = self._parse_operator(g, node, inputs, scope, handler, schema)
+                    given = promoted.promoted(g, inputs)
+                    results = promoted.restored(g, self._parse_operator(g, node, given, scope, handler, schema))
             if attempt.error is not None:
-                results = attempt.deferred()
+                results = attempt.deferred(promoted.results)
         single = isinstance(results, Instruction)
         values: list[Any] = [results] if single else list(results)
         if self._traces:
@@ -238,21 +241,26 @@ class GraphParser:
     def _model_function(self, node: Node) -> FunctionProto | None:
         return self.model.functions.get((node.domain, node.op_type, node.proto.overload))
 
-    def _operator(self, node: Node, inputs: list[Instruction | None]) -> tuple[registry.Handler | None, Schema | None]:
-        """What parses a node, and the schema that it has been found to keep."""
+    def _operator(
+        self, node: Node, inputs: list[Instruction | None]
+    ) -> tuple[registry.Handler | None, Schema | None, Promotion]:
+        """What parses a node, the form of the operator that it keeps, and how types of its inputs are promoted."""
+        promoted = Promotion()
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
         if handler is None and (schema is None or not has_body(schema)) and not self.options.skip_unknown_operators:
             raise self._unknown(node)
         if schema is not None and not schema.deprecated:
-            check_node(node, schema, [self._type_string(x) for x in inputs])
+            schema = form_of(node, schema)
+            check_node(node, schema)
+            promoted = promotion(node, schema, [self._type_string(x) for x in inputs])
         elif schema is None and handler is not None:
             since = newest_since(node.domain, node.op_type)
             if since is not None:
                 node.accept(f"the operator exists from operator set {since} on")
         if handler is not None and not _is_old(node, schema):
             check_arity(handler, inputs)
-        return handler, schema
+        return handler, schema, promoted
 
     def _parse_operator(
         self,
@@ -263,9 +271,6 @@ class GraphParser:
         handler: registry.Handler | None,
         schema: Schema | None,
     ) -> Any:
-        if schema is not None:
-            narrow = [schema.takes_narrow(k, self._type_string(x)) for k, x in enumerate(inputs)]
-            inputs = [g.convert(x, Type.int64_type) if n and x else x for n, x in zip(narrow, inputs, strict=True)]
         if handler is not None:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)
