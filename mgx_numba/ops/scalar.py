@@ -153,7 +153,10 @@ def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
         return x
     source = from_numpy(x.dtype)
     if source.is_narrow:  # ml_dtypes has no conversion between some of its types
-        x, source = x.astype(source.compute.numpy), source.compute
+        x = x.astype(np.int8 if source.is_integral else np.float32)
+        source = from_numpy(x.dtype)
+        if x.dtype == target:
+            return x
     if dtype.is_narrow:
         wide = converted(x, dtype.compute)
         if dtype.is_floating:

@@ -223,6 +223,27 @@ def test_values_that_were_quantised_to_4_bits_stay_bytes_in_kernels() -> None:
     np.testing.assert_array_equal(program.run({"x": x})[0], np.clip(np.rint(x * 2), -8, 7) / 2)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_weights_of_4_bits_stay_so_in_products(moved: bool) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.integers(-8, 8, (256, 128)).astype(ml_dtypes.int4)
+    scale = rng.uniform(0.01, 0.02, (8, 128)).astype(np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    constants = {"w": w, "s": scale}
+    if moved:
+        nodes.insert(0, helper.make_node("Transpose", ["t"], ["w"]))
+        constants = {"t": np.ascontiguousarray(w.T), "s": scale}
+    x = rng.standard_normal((1, 256)).astype(np.float32)
+    model = make_model(nodes, {"x": x}, {"y": TensorProto.FLOAT}, opset=21, constants=constants)
+    program = migraphx.parse_onnx(model).compile("cpu")
+    assert "matmul_nbits" in str(program)
+    wanted = x.astype(np.float64) @ (w.astype(np.float64) * np.repeat(scale, 32, 0))
+    np.testing.assert_allclose(program.run({"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", CODED)
 def test_programs_in_files_and_as_source(name: str, tmp_path: Path) -> None:
     x, w = every_code(name)[:3], every_code(name)[1:4]

@@ -10,7 +10,8 @@ import ml_dtypes
 from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from .builder import Builder
+from ...ops.scalar import cast_array
+from .builder import Builder, is_scalar
 from .node import Node
 from .registry import register
 from .tensors import ir_type
@@ -97,8 +98,14 @@ def nearest_float(g: Builder, x: Instruction, fraction: int, least: int, most: f
 
 
 def as_bytes(g: Builder, x: Instruction) -> Instruction:
-    """Convert values below a byte to the type of a byte that holds them exactly; other values stay as they are."""
-    return g.convert(x, BYTES[x.shape.type]) if x.shape.type.is_narrow else x
+    """Convert values below a byte to a type of 8 bits that has all of them, weights at once; others are returned."""
+    if not x.shape.type.is_narrow:
+        return x
+    kind = BYTES[x.shape.type]
+    if x.literal is None or x.literal.array is None:
+        return g.convert(x, kind)
+    value = cast_array(x.literal.array, kind)
+    return g.literal(value.reshape(()) if is_scalar(x) else value)
 
 
 @register("Cast")
