@@ -299,3 +299,9 @@ def test_reinterpreting_needs_as_many_bits() -> None:
     model.graph.node[0].attribute[0].i = TensorProto.INT8
     with pytest.raises(MgxError, match="cannot read int4_type as int8_type: sizes differ"):
         parse_onnx(model)
+
+
+def test_libraries_have_no_types_below_a_byte(tmp_path: Path) -> None:
+    model = casts("int4", ["float32"], (3,))
+    with pytest.raises(MgxError, match="export_library: parameter x is of int4_type, for which libraries have no type"):
+        migraphx.parse_onnx(model).compile("cpu").export_library(tmp_path)
