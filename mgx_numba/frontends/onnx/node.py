@@ -37,7 +37,7 @@ ATTRIBUTE_KINDS = {
 }
 _ELEMENTS = {6: 1, 7: 2, 8: 3}
 """Kinds of attributes that are lists, and those of their elements."""
-_INTEGER_FOR_FLOAT = (2, 1)
+_INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: that given, and that meant
 _OTHER_WORDS = {"SAME": "SAME_UPPER", "BILINEAR": "linear"}
 """What other frameworks call choices of attributes: padding of TensorFlow, interpolation of PyTorch."""
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}

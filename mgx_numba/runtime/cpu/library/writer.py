@@ -20,7 +20,7 @@ from ....codegen.workers.objects import objects_of
 from ....core.types import from_numpy, numpy_dtype
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError
 from ....graph.atomic_file import replace_file
-from ...plan import HostStep, ParameterSpec, Plan
+from ...plan import HostStep, Plan
 from ...plan_file import constant_pieces
 from ..executor import Executable
 from . import CPP_PREFIX
@@ -120,10 +120,12 @@ def _check(plan: Plan, name: str) -> None:
         raise UnsupportedError(
             f"export_library: steps of the program run in Python, which a library has not: {len(hosted)}\n{listed}"
         )
-    for spec in (*plan.parameters, *plan.outputs):
-        kind = from_numpy(numpy_dtype(spec.dtype))
+    tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
+        ("a result", o.dtype) for o in plan.outputs
+    ]
+    for what, dtype in tensors:
+        kind = from_numpy(numpy_dtype(dtype))
         if kind.hosted:
-            what = f"parameter {spec.name}" if isinstance(spec, ParameterSpec) else "a result"
             raise UnsupportedError(f"export_library: {what} is of {kind.name}, for which libraries have no type")
     for kernel in plan.kernels():
         if dataclasses.replace(kernel).symbol != kernel.symbol:
