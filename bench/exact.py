@@ -20,7 +20,6 @@ from bench.agreement import Agreement, agreement, choices_of
 from mgx_numba.api.program import program as Compiling
 from mgx_numba.core.types import Type
 from mgx_numba.graph.passes import run_passes
-from mgx_numba.graph.passes.round_once import TAKES
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
@@ -33,6 +32,8 @@ QUANTIZE: dict[str, Callable[[Compiling], Compiling]] = {
     "fp16": mgx_numba.quantize_fp16,
     "bf16": mgx_numba.quantize_bf16,
 }
+TAKES = frozenset({"dot", "convolution", "convolution_backwards", "attention"})
+"""Operators whose operands are rounded."""
 TYPES = {"fp16": Type.half_type, "bf16": Type.bf16_type}
 MOST_OF_ROUNDING = 2
 MOST_OF_RMS = 1.25

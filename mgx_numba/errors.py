@@ -17,6 +17,10 @@ class ShapeError(MgxError, ValueError):
     """Shapes or element types that do not fit an operator or each other."""
 
 
+class IndexRangeError(ShapeError):
+    """An index among a run's values that lies outside of the axis which it indexes."""
+
+
 class ParameterError(MgxError, ValueError):
     """An argument of `run` with a wrong name, type or shape."""
 

@@ -73,8 +73,8 @@ class ScalarBody:
             operands = [values[k] for k in call.operands]
             if call.method == "const":
                 values.append(handler.const(np.frombuffer(call.constant, call.dtype.numpy)[0].item(), call.dtype))
-            elif call.method == "cast":
-                values.append(handler.cast(operands[0], call.dtype))
+            elif call.method in ("cast", "cast_loosely"):
+                values.append(getattr(handler, call.method)(operands[0], call.dtype))
             else:
                 values.append(getattr(handler, call.method)(*operands))
         return values[self.result]
@@ -102,6 +102,9 @@ class _Recorder:
 
     def cast(self, x: int, dtype: Type) -> int:
         return self._add(ScalarCall("cast", (x,), dtype))
+
+    def cast_loosely(self, x: int, dtype: Type) -> int:
+        return self._add(ScalarCall("cast_loosely", (x,), dtype))
 
     def where(self, condition: int, a: int, b: int) -> int:
         return self._add(ScalarCall("where", (condition, a, b), self._types[a]))

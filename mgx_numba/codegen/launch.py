@@ -61,6 +61,12 @@ class Windows:
     upper: tuple[int, int]
     steps: tuple[int, int]
 
+    def positions(self, width: int, height: int) -> int:
+        """Return the number of positions in an image: a copy that begins at none ends the launch with an error."""
+        reach = zip((width, height), self.lower, self.upper, self.steps)
+        counts = [(n - 1 + upper - lower) // step + 1 for n, lower, upper, step in reach]
+        return counts[0] * counts[1]
+
 
 @dataclass(frozen=True)
 class TensorLayout:

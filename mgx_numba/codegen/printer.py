@@ -144,9 +144,9 @@ class VectorPrinter:
     """Handler of the scalar-operation protocol that prints vector calls of `lang` into a buffer.
 
     Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
-    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when
-    they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
-    names, and what makes other types of vectors of it by those of `FAST_CASTS`.
+    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when they are stored or cast, to wider
+    types, too. With `fast_math` they are rounded where they become narrow, float32 operations are printed by their
+    ``_fast`` names, and conversions of float32 that are stored, or that the compiler added, by those of `FAST_CASTS`.
     """
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
@@ -165,6 +165,8 @@ class VectorPrinter:
         """Of names that hold whole numbers what was rounded, and what was added to that."""
         self._narrowed: dict[str, VectorValue] = {}
         """Of names that hold elements of `NEAREST` what was cast to these."""
+        self._exact: set[str] = set()
+        """Those of these names that hold what the model's author cast."""
         self._spans: dict[str, tuple[float, float]] = {}
         """Of names the least and the greatest number that they hold besides NaN, where there are limits."""
         self._raised: dict[str, str] = {}
@@ -195,16 +197,18 @@ class VectorPrinter:
         target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
         if target == "float32" and x.name in self._narrowed:
-            return self._nearest(x.dtype, self._narrowed[x.name].name, self.const(1.0, Type.float_type))
+            exact = x.name in self._exact
+            return self._nearest(x.dtype, self._narrowed[x.name].name, self.const(1.0, Type.float_type), exact)
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
 
-    def _nearest(self, type: Type, name: str, scale: VectorValue) -> str:
-        """What a name holds as products of a constant scale and numbers of a type."""
+    def _nearest(self, type: Type, name: str, scale: VectorValue, exact: bool = False) -> str:
+        """What a name holds as products of a constant scale and numbers of a type; ``exact`` keeps signs of zeros."""
         least, greatest = self._spans.get(name, _ANY)
         limited = max(-least, greatest) <= LARGEST_FLOAT8[type] * float(scale.constant or 0)
-        word = f"{self.NEAREST[type]}{'_fast' * self.fast_math}"
+        word = f"{self.NEAREST[type]}{'_fast' * (self.fast_math and not exact)}"
         limits = limited + (limited and least >= 0)
-        return self.buffer.emit(f"{word}({self._coarse(name) or name}, {scale.name}, {limits})")
+        coarse = "" if exact else self._coarse(name)
+        return self.buffer.emit(f"{word}({coarse or name}, {scale.name}, {limits})")
 
     def _coarse(self, name: str) -> str:
         """What holds the number of a name as precisely as float8 needs it, where that is quicker, else nothing."""
@@ -237,6 +241,27 @@ class VectorPrinter:
         return VectorValue(name, dtype, constant=number)
 
     def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
+        """A value in another type; bits that the value's own type has no room for are rounded off first."""
+        if x.dtype == dtype:
+            return x
+        if x.constant is None and not x.raw and x.dtype.compute != x.dtype:
+            x = self._exactly(x, x.dtype)
+        if x.constant is None and x.dtype.compute is Type.float_type and dtype_name(dtype) in self.FAST_CASTS:
+            return self._exactly(x, dtype)
+        made = self._cast(x, dtype)
+        if made.name in self._narrowed:
+            self._exact.add(made.name)
+        return made
+
+    def _exactly(self, x: VectorValue, dtype: Type) -> VectorValue:
+        """A value as memory holds elements of a narrower type, denormal numbers included."""
+        return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({self.register(x)})"), dtype, raw=True)
+
+    def cast_loosely(self, x: VectorValue, dtype: Type) -> VectorValue:
+        """A value in another type; some printers keep more bits than that has."""
+        return self._cast(x, dtype)
+
+    def _cast(self, x: VectorValue, dtype: Type) -> VectorValue:
         if x.dtype == dtype:
             return x
         if x.constant is not None and dtype.is_floating and math.isfinite(x.constant):
@@ -244,6 +269,8 @@ class VectorPrinter:
         source, zero = self._rounding(x, dtype)
         if source:
             return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
+        if not (x.raw or self.fast_math or x.dtype.compute is x.dtype):
+            x = VectorValue(self.stored(x), x.dtype, raw=True)  # it has more bits than its type
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
@@ -327,7 +354,7 @@ class VectorPrinter:
         near = self.min(self.max(x, self.const(-limit, x.dtype)), self.const(limit, x.dtype))
         if type in self.NEAREST and self.lanes:
             return VectorValue(self._nearest(type, self.register(near), scale), x.dtype)
-        return self.mul(self.cast(self.cast(near, type), x.dtype), scale)
+        return self.mul(self._cast(self._cast(near, type), x.dtype), scale)
 
     def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
         if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less

@@ -1,5 +1,8 @@
 """Shapes: element type, lengths and strides; strides are in elements and express every view without copying.
 
+A tensor without elements is row-major, whatever strides are given: nothing lies apart. So shapes of empty tensors of
+the same lengths are equal.
+
 The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
 element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
 only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. Where even the number of
@@ -7,9 +10,10 @@ axes is known only at run time a shape is unranked: it has a type and nothing el
 have the shape of what they hold, and no lengths.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
-``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
-element has stride 1. Operators compute both as arrays of shape (1,); arrays that users give and get have
-`Shape.array_lens`.
+``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files, and it has no other;
+a vector of one element has stride 1, also where it is a view (`Shape.view`). So `Shape.rank` is part of a value's type.
+Passes keep it (`graph.module`). Operators compute both as arrays of shape (1,); arrays that users give and get have
+`Shape.array_lens`, and those of unranked values their true rank everywhere.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ __all__ = [
     "covering",
     "find_permutation",
     "invert_permutation",
+    "other_rank",
     "row_major_strides",
     "same_lengths",
 ]
@@ -126,12 +131,36 @@ def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -
     )
 
 
+def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths that arrays broadcast to, by NumPy's rule; NumPy's own function knows at most 32 axes.
+
+    Raises:
+        ValueError: they do not broadcast.
+    """
+    rank = max(map(len, lens), default=0)
+    result = []
+    for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
+        wide = {n for n in column if n != 1}
+        if len(wide) > 1:
+            raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def other_rank(a: Shape, b: Shape) -> bool:
+    """Whether one of two shapes is that of a tensor without axes and the other that of a vector of one element."""
+    if len(a.strides) != 1 or len(b.strides) != 1 or (a.strides[0] == 0) == (b.strides[0] == 0):
+        return False  # lengths come last: of traced ones it is noted what they are compared with
+    return a.lens[0] == 1 == b.lens[0]
+
+
 class Shape:
     """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included).
 
     Args:
         type: element type.
-        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``.
+        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``. It has one
+            form: `absent` alone has no lengths in a program.
         strides: elements between neighbours on each axis; row-major packed when absent.
 
     Raises:
@@ -161,10 +190,11 @@ class Shape:
         self.is_dynamic = False
         if type in _HOLDERS:
             raise ShapeError(f"a shape of {type.name} has no lengths, but the shape of what it holds")
-        if lens is None:
+        own = () if lens is None else _integers(lens)
+        if not own and strides is None:
             self.lens, self.strides = (1,), (0,)
             return
-        self.lens = own = _integers(lens)
+        self.lens = own
         elements = 1
         for n in own:
             if n < 0:
@@ -173,6 +203,8 @@ class Shape:
         self.strides = row_major_strides(own) if strides is None else _integers(strides)
         if len(own) != len(self.strides):
             raise ShapeError(f"shape has {len(own)} lengths but {len(self.strides)} strides")
+        if strides is not None and not elements:
+            self.strides = row_major_strides(own)  # no element lies anywhere: all strides mean the same
         _check_rank(len(own))
         space = 0
         if elements:
@@ -212,6 +244,18 @@ class Shape:
         shape = cls._without_lens(type, (), ())
         shape.ranked, shape.is_dynamic = False, True
         return shape
+
+    @classmethod
+    def view(cls, type: Type, lens: Sequence[int], strides: Sequence[int]) -> Shape:
+        """Shape of a view with at least one axis: a vector of one element has stride 1, as stride 0 says that there is
+        no axis."""
+        alone = len(lens) == 1 and strides[0] == 0 and lens[0] == 1
+        return cls(type, lens, (1,) if alone else strides)
+
+    @classmethod
+    def absent(cls, type: Type) -> Shape:
+        """Shape of an optional input that is not there, ``{}, {}``."""
+        return cls(type, (), ())
 
     @classmethod
     def sequence(cls, element: Shape) -> Shape:
@@ -322,7 +366,15 @@ class Shape:
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
-        return self.lens in ((1,), ()) and not any(self.strides) and not self.is_dynamic and not self.sub_shapes
+        alone = self.strides in ((0,), ()) and self.lens in ((1,), ())  # in this order: see `other_rank`
+        return alone and not self.is_dynamic and not self.sub_shapes
+
+    @property
+    def rank(self) -> int | None:
+        """Number of axes of its arrays: 0 of a tensor without axes, None if only a run tells it."""
+        if not self.ranked:
+            return None
+        return 0 if self.without_axes else self.ndim
 
     @property
     def array_lens(self) -> Lens:
@@ -420,7 +472,7 @@ def covering(a: Shape, b: Shape) -> Shape | None:
     if a.element is not None and b.element is not None:
         element = covering(a.element, b.element)
         return None if element is None else Shape._holding(a.type, element)
-    if not (a.ranked and b.ranked) or a.ndim != b.ndim or a.without_axes != b.without_axes:
+    if a.rank is None or a.rank != b.rank:
         return Shape.unranked(a.type)
     dims = [x if x == y else DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
     return Shape.dynamic(a.type, dims)

@@ -22,10 +22,10 @@ def as_strings(array: np.ndarray) -> np.ndarray:
     Raises:
         ShapeError: an element is neither ``str`` nor UTF-8 bytes; the message has its position, if there is a choice.
     """
-    if array.dtype.kind == "O" and all(type(x) is str for x in array.flat):
+    if array.dtype.kind == "O" and all(type(x) is str for x in array.reshape(-1)):
         return array
     strings = np.empty(array.shape, object)
-    strings.reshape(-1)[:] = [_text(x, k, array.shape) for k, x in enumerate(array.flat)]
+    strings.reshape(-1)[:] = [_text(x, k, array.shape) for k, x in enumerate(array.reshape(-1))]
     return strings
 
 

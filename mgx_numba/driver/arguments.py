@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import OptionError
 from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT, target_names
+from .timing import Repeats
 
 __all__ = [
     "FILE_TYPES",
@@ -22,7 +23,7 @@ __all__ = [
     "add_iterations",
     "add_loader",
     "add_output",
-    "checked_iterations",
+    "checked_repeats",
     "file_among_words",
     "in_flags",
     "in_words",
@@ -189,17 +190,24 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def add_iterations(parser: argparse.ArgumentParser, usual: int) -> None:
     """How often a model is run."""
     parser.add_argument("-n", "--iterations", type=int, default=usual, metavar="N", help=f"runs (default {usual})")
+    text = "run for at least so many seconds, if --iterations take less"
+    parser.add_argument("--duration", type=float, default=0.0, metavar="SECONDS", help=text)
+    parser.add_argument("--warmup", type=int, default=1, metavar="N", help="runs before, not timed (default 1)")
 
 
-def checked_iterations(args: argparse.Namespace) -> int:
-    """The number that was asked for.
+def checked_repeats(args: argparse.Namespace) -> Repeats:
+    """Return how often the model is to be run.
 
     Raises:
-        OptionError: it is less than 1.
+        OptionError: a number is too small.
     """
     if args.iterations < 1:
         raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
-    return int(args.iterations)
+    if not 0 <= args.duration < float("inf"):
+        raise OptionError(f"--duration is {args.duration:g}, expected seconds from 0 on")
+    if args.warmup < 0:
+        raise OptionError(f"--warmup is {args.warmup}, expected a number from 0 on")
+    return Repeats(args.iterations, args.duration, args.warmup)
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:

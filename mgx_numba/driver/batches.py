@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,15 +12,15 @@ import numpy as np
 from ..api.program import program
 from ..dataclass import dataclass
 from ..errors import FormatError, OptionError, UnsupportedError
-from ..progress import track
+from ..targets.registry import DEFAULT, target
 from .compiling import compile_model
 from .feeding import make_inputs
 from .loading import load_model
 from .rebatch import check_rows, has_open_batch, load_batch
-from .timing import average
+from .timing import Repeats, average
 from .writing import check_writable
 
-__all__ = ["BatchTime", "check_plot", "measure_batches", "parse_sizes", "plot_batches", "write_batches"]
+__all__ = ["BatchTime", "check_plot", "machine_line", "measure_batches", "parse_sizes", "plot_batches", "write_batches"]
 
 
 _Model = tuple[int, program, dict[str, np.ndarray]]
@@ -51,7 +51,7 @@ def parse_sizes(text: str) -> list[int]:
     return list(dict.fromkeys(int(word) for word in words))
 
 
-def measure_batches(args: argparse.Namespace, sizes: Sequence[int], iterations: int) -> list[BatchTime]:
+def measure_batches(args: argparse.Namespace, sizes: Sequence[int], repeats: Repeats) -> list[BatchTime]:
     """Compile and time the model of ``args`` for each size: of its open dimensions, else of its leading ones.
 
     A model whose leading lengths are fixed is read with others, and must compute the same for the same inferences.
@@ -63,12 +63,7 @@ def measure_batches(args: argparse.Namespace, sizes: Sequence[int], iterations: 
     models = (_open_models if has_open_batch(args, base) else _fixed_models)(args, base, sizes)
     found = []
     for size, model, inputs in models:
-        model.run(inputs)
-        times = []
-        for _ in track(range(iterations), iterations, f"Timing batches of {size}"):
-            start = time.perf_counter()
-            model.run(inputs)
-            times.append(time.perf_counter() - start)
+        times = repeats.times(functools.partial(model.run, inputs), f"Timing batches of {size}")
         found.append(BatchTime(size, average(times)))
     return found
 
@@ -126,8 +121,23 @@ def check_plot(path: str) -> None:
         raise UnsupportedError("--plot needs matplotlib: install mgx_numba[report]") from None
 
 
-def plot_batches(times: Sequence[BatchTime], path: str, title: str) -> None:
-    """Draw throughput over batch size into a PNG file.
+def machine_line(args: argparse.Namespace) -> str:
+    """Return target, CPU or device, and threads in one line, for a plot."""
+    name = args.target or DEFAULT
+    machine = target(name).machine() or {}
+    threads = args.num_threads or machine.get("threads", "")
+    words = [name, machine.get("cpu") or machine.get("device", ""), f"{threads} threads" if threads else ""]
+    return ", ".join(filter(None, words))
+
+
+def plot_batches(times: Sequence[BatchTime], path: str, title: str, machine: str = "") -> None:
+    """Draw throughput and latency over batch size into a PNG file.
+
+    Args:
+        times: what was measured.
+        path: the file.
+        title: the model's name.
+        machine: what it was measured on, as `machine_line` says it.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -137,15 +147,22 @@ def plot_batches(times: Sequence[BatchTime], path: str, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = FigureCanvasAgg(figure).figure.add_subplot()
+    figure = Figure(figsize=(7, 7), layout="constrained")
+    rates, latencies = FigureCanvasAgg(figure).figure.subplots(2, sharex=True)
     ordered = sorted(times, key=lambda t: t.size)
-    axes.plot([t.size for t in ordered], [t.rate for t in ordered], marker="o", color="black")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([t.size for t in ordered], [str(t.size) for t in ordered])
-    axes.set_ylim(bottom=0)
-    axes.set(xlabel="batch size", ylabel="inferences per second", title=title)
-    axes.grid(alpha=0.3)
+    sizes = [t.size for t in ordered]
+    rates.plot(sizes, [t.rate for t in ordered], marker="o", color="black")
+    latencies.plot(sizes, [t.seconds * 1e3 for t in ordered], marker="o", color="black")
+    for axes, label in ((rates, "inferences per second"), (latencies, "latency of a run (ms)")):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, list(map(str, sizes)))
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    rates.set_title(machine, fontsize="medium")
+    figure.suptitle(title)
+    latencies.set_xlabel("batch size")
     try:
         figure.savefig(Path(path), format="png", dpi=150)
     except OSError as error:

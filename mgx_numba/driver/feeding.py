@@ -49,10 +49,10 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
         if name in files:
             result[name] = _load(files[name], name)
         elif name in args.fill0 or name in args.fill1:
-            lens = _lens(shape, args.batch)
+            lens = _lens(shape, args.batch or 0)
             result[name] = np.full(lens, name in args.fill1).astype(shape.type.numpy)
         else:
-            result[name] = _random(name, shape, args.batch)
+            result[name] = _random(name, shape, args.batch or 0)
     return model._checked(with_types(model, result))
 
 

@@ -76,7 +76,6 @@ def load_model(args: argparse.Namespace) -> program:
     kind = file_type(args)
     if args.batch is not None and args.batch < 1:
         raise OptionError(f"--batch is {args.batch}, expected a length from 1 on")
-    args.batch = args.batch or 0
     try:
         model = _read(args, kind)
     except (FormatError, ParseError, ShapeError, UnsupportedError) as error:

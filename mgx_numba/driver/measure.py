@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..progress import track
 from ..runtime.limits import Limits
 from ..targets.base import Observation, Repeatable, Stage, stages_of, units_of
 from ..targets.registry import target
-from .timing import average
+from .timing import Repeats, average
 
 __all__ = ["Measurement", "StepTime", "measure"]
 
@@ -53,21 +52,21 @@ class Measurement:
     limits: Limits | None
 
 
-def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measurement:
-    """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps.
-    Each step of a `Repeatable` program is run several times in a row."""
+def measure(model: program, inputs: Mapping[str, Any], repeats: Repeats) -> Measurement:
+    """Time a compiled program on inputs: whole runs as ``repeats`` says, then ``repeats.iterations`` step by step, and
+    as many without steps. Each step of a `Repeatable` program is run several times in a row."""
+    iterations = repeats.iterations
     compiled = model._compiled
     assert compiled is not None and model._target is not None
     limits_of = target(model._target.name()).limits
     arrays = model._checked(inputs)
-    model.run(arrays)
     threads = model._options.num_threads if model._options is not None else 0
     stages = stages_of(compiled, arrays)
     planned = [(k, step) for k, stage in enumerate(stages) if stage.plan is not None for step in stage.plan.steps]
     units = [step.unit for _, step in planned]
     used = units_of(stages)
     limits = limits_of(threads, used) if compiled.kernels() else None
-    total = _times(lambda: model.run(arrays), iterations, "Timing the program")
+    total = repeats.times(lambda: model.run(arrays), "Timing the program")
     steps: list[StepTime] = []
     observed = min(iterations, 1) if isinstance(compiled, Repeatable) else iterations
     for number in track(range(observed), observed, "Timing the steps"):
@@ -90,20 +89,11 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
         for step, seconds in zip(steps, zip(*times)):
             step.seconds = list(seconds)
     compiled.idle(arrays)
-    idle = _times(lambda: compiled.idle(arrays), iterations, "Timing the call")
+    idle = Repeats(iterations, warmup=0).times(lambda: compiled.idle(arrays), "Timing the call")
     if limits is not None:
         again = limits_of(threads, used)
         limits = limits if again is None else limits.best(again)
     return Measurement(stages, total, steps, idle, limits)
-
-
-def _times(run: Callable[[], Any], iterations: int, what: str) -> list[float]:
-    seconds = []
-    for _ in track(range(iterations), iterations, what):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return seconds
 
 
 def _size(array: np.ndarray) -> str:

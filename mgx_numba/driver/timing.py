@@ -1,10 +1,46 @@
-"""Statistics of repeated measurements, as MIGraphX defines them."""
+"""Repeated measurements, and their statistics as MIGraphX defines them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-__all__ = ["average", "percentile"]
+from ..dataclass import dataclass
+from ..progress import shown_progress
+
+__all__ = ["Repeats", "average", "percentile"]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often a model is run to time it.
+
+    Attributes:
+        iterations: the fewest timed runs.
+        duration: the fewest seconds that timed runs take together.
+        warmup: runs before those, which are not timed.
+    """
+
+    iterations: int
+    duration: float = 0.0
+    warmup: int = 1
+
+    def times(self, run: Callable[[], Any], what: str) -> list[float]:
+        """Return the seconds of each timed run; ``what`` names the work in the progress line."""
+        for _ in range(self.warmup):
+            run()
+        seconds: list[float] = []
+        spent = 0.0
+        with shown_progress(what) as show:
+            while len(seconds) < self.iterations or spent < self.duration:
+                start = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - start)
+                spent += seconds[-1]
+                if show is not None:
+                    show(len(seconds), max(self.iterations, len(seconds)), f"{spent:.0f} of {self.duration:g} s")
+        return seconds
 
 
 def average(values: Sequence[float]) -> float:

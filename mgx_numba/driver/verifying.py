@@ -66,7 +66,11 @@ def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tole
 
 def arrays_of(value: Any) -> list[np.ndarray]:
     """Arrays of a result, members of tuples, sequences and optionals in order."""
-    holds = isinstance(value, np.ndarray) and value.dtype.hasobject and not all(isinstance(v, str) for v in value.flat)
+    holds = (
+        isinstance(value, np.ndarray)
+        and value.dtype.hasobject
+        and not all(isinstance(v, str) for v in value.reshape(-1))
+    )
     if holds or isinstance(value, (tuple, list)):
         return [a for v in value for a in arrays_of(v)]
     return [np.asarray(value)]

@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from ..api.program import program
 from ..api.saving import save, save_buffer, saved_options
+from ..core.types import from_numpy
 from ..errors import FormatError, OptionError
 from ..graph.export import to_cpp, to_dot, to_py
 from ..graph.mxr import save_buffer as json_buffer
 from .netron import to_netron
 
-__all__ = ["check_output", "check_writable", "write_model"]
+__all__ = ["check_output", "check_writable", "write_model", "write_results"]
 
 _FORMS = {".json": "json", ".py": "python", ".cpp": "cpp", ".dot": "graphviz"}
 """Form by the end of a file's name, so that what is written can be read by that name; any other is binary."""
@@ -63,6 +69,32 @@ def write_model(model: program, args: argparse.Namespace) -> None:
             file.write(text)
     except OSError as error:
         raise FormatError(f"{args.output}: cannot be written: {error.strerror or error}") from None
+
+
+def write_results(path: str, results: Mapping[str, Any]) -> None:
+    """Write results by name as an ``.npz`` file. Types that NumPy's files lack are widened: to float32, or to int8.
+
+    Raises:
+        FormatError: the file cannot be written, or a result is no tensor.
+    """
+    for name, result in results.items():
+        if not isinstance(result, np.ndarray):
+            raise FormatError(f"{path}: the result {name} is a {type(result).__name__}, which an .npz file cannot hold")
+    try:
+        with zipfile.ZipFile(path, "w") as file:  # not numpy.savez, in which no array may be called "file"
+            for name, result in results.items():
+                with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, _of_numpy(np.asarray(result)), allow_pickle=False)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _of_numpy(array: np.ndarray) -> np.ndarray:
+    if array.dtype == object:
+        return array.astype(str)
+    if array.dtype.kind != "V":
+        return array
+    return array.astype(np.float32 if from_numpy(array.dtype).is_floating else np.int8)
 
 
 def _form(args: argparse.Namespace) -> str:

@@ -2,8 +2,7 @@
 parsing.
 
 Tensors without axes, in ONNX and TensorFlow, are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}``
-(`is_scalar`). A vector of one element never has that shape here: where a view would give it one, `GraphBuilder.op`
-makes it packed.
+(`is_scalar`). A vector of one element never has that shape.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.emitter import Emitter
+from ..ops.scalar import cast_array
 
 __all__ = ["GraphBuilder", "is_scalar", "rank"]
 
@@ -31,19 +31,14 @@ def is_scalar(x: Instruction) -> bool:
 
 
 def rank(x: Instruction) -> int:
-    """Number of axes that the model sees."""
-    return 0 if is_scalar(x) else x.shape.ndim
+    """Number of axes that the model sees.
 
-
-_LAYS_AXES = frozenset({"broadcast", "multibroadcast", "scan_slice", "slice", "step", "transpose"})
-"""Views whose results have at least one axis, and may have stride 0 along it."""
-
-
-def _has_axis(ins: Instruction) -> bool:
-    """Whether a view of lengths {1} and stride 0 stands for a vector of one element."""
-    if ins.name == "squeeze":
-        return 0 < len(ins.op.axes) < ins.inputs[0].shape.ndim  # type: ignore[attr-defined]
-    return ins.name in _LAYS_AXES
+    Raises:
+        UnknownValueError: only a run tells it.
+    """
+    if x.shape.rank is None:
+        raise UnknownValueError("a value has a number of dimensions that is not known")
+    return x.shape.rank
 
 
 class GraphBuilder(Emitter):
@@ -65,16 +60,16 @@ class GraphBuilder(Emitter):
     def op(
         self, op: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
     ) -> Instruction:
-        """Append an operation; a vector of one element that a view gives stride 0 is packed, for it has an axis."""
+        """Append an operation."""
         ins = self.module.add_instruction(op, inputs, modules, **attributes)
         self._note(ins)
-        return self.op("contiguous", ins) if is_scalar(ins) and _has_axis(ins) else ins
+        return ins
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
-        """A constant; an array without axes becomes a scalar."""
+        """Append a constant; an array without axes becomes a scalar, floats saturate in integer types."""
         array = np.asarray(value)
         if type is not None and array.dtype != type.numpy:
-            array = array.astype(type.numpy)
+            array = cast_array(array, type)
         ins = self.module.add_literal(np.ascontiguousarray(array) if array.ndim else array)
         self._note(ins)
         return ins

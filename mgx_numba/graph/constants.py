@@ -14,7 +14,7 @@ import numpy as np
 from ..core.argument import Argument
 from ..core.copying import copy_elements
 from ..core.pages import aligned_array
-from ..core.shape import Shape
+from ..core.shape import Shape, common_lens
 from ..core.types import Type
 from ..ops.base import Operator, make_op
 from .instruction import Instruction
@@ -133,7 +133,7 @@ def fold_pointwise(op: Operator, output: Shape, arrays: Sequence[np.ndarray]) ->
         arrays: operands of the output's lengths, repeated by zero strides.
     """
     small = [compact(a) for a in arrays]
-    lens = np.broadcast_shapes(*(a.shape for a in small))
+    lens = common_lens(*(a.shape for a in small))
     same = [np.broadcast_to(a, lens) for a in small]
     return np.asarray(op.compute(Shape(output.type, lens), same)).reshape(lens)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.shape import Shape
+from ..core.shape import Shape, other_rank
 from ..errors import ShapeError, ValidationError
 from ..ops.base import Operator, make_op
 from .allowance import Allowance
@@ -160,6 +160,7 @@ class Module:
 
         Returns:
             The instruction that now gives the value. A replaced instruction stays, unused, for dead-code elimination.
+            Of a replacement that has an axis where the value had none, or the reverse, it is a view.
         """
         if isinstance(replacement, Operator):
             ins.op = replacement
@@ -173,6 +174,8 @@ class Module:
             return ins
         if replacement is ins:
             return ins
+        at_front = replacement.literal is not None or replacement.is_param
+        replacement = self._of_rank(replacement, ins.shape, ins if at_front else replacement._next)
         users = [user for user in ins.users if user is not replacement]
         for user in users:
             places = ins.users.pop(user)
@@ -191,12 +194,25 @@ class Module:
         """Give an instruction other inputs at some positions and recompute its shape."""
         for index, value in values.items():
             old = ins.inputs[index]
+            value = self._of_rank(value, old.shape, ins)
             old.users[ins].remove(index)
             if not old.users[ins]:
                 del old.users[ins]
             ins.inputs[index] = value
             value.users.setdefault(ins, []).append(index)
         self._reshape(ins)
+
+    def _of_rank(self, value: Instruction, shape: Shape, before: Instruction | None) -> Instruction:
+        """Return ``value``, or a view of it that stands before an instruction, with as many axes as ``shape`` has.
+
+        Of one element a scalar and a vector differ by a stride alone, by which operators tell them apart.
+        """
+        if not other_rank(value.shape, shape):
+            return value
+        op = make_op("squeeze", axes=(0,)) if shape.without_axes else make_op("reshape", dims=(1,))
+        view = (self if before is None else before.module or self).insert_instruction(before, op, [value])
+        view.debug_symbols = value.debug_symbols
+        return view
 
     def remove_instruction(self, ins: Instruction) -> None:
         """Take an instruction without users out of the module.

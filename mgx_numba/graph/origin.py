@@ -14,17 +14,17 @@ __all__ = ["Origin"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a program comes from; fields other than those of outputs are those of ONNX's ``ModelProto``.
+    """Names, dimensions and metadata that a model's file declares; ONNX's ``ModelProto`` has the same fields.
 
     Attributes:
-        output_names: what the model calls its results, in their order; empty if it does not.
-        output_symbols: what it calls the dimensions of each of them; "" for one without a symbol, and nothing for a
-            result of which it declares no dimensions.
+        output_names: the results' names, in their order; empty if the model has none.
+        output_dims: for each result its declared dimensions: a length, a symbol, or "" for neither. Empty for a result
+            without declared dimensions.
         properties: ``metadata_props``, values by key.
     """
 
     output_names: tuple[str, ...] = ()
-    output_symbols: tuple[tuple[str, ...], ...] = ()
+    output_dims: tuple[tuple[int | str, ...], ...] = ()
     producer_name: str = ""
     graph_name: str = ""
     graph_description: str = ""
@@ -41,7 +41,7 @@ class Origin:
     def to_json(self) -> dict[str, Any]:
         """As a value tree, without what is empty."""
         found = {name: value for name, value in asdict(self).items() if value}
-        lists = {"output_names": list(self.output_names), "output_symbols": list(map(list, self.output_symbols))}
+        lists = {"output_names": list(self.output_names), "output_dims": list(map(list, self.output_dims))}
         return found | {name: value for name, value in lists.items() if name in found}
 
     @classmethod
@@ -53,19 +53,23 @@ class Origin:
         """
         if not isinstance(found, dict):
             raise FormatError("mgx_numba: 'origin' must be a map")
+        if "output_symbols" in found:  # of files from before lengths were kept, too
+            found = {("output_dims" if name == "output_symbols" else name): value for name, value in found.items()}
         kinds = {f.name: type(getattr(_NONE, f.name)) for f in fields(cls)}
-        kinds |= {"output_names": list, "output_symbols": list}
+        kinds |= {"output_names": list, "output_dims": list}
         for name, value in found.items():
             if type(value) is not kinds.get(name):
                 raise FormatError(f"mgx_numba: 'origin' has {str(name)[:40]!r} of type {type(value).__name__}")
         names, properties = found.get("output_names", []), found.get("properties", {})
-        symbols = found.get("output_symbols", [])
-        if not all(type(axes) is list for axes in symbols):
-            raise FormatError("mgx_numba: 'output_symbols' of 'origin' must be arrays")
-        strings = [*names, *properties, *properties.values(), *(text for axes in symbols for text in axes)]
+        dims = found.get("output_dims", [])
+        if not all(type(axes) is list for axes in dims):
+            raise FormatError("mgx_numba: 'output_dims' of 'origin' must be arrays")
+        if not all(type(dim) is str or (type(dim) is int and dim > 0) for axes in dims for dim in axes):
+            raise FormatError("mgx_numba: 'output_dims' of 'origin' must hold symbols and lengths")
+        strings = [*names, *properties, *properties.values()]
         if not all(type(text) is str for text in strings):
-            raise FormatError("mgx_numba: names, symbols and properties of 'origin' must be strings")
-        return cls(**{**found, "output_names": tuple(names), "output_symbols": tuple(map(tuple, symbols))})
+            raise FormatError("mgx_numba: names and properties of 'origin' must be strings")
+        return cls(**{**found, "output_names": tuple(names), "output_dims": tuple(map(tuple, dims))})
 
 
 _NONE = Origin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,8 @@ class Program:
         allowance: what may be computed of it before it is run.
         open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
             axis, by input. Error messages name them.
+        defaults: shapes of the constants that the model also declares as inputs, by name, which a run may give other
+            values in ONNX; a reader fills it, and clones and files have none.
         origin: what the model's file says of itself, its results' names among it.
         log: what passes and lowering did to it and refused to do; a clone begins with none.
         is_body: whether it does what a submodule does: its inputs are not those of a model.
@@ -33,6 +35,7 @@ class Program:
         self.allowance = Allowance(lambda: self.modules)
         self._modules: dict[str, Module] = {"main": Module("main", self.allowance)}
         self.open_dims: dict[str, dict[int, str]] = {}
+        self.defaults: dict[str, Shape] = {}
         self.origin = Origin()
         self.log = RewriteLog()
         self.is_body = False
@@ -57,9 +60,11 @@ class Program:
         """How many modules there are."""
         return len(self._modules)
 
-    def modules_since(self, count: int) -> list[Module]:
-        """The modules created after there were ``count`` of them, if none was removed since; newest first."""
-        return list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count)))
+    def remove_modules_since(self, count: int) -> None:
+        """Forget the modules created after there were ``count`` of them, if none was removed since."""
+        for module in list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count))):
+            if self._modules.get(module.name) is module:  # not yet gone with the instruction that runs it
+                self.remove_module(module)
 
     def create_module(self, name: str) -> Module:
         """A new empty module.
@@ -114,23 +119,6 @@ class Program:
     def output_shapes(self) -> list[Shape]:
         """Shapes of the results."""
         return [ins.shape for ins in self.main.results()]
-
-    def keep_ranks(self, shapes: Sequence[Shape]) -> None:
-        """Give results that have become vectors of one element, or tensors without axes, the rank of ``shapes`` again.
-
-        The two differ in a stride alone, which rewriting a module, or settling its lengths, may change.
-        """
-        before = self.main.results()
-        results = list(before)
-        for k, (ins, wanted) in enumerate(zip(before, shapes)):
-            if ins.shape.lens != (1,) or ins.shape.without_axes == wanted.without_axes or not wanted.ranked:
-                continue
-            if wanted.without_axes:
-                results[k] = self.main.add_instruction("squeeze", [ins], axes=(0,))
-            else:
-                results[k] = self.main.add_instruction("reshape", [ins], dims=(1,))
-        if results != before and self.main.return_instruction is not None:
-            self.main.replace_return(results)
 
     def copy_metadata(self, other: Program) -> None:
         """Take what is known of another program besides its instructions."""

@@ -210,6 +210,8 @@ class _Arithmetic:
             return Span.whole(dtype)
         return _fitting(dtype, min(math.trunc(x.low), 0), max(math.trunc(x.high), 0))  # NaN becomes 0
 
+    cast_loosely = cast
+
     def where(self, condition: Span, a: Span, b: Span) -> Span:
         return a.union(b)
 

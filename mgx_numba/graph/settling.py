@@ -313,7 +313,6 @@ class Settled:
         try:
             traced = FollowedSettling(noted)
             traced.copy(self._source)
-            traced.program.keep_ranks(self._source.output_shapes())
             recorded = _RecordedCopy(trace, traced, [lens[name][axis] for name, axis in self._moving])
         except (MgxError, TypeError, ValueError, ArithmeticError):
             return None

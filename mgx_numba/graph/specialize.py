@@ -67,7 +67,6 @@ def specialize(
             raise
         asked = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in lens.items())
         raise type(error)(f"{error}, where inputs have lengths {asked}" if asked else str(error)) from error
-    copy.keep_ranks(program.output_shapes())
     return copy
 
 
@@ -349,9 +348,7 @@ class Settling:
         try:
             return self._body(ins, body, inputs)
         except MgxError as error:
-            for module in self.program.modules_since(count):
-                if self.program.module(module.name) is module:  # not yet gone with what runs it
-                    self.program.remove_module(module)
+            self.program.remove_modules_since(count)
             return str(error)
 
     def _unfitting(self, body: Module, reason: str, given: Sequence[Shape], results: Sequence[Shape]) -> Module:
@@ -373,7 +370,7 @@ class Settling:
         module = self._written(body, parameters, shapes)
         if loops:
             after = [r.shape for r in module.results()[1 : len(shapes) - 1]]
-            if any(a.dims != b.dims for a, b in zip(shapes[2:], after)):
+            if any((a.rank, a.dims) != (b.rank, b.dims) for a, b in zip(shapes[2:], after)):
                 self.program.remove_module(module)
                 module = self._written(body, parameters, [p.shape for p in parameters])
         return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +25,8 @@ class Attention(Operator):
     """``softmax(scale * q @ k^T + mask) @ v``, the softmax in float32 or wider.
 
     Inputs are q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e] (hk divides h; query heads share key heads in
-    order) and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added. Its
+    order) and perhaps a mask that broadcasts to [b, h, s, t]. A bool mask keeps scores where true and replaces others
+    by ``fill``, masks of other types are added. Its
     batch length m may also divide b: batch i has the mask i % m, as the windows of several images do. With ``causal``
     position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros, as ONNX Attention says, or
     with ``nan_rows`` NaN, as softmax says where attention is written out. With ``bfloat16_products`` the operands of
@@ -32,11 +34,12 @@ class Attention(Operator):
     """
 
     name: ClassVar[str] = "attention"
-    UNLESS_SET: ClassVar[tuple[str, ...]] = ("bfloat16_products",)
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("bfloat16_products", "fill")
     scale: float = 1.0
     causal: bool = False
     nan_rows: bool = False
     bfloat16_products: bool = False
+    fill: float = -math.inf
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 3, 4)
@@ -75,7 +78,10 @@ class Attention(Operator):
             mask = args[3]
             if mask.ndim == 4 and 1 < mask.shape[0] < b:
                 mask = np.tile(mask, (b // mask.shape[0], 1, 1, 1))
-            scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask.astype(wide)
+            if mask.dtype == np.bool_:
+                scores = np.where(mask, scores, wide.type(self.fill))
+            else:
+                scores = scores + mask.astype(wide)
         if self.causal:
             scores = np.where(np.arange(t) <= np.arange(s)[:, None] + (t - s), scores, -np.inf)
         if t == 0:

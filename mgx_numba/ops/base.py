@@ -19,7 +19,7 @@ from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
 from ..nearest import did_you_mean
-from .scalar import NumpyScalar, ScalarOps, TypeScalar
+from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -304,7 +304,7 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
         if convert is not None:
             return convert(value)
         return tuple(value) if kind.startswith("tuple") else value
-    except (TypeError, ValueError, KeyError, AttributeError):
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         wanted = kind if enum is None else f"one of {', '.join(e.name for e in enum)}"
         raise OperatorError(f"{op}: attribute {key} must be {wanted}, got {value!r}") from None
 
@@ -326,6 +326,12 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _exact_number(value: Any) -> float | int:
+    """Return the number as a float, or as the integer that it is where float64 does not hold it exactly."""
+    number = _number(value)
+    return int(value) if isinstance(value, (int, np.integer)) and int(number) != value else number
+
+
 def _integers(value: Any) -> tuple[int, ...]:
     items = [value] if isinstance(value, (int, np.integer)) else value
     return tuple(v.__index__() for v in items)
@@ -337,6 +343,7 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "bool": lambda value: bool(_instance(value, bool, int, np.bool_)),
     "int": lambda value: value.__index__(),
     "float": _number,
+    "float | int": _exact_number,
     "str": lambda value: _instance(value, str),
     "tuple[int, ...]": _integers,
     "tuple[float, ...]": lambda value: tuple(float(v) for v in value),
@@ -384,7 +391,10 @@ class Pointwise(Operator):
         return pointwise_shape(self, inputs).with_type(type)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        return np.asarray(self.scalar(NumpyScalar(), *args)).astype(output.type.numpy, copy=False)
+        with np.errstate(all="ignore"):
+            return np.asarray(self.scalar(NumpyScalar(), *map(from_storage, args))).astype(
+                output.type.numpy, copy=False
+            )
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return output.elements

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
@@ -45,7 +45,7 @@ class Broadcast(Operator):
             return Shape.dynamic(shape.type, target)
         strides = [0] * len(target)
         strides[self.axis : self.axis + shape.ndim] = shape.strides
-        return Shape(shape.type, [d.min for d in target], strides)
+        return Shape.view(shape.type, [d.min for d in target], strides)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         lens = args[1].shape if output.is_dynamic and len(args) == 2 else output.lens
@@ -79,7 +79,7 @@ class Multibroadcast(Operator):
         return broadcast_shape(self, shape, [d.min for d in target])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        lens = np.broadcast_shapes(*(a.shape for a in args)) if len(args) > 1 else output.lens
+        lens = common_lens(*(a.shape for a in args)) if len(args) > 1 else output.lens
         return np.broadcast_to(args[0], lens)
 
 
@@ -121,13 +121,13 @@ class BroadcastForDot(Operator):
         if min(a.ndim, b.ndim) < 2:
             raise self.fail(f"inputs need at least 2 axes, got {a} and {b}")
         if any_dynamic(inputs):
-            outer = [Shape.dynamic(a.type, s.dims[:-2]) for s in inputs]
+            outer = [Shape.ranged(a.type, s.dims[:-2]) for s in inputs]
             return Shape.dynamic(a.type, broadcast_dims(self, *outer) + a.dims[-2:])
         return broadcast_shape(self, a, broadcast_lens(self, a.lens[:-2], b.lens[:-2]) + a.lens[-2:])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         a, b = args
-        return np.broadcast_to(a, np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
+        return np.broadcast_to(a, common_lens(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
 
 
 @register
@@ -143,7 +143,7 @@ class Scalar(Operator):
         self.expect_inputs(inputs, 1)
         if inputs[0].is_dynamic or inputs[0].elements != 1:
             raise self.fail(f"input must have one element, got {inputs[0]}")
-        return Shape(inputs[0].type, self.scalar_bcst_dims, [0] * len(self.scalar_bcst_dims))
+        return Shape.view(inputs[0].type, self.scalar_bcst_dims, [0] * len(self.scalar_bcst_dims))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.broadcast_to(args[0].reshape(()), output.lens)

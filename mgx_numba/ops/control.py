@@ -16,11 +16,22 @@ from .base import Operator, RunModule, register
 from .fused import expect_modules, expect_runner
 
 if TYPE_CHECKING:
+    from ..graph.instruction import Instruction
     from ..graph.module import Module
 
 
 LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
+
+
+def _carried_over(value: Any, result: Instruction, target: Shape) -> Any:
+    """Return a submodule's result as a value of shape ``target``; if that is unranked, the array has its true rank."""
+    return value.reshape(()) if not target.ranked and result.shape.without_axes else value
+
+
+def _as_declared(value: Any, target: Shape) -> Any:
+    """Return an array of true rank as a value of shape ``target``: operators see scalars as arrays of shape (1,)."""
+    return value.reshape(1) if target.without_axes else value
 
 
 @register
@@ -29,7 +40,7 @@ class If(Operator):
     """The first submodule's results where the condition (one bool) is true, else the second's, as a tuple.
 
     Submodules use values of the enclosing modules directly; further inputs are their parameters. Both must
-    give as many results, of the same types and ranks; lengths that differ become ranges.
+    give as many results, of the same types. Lengths that differ become ranges; a result of two ranks is unranked.
     """
 
     name: ClassVar[str] = "if"
@@ -44,26 +55,18 @@ class If(Operator):
         return Shape.tuple(self._either(k, a, b) for k, (a, b) in enumerate(zip(first, second)))
 
     def _either(self, position: int, a: Shape, b: Shape) -> Shape:
-        if a == b:
-            return a
-        common = covering(a, b) if a.element is not None else None
-        if common is not None:
-            return common
-        if a.type is b.type and not (a.ranked and b.ranked):
-            return Shape.unranked(a.type)
-        if a.type is not b.type or a.ndim != b.ndim or a.sub_shapes or b.sub_shapes or a.element is not None:
+        common = covering(a, b)
+        if common is None:
             raise self.fail(f"result {position} is {a} in one branch and {b} in the other")
-        if a.lens == b.lens and not a.is_dynamic and not b.is_dynamic:
-            return a.to_standard()
-        dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
-        return Shape.dynamic(a.type, dims)
+        return common
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         run, position = expect_runner(self, run), 0 if args[0].reshape(-1)[0] else 1
         try:
-            return tuple(run(position, args[1:]))
+            values = run(position, args[1:])
         except MgxError as error:
             raise type(error)(f"{self.place(run.modules[position].name)}: {error}") from error
+        return tuple(map(_carried_over, values, run.modules[position].results(), output.sub_shapes))
 
     def place(self, branch: str) -> str:
         """What errors inside of a submodule begin with."""
@@ -81,10 +84,11 @@ class Loop(Operator):
     no iteration ran, as in MIGraphX, or with ``use_dyn_output`` as long as there were iterations.
     ``scan_output_directions[k]`` 1 fills the k-th of them from its end. More than ``max_iterations`` are an error; a
     loop without scan outputs, which need the room, may run `LONGEST` iterations even so. Elements of no iteration have
-    the lengths that the first would have given them.
+    the lengths that the first would have given them. A carried value whose rank changes is unranked in the submodule.
     """
 
     name: ClassVar[str] = "loop"
+    true_ranks: ClassVar[bool] = True
     max_iterations: int = 10
     scan_output_directions: tuple[int, ...] = ()
     use_dyn_output: bool = False
@@ -100,10 +104,13 @@ class Loop(Operator):
                 f"module {modules[0].name!r} has {len(modules[0].parameters())} parameters"
                 f" and {len(results)} results, expected {carried + 2} and at least {carried + 1}"
             )
-        for k, (given, kept) in enumerate(zip(inputs[2:], results[1:])):
-            if given.type is not kept.type or (given.ndim != kept.ndim and given.ranked and kept.ranked):
+        parameters = [p.shape for p in modules[0].parameters()[2:]]
+        shapes = []
+        for k, (given, kept, inside) in enumerate(zip(inputs[2:], results[1:], parameters)):
+            after = covering(given, kept)
+            if after is None or not (after.ranked or not inside.ranked or after.rank == inside.rank):
                 raise self.fail(f"carried value {k} enters as {given} and leaves an iteration as {kept}")
-        shapes = [self._carried(given, kept) for given, kept in zip(inputs[2:], results[1:])]
+            shapes.append(after.row_major())
         count = DynamicDimension(0 if self.use_dyn_output else self.max_iterations, self.max_iterations)
         shapes += [
             Shape.dynamic(s.type, [count, *s.dims]) if s.ranked else Shape.unranked(s.type)
@@ -111,26 +118,16 @@ class Loop(Operator):
         ]
         return Shape.tuple(shapes)
 
-    @staticmethod
-    def _carried(given: Shape, kept: Shape) -> Shape:
-        """The lengths that a carried value has after any number of iterations."""
-        if given.element is not None:
-            return covering(given, kept) or kept
-        if not (given.ranked and kept.ranked):
-            return Shape.unranked(given.type)
-        if given.dims == kept.dims and not given.is_dynamic:
-            return kept.to_standard() if not kept.scalar else kept
-        dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(given.dims, kept.dims)]
-        return Shape.dynamic(given.type, dims)
-
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         run = expect_runner(self, run)
         trips = int(args[0].reshape(-1)[0])
-        condition, carried = args[1], list(args[2:])
+        inside = [p.shape for p in run.modules[0].parameters()[2:]]
+        condition, carried = args[1].reshape(1), list(map(_as_declared, args[2:], inside))
         shapes = output.sub_shapes[len(carried) :]
         scans: list[list[np.ndarray]] = [[] for _ in shapes]
         most = self.most_iterations(bool(shapes))
         directions = [*self.scan_output_directions, *[0] * len(shapes)]
+        kept = run.modules[0].results()[1:]
         iteration = 0
         place = partial(self.place, run.modules[0].name)
         goes = trips > 0 and condition.reshape(-1)[0]
@@ -150,10 +147,11 @@ class Loop(Operator):
                     self.check_row(scan[0].shape, value.shape)
             except MgxError as error:
                 raise type(error)(f"{place(iteration)}: {error}") from error
-            condition, carried = results[0], list(results[1 : len(carried) + 1])
+            condition, *carried = results[0], *map(_carried_over, results[1:], kept, inside)
             iteration += 1
         if not iteration and not all(s.ranked and all(d.is_fixed for d in s.dims[1:]) for s in shapes):
             shapes = self._measured(run, [condition, *carried], shapes)
+        carried = list(map(_as_declared, carried, output.sub_shapes))
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
 
     def place(self, body: str, iteration: int) -> str:

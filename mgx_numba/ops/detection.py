@@ -112,7 +112,8 @@ class NonMaxSuppression(Operator):
     Inputs are boxes [n, boxes, 4], scores [n, classes, boxes] and up to three scalars: how many boxes of a
     class to keep (0 if absent), the overlap (intersection over union) above which a box goes (0), and the
     score that a box must exceed (none). Boxes are y1, x1, y2, x2 with any two opposite corners, or with
-    ``center_point_box`` x centre, y centre, width, height. Of equal scores the lower index wins.
+    ``center_point_box`` x centre, y centre, width, height. Of equal scores the lower index wins; a box whose score is
+    NaN is never kept.
 
     The result has room for all boxes of all classes, and rows of zeros at its end; with ``use_dyn_output`` it
     has just the rows found.
@@ -166,6 +167,7 @@ class NonMaxSuppression(Operator):
 def _suppress(corners: np.ndarray, scores: np.ndarray, keep: int, overlap: float, lowest: float | None) -> list[int]:
     """Boxes kept of one class: again and again the best one left, until ``keep`` are found."""
     order = np.argsort(-scores, kind="stable")
+    order = order[~np.isnan(scores[order])]
     if lowest is not None:
         order = order[scores[order] > lowest]
     area = np.prod(corners[:, 2:] - corners[:, :2], 1)

@@ -108,7 +108,7 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
         if old not in (1, new):
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
         strides.append(stride if old == new else 0)
-    return Shape(shape.type, lens, strides)
+    return Shape.view(shape.type, lens, strides)
 
 
 def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:

@@ -18,31 +18,34 @@ if TYPE_CHECKING:
 
 FP8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
+NARROW_INTEGERS = INT8 | {Type.int16_type}
+"""Of the right-hand side of an integer product: int16 has any difference of two 8-bit integers."""
 
 
 def product_type(dtype: np.dtype, output: Type) -> np.dtype:
     """Type in which products of ``dtype`` are summed.
 
     Floats use float64, so that the reference is right to the last place whatever the order of summation; 8-bit
-    integers use it too, as sums of up to 2**38 products are exact there;
+    integers use it too, as sums of up to 2**38 products are exact there, and 16-bit ones that they are multiplied by;
     other integers use int64 (uint64), which wraps as C++ does.
     """
     kind = from_numpy(dtype)
     if kind.is_floating:
         return np.dtype(np.float64)
-    if dtype.itemsize == 1 and output is Type.int32_type:
+    if dtype.itemsize <= 2 and output is Type.int32_type:
         return np.dtype(np.float64)
     return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
 
 
 def quantized_output(op: Operator, inputs: Sequence[Shape]) -> Type:
-    """Result type of a quantised contraction: int32 for 8-bit integers (mixed signs too), float for float8.
+    """Result type of a quantised contraction: int32 for 8-bit integers (mixed signs too), of which the right-hand side
+    may be int16, float for float8.
 
     Raises:
         ShapeError: other input types.
     """
     types = {s.type for s in inputs}
-    if types <= INT8:
+    if inputs[0].type in INT8 and inputs[1].type in NARROW_INTEGERS:
         return Type.int32_type
     if len(types) == 1 and types <= FP8:
         return Type.float_type

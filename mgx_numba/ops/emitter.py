@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..core.shape import same_lengths
 from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
@@ -57,8 +59,11 @@ class Emitter:
             raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def convert(self, x: Instruction, type: Type) -> Instruction:
-        """``x`` in another element type."""
-        return x if x.shape.type is type else self.op("convert", x, target_type=type)
+        """``x`` in another element type; between floats the conversion is elidable, since no author asked for it."""
+        if x.shape.type is type:
+            return x
+        elidable = x.shape.type.is_floating and type.is_floating
+        return self.op("convert", x, target_type=type, **({"elidable": True} if elidable else {}))
 
     def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
         """``x`` with permuted axes."""
@@ -78,9 +83,13 @@ class Emitter:
         return self.transpose(x, [*range(axes - 2), axes - 1, axes - 2])
 
     def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` with other lengths; one element where there are none."""
+        """``x`` with other lengths; one element where there are none. An empty value of other lengths is a constant."""
         lens = tuple(lens) or (1,)
-        return x if x.shape.lens == lens else self.op("reshape", x, dims=lens)
+        if x.shape.lens == lens:
+            return x
+        if 0 in lens and 0 in x.shape.lens:  # a 0 among the dims of `Reshape` copies a length
+            return self.literal(np.empty(lens, x.shape.type.numpy))
+        return self.op("reshape", x, dims=lens)
 
     def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
         """``x`` without some axes of length 1."""
@@ -112,8 +121,11 @@ class Emitter:
         result = self.op(name, x, axes=tuple(sorted(axes)))
         return result if keep else self.squeeze(result, sorted(axes))
 
-    def matmul(self, a: Instruction, b: Instruction, op: str = "dot", **attributes: Any) -> Instruction:
-        """NumPy's ``matmul`` by an operator with some attributes: vectors are made matrices, outer axes broadcast.
+    def matmul(
+        self, a: Instruction, b: Instruction, op: str = "dot", more: Sequence[Instruction] = (), **attributes: Any
+    ) -> Instruction:
+        """NumPy's ``matmul`` by an operator with some attributes and more inputs: vectors are made matrices, outer axes
+        broadcast.
 
         Raises:
             ShapeError: lengths do not fit.
@@ -127,7 +139,7 @@ class Emitter:
         else:
             outer = self.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])
             a, b = (self.broadcast(x, (*outer, *x.shape.lens[-2:])) for x in (a, b))
-        result = self.op(op, a, b, **attributes)
+        result = self.op(op, a, b, *more, **attributes)
         last = result.shape.ndim - 1
         return self.squeeze(result, [last - 1] * row + [last] * column)
 

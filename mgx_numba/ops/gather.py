@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -94,9 +95,8 @@ class GatherElements(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         data, indices = args
         axis = self.axis % data.ndim
-        grid = list(np.ogrid[tuple(map(slice, indices.shape))])
-        grid[axis] = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
-        return data[tuple(grid)]
+        wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
+        return data.reshape(-1)[flat_index(data.shape, wrapped, axis)]
 
 
 @register
@@ -133,15 +133,31 @@ class GatherND(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         data, indices = args
-        return data[nd_index(self, data, indices, self.batch_dims)].reshape(output.lens)
+        slices, index = nd_index(self, data, indices, self.batch_dims)
+        return slices[index].reshape(output.lens)
 
 
-def nd_index(op: Operator, data: np.ndarray, indices: np.ndarray, batch: int = 0) -> tuple[np.ndarray, ...]:
-    """NumPy index of the slices at the tuples in the last axis of ``indices``."""
-    depth = indices.shape[-1]
-    outer = [
-        np.arange(n).reshape([-1 if k == axis else 1 for k in range(indices.ndim - 1)])
-        for axis, n in enumerate(indices.shape[:batch])
-    ]
-    inner = [wrap_indices(op, indices[..., k], data.shape[batch + k], f"axis {batch + k}") for k in range(depth)]
-    return (*outer, *inner)
+def flat_index(lens: Sequence[int], indices: np.ndarray, axis: int) -> np.ndarray:
+    """Return the places in row-major data of these lengths of the elements at each position of ``indices``, but at the
+    index along ``axis``: NumPy takes at most 63 index arrays."""
+    place = indices.astype(np.int64) * prod(lens[axis + 1 :])
+    for k, n in enumerate(indices.shape):
+        if k != axis and n > 1:
+            steps = np.arange(n, dtype=np.int64) * prod(lens[k + 1 :])
+            place += steps.reshape([-1 if k == other else 1 for other in range(indices.ndim)])
+    return place
+
+
+def nd_index(op: Operator, data: np.ndarray, indices: np.ndarray, batch: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return data whose first axis has its slices in row-major order, and the places of those at the tuples in the last
+    axis of ``indices``."""
+    lead = batch + indices.shape[-1]
+    lens = data.shape[:lead]
+    place = np.zeros(indices.shape[:-1], np.int64)
+    for axis in range(lead):
+        if axis < batch:
+            at = np.arange(lens[axis]).reshape([-1 if k == axis else 1 for k in range(indices.ndim - 1)])
+        else:
+            at = wrap_indices(op, indices[..., axis - batch], lens[axis], f"axis {axis}")
+        place += at * prod(lens[axis + 1 :])
+    return data.reshape(prod(lens), *data.shape[lead:]), place

@@ -103,7 +103,7 @@ class Undefined(Operator):
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 0)
-        return Shape(Type.float_type, ())
+        return Shape.absent(Type.float_type)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.zeros((), np.float32)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
-from ..core.types import from_numpy
+from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register, register_enum
 from .dims import packed_like
@@ -34,13 +34,13 @@ class PadMode(IntEnum):
 class Pad(Operator):
     """``pads`` elements added before each axis, then after each axis (ONNX order); negative values cut.
 
-    Strings that are added are empty.
+    Strings that are added are empty. ``value`` is an integer where no float64 is equal to it.
     """
 
     name: ClassVar[str] = "pad"
     mode: PadMode = PadMode.constant
     pads: tuple[int, ...] = ()
-    value: float = 0.0
+    value: float | int = 0.0
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1)
@@ -66,10 +66,7 @@ class Pad(Operator):
             for axis in range(rank):
                 x = np.take(x, self.positions(x.shape[axis], self.pads[axis], self.pads[axis + rank]), axis)
             return x
-        kind = from_numpy(x.dtype)
-        fill: Any = cast_array(np.asarray(self.value), kind) if kind.is_integral else np.float64(self.value)
-        fill = "" if kind.holds_objects else fill
-        result = np.full(output.lens, fill, x.dtype)
+        result = np.full(output.lens, self.filling(from_numpy(x.dtype)), x.dtype)
         source, target = [], []
         for n, before, total in zip(x.shape, self.pads, output.lens):
             start, stop = max(0, before), max(0, min(total, before + n))
@@ -77,6 +74,12 @@ class Pad(Operator):
             source.append(slice(start - before, max(start, stop) - before))
         result[tuple(target)] = x[tuple(source)]
         return result
+
+    def filling(self, type: Type) -> np.ndarray:
+        """Return ``value`` as an array without axes, of an element type."""
+        if type.holds_objects:
+            return np.array("", object)
+        return cast_array(np.asarray(self.value), type)
 
     def positions(self, length: int, before: int, after: int) -> np.ndarray:
         """Input position of every output position along an axis."""

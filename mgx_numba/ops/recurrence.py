@@ -9,7 +9,16 @@ import numpy as np
 from ..core.types import from_numpy
 from ..dataclass import dataclass
 
-__all__ = ["CELLS", "LARGEST", "SMALLEST_STATE", "Cell", "Recurrence", "quantized_product", "reverse_sequences"]
+__all__ = [
+    "CELLS",
+    "LARGEST",
+    "SMALLEST_STATE",
+    "Cell",
+    "Recurrence",
+    "dynamic_product",
+    "quantized_product",
+    "reverse_sequences",
+]
 
 Activation = Callable[[np.ndarray], np.ndarray]
 
@@ -51,6 +60,22 @@ def quantized_product(hidden: np.ndarray, r: np.ndarray, scales: np.ndarray) -> 
     return ((sums.astype(wide) * scales.astype(wide)) * step).astype(hidden.dtype)
 
 
+def dynamic_product(
+    hidden: np.ndarray, r: np.ndarray, scales: np.ndarray, points: np.ndarray | None = None
+) -> np.ndarray:
+    """``hidden`` [b, h], in uint8 as DynamicQuantizeLinear brings it there, by int8 ``r`` [rows, h].
+
+    The rows of ``r`` have ``scales`` and maybe zero points ``points`` [rows]. Sums are exact.
+    """
+    wide = hidden.dtype.type
+    low, high = min(hidden.min(initial=0), wide(0)), max(hidden.max(initial=0), wide(0))
+    step = (high - low) / wide(255) if high != low else wide(1)
+    zero = np.rint(np.clip(-low / step, 0, 255))
+    codes = np.clip(np.rint(hidden / step) + zero, 0, 255).astype(np.float64) - zero
+    weights = r.astype(np.float64) - (0 if points is None else points[:, None])
+    return ((codes @ weights.T).astype(wide) * (step * scales.astype(wide))).astype(hidden.dtype)
+
+
 @dataclass
 class Recurrence:
     """One direction of a recurrent layer.
@@ -67,7 +92,9 @@ class Recurrence:
         linear_before_reset: gru applies the reset gate after the recurrent product.
         input_forget: lstm's forget gate is 1 - input gate.
         scales: of rows of int8 weights [gates * h], or None. Such weights multiply int8, too, as
-            `quantized_product` says.
+            `quantized_product` says, or uint8, as `dynamic_product` does.
+        dynamic: whether it is `dynamic_product`.
+        points: zero points of rows of int8 weights [gates * h], or None.
     """
 
     cell: str
@@ -80,6 +107,8 @@ class Recurrence:
     linear_before_reset: bool = False
     input_forget: bool = False
     scales: np.ndarray | None = None
+    dynamic: bool = False
+    points: np.ndarray | None = None
 
     def run(
         self, x: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
@@ -118,6 +147,10 @@ class Recurrence:
         """``hidden`` [b, h] by some rows of the recurrent weights, [b, rows]."""
         if self.scales is None:
             return hidden @ self.r[rows].T
+        if self.dynamic:
+            return dynamic_product(
+                hidden, self.r[rows], self.scales[rows], None if self.points is None else self.points[rows]
+            )
         return quantized_product(hidden, self.r[rows], self.scales[rows])
 
     def _rnn(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -30,14 +30,17 @@ class RecurrentSteps(Operator):
     may be added to them, and r [d, gates * h, h]. Then those that ``given`` names, separated by blanks, in this order:
     ``bias`` [d, h], the recurrent bias of a gru's candidate that the reset gate multiplies; ``lengths`` [b] integers;
     ``hidden`` and ``state`` [d, b, h], initial states; ``peephole`` [d, 3 * h]; ``scales`` [d, gates * h] of rows of r,
-    which then is int8, and states are brought to int8 for their products (`recurrence.quantized_product`). Direction k
+    which then is int8; ``points`` [d, gates * h], zero points of rows of r in int32. With ``scales`` states are brought
+    to int8 for their products (`recurrence.quantized_product`). With ``dynamic`` they are brought to uint8 by the range
+    of all sequences (`recurrence.dynamic_product`), and there may be ``points``. Direction k
     reads x[:, :, k] from the last step to the first if bit k of ``backward`` is set; where its sequence has ended the
     result is 0 and the states stay. The results are the hidden states [s, d, b, h], the last hidden states [d, b, h]
     and, of lstm, the last cell states.
     """
 
     name: ClassVar[str] = "recurrent_steps"
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("bias", "lengths", "hidden", "state", "peephole", "scales")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("bias", "lengths", "hidden", "state", "peephole", "scales", "points")
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("dynamic",)
     cell: str = "lstm"
     hidden_size: int = 1
     backward: int = 0
@@ -46,6 +49,7 @@ class RecurrentSteps(Operator):
     linear_before_reset: bool = False
     input_forget: bool = False
     given: str = ""
+    dynamic: bool = False
 
     def named(self, inputs: Sequence[Any]) -> dict[str, Any]:
         """The optional inputs by name."""
@@ -55,21 +59,23 @@ class RecurrentSteps(Operator):
         self.expect_inputs(inputs, 2 + len(self.given.split()))
         if self.cell not in CELLS:
             raise self.fail(f"cell is {self.cell!r}, expected one of {', '.join(CELLS)}")
-        if any_dynamic(inputs):
-            raise self.fail("needs static lengths")
         x, r = inputs[:2]
         if x.ndim != 4:
             raise self.fail(f"the products must be [steps, batch, directions, gates * hidden], got {x}")
         h, rows = self.hidden_size, CELLS[self.cell].gates * self.hidden_size
+        if any_dynamic(inputs):
+            return self._dynamic_shape(x, r)
         steps, batch, d, width = x.lens
         expected = {
             "bias": (d, h), "lengths": (batch,), "hidden": (d, batch, h), "state": (d, batch, h),
-            "peephole": (d, 3 * h), "scales": (d, rows),
+            "peephole": (d, 3 * h), "scales": (d, rows), "points": (d, rows),
         }  # fmt: skip
         if width != rows or r.lens != (d, rows, h):
             raise self.fail(f"products {x} and recurrent weights {r} do not fit {h} hidden units")
         named = self.named(inputs)
         kind = Type.int8_type if "scales" in named else x.type
+        if ("points" in named and not self.dynamic) or (self.dynamic and "scales" not in named):
+            raise self.fail("zero points are of products with a dynamic range alone, which have scales")
         if r.type is not kind:
             raise self.fail(f"recurrent weights are {r.type.name}, expected {kind.name}")
         for name, shape in named.items():
@@ -80,6 +86,14 @@ class RecurrentSteps(Operator):
         last = Shape(x.type, (d, batch, h))
         states = [last, last] if self.cell == "lstm" else [last]
         return Shape.tuple([Shape(x.type, (steps, d, batch, h)), *states])
+
+    def _dynamic_shape(self, x: Shape, r: Shape) -> Shape:
+        """Shapes of the results where lengths are not known."""
+        steps, batch, _, _ = x.dims
+        d = r.dims[0]
+        last = Shape.dynamic(x.type, [d, batch, self.hidden_size])
+        states = [last, last] if self.cell == "lstm" else [last]
+        return Shape.tuple([Shape.dynamic(x.type, [steps, d, batch, self.hidden_size]), *states])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x, r = args[:2]
@@ -93,12 +107,13 @@ class RecurrentSteps(Operator):
             bias = np.zeros((2, rows), x.dtype)
             if "bias" in named:
                 bias[1, rows - h :] = named["bias"][k]
-            scales = named["scales"][k] if "scales" in named else None
+            scales, points = (named[name][k] if name in named else None for name in ("scales", "points"))
             peephole = named["peephole"][k].reshape(3, h) if "peephole" in named else np.zeros((3, h), x.dtype)
             layer = Recurrence(
                 cell=self.cell, w=r[k], r=r[k], bias=bias, peephole=peephole,
                 activations=[partial(_call, f) for f in self.actv_func], clip=self.clip,
                 linear_before_reset=self.linear_before_reset, input_forget=self.input_forget, scales=scales,
+                dynamic=self.dynamic, points=points,
             )  # fmt: skip
             back = self.backward >> k & 1
             source = reverse_sequences(x[:, :, k], lengths) if back else x[:, :, k]

@@ -282,12 +282,15 @@ class ArgReduction(Operator):
         self.expect_inputs(inputs, 1)
         axis = self.resolve_axis(self.axis, inputs[0].ndim)
         dims = inputs[0].dims
-        if dims[axis].max == 0:
+        others = (*dims[:axis], *dims[axis + 1 :])
+        if dims[axis].max == 0 and all(d.max for d in others):
             raise self.fail(f"axis {axis} of {inputs[0]} is empty")
         return Shape.dynamic(Type.int64_type, [*dims[:axis], DynamicDimension(1, 1), *dims[axis + 1 :]])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = widened(args[0])
+        if not x.size:
+            return np.empty(output.lens, np.int64)
         find = self.find
         if not self.select_last_index:
             return find(x, self.axis, keepdims=True).astype(np.int64)

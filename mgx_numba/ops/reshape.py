@@ -121,7 +121,7 @@ class ReshapeLazy(Operator):
         strides = view_strides(shape, lens)
         if strides is None:
             raise self.fail(f"{shape} cannot be seen with lengths {list(lens)} without a copy")
-        return Shape(shape.type, lens, strides)
+        return Shape.view(shape.type, lens, strides) if lens else Shape(shape.type)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return args[0].reshape(output.lens)

@@ -153,7 +153,7 @@ class Resize(Operator):
             sizes = [scaled_length(n, f) for n, f in zip(lens, factors)]
         found = []
         for axis, (n, out, factor) in enumerate(zip(lens, sizes, factors)):
-            if n == out and factor == 1.0:
+            if n == out and (factor == 1.0 or not n):
                 continue
             if n == 0 and out:
                 raise self.fail(f"axis {axis} is empty and cannot grow to {out}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,17 @@ from .base import Operator, RunModule, register
 
 if TYPE_CHECKING:
     from ..graph.module import Module
+
+__all__ = ["draw_seeds_from"]
+
+_source: random.Random = random.SystemRandom()
+"""Gives `RandomSeed` its integers."""
+
+
+def draw_seeds_from(seed: int) -> None:
+    """Let the integers of `RandomSeed` follow from this seed in all later runs of the process."""
+    global _source
+    _source = random.Random(seed)
 
 
 @register
@@ -33,7 +44,7 @@ class RandomSeed(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         bits = 8 * self.dtype.size - (1 if self.dtype.is_signed else 0)
-        return np.array([secrets.randbits(bits)], self.dtype.numpy)
+        return np.array([_source.getrandbits(bits)], self.dtype.numpy)
 
 
 @register

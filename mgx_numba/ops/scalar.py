@@ -39,11 +39,15 @@ _AS_FIRST = frozenset({"bitwise_not", *NEAREST.values()})
 
 
 class ScalarOps(Protocol):
-    """What a handler offers: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above."""
+    """What a handler offers: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above.
+
+    With fast math ``cast_loosely`` may keep bits that the type has no room for; ``cast`` never does.
+    """
 
     def dtype(self, x: Any) -> Type: ...
     def const(self, value: float | int | bool, dtype: Type) -> Any: ...
     def cast(self, x: Any, dtype: Type) -> Any: ...
+    def cast_loosely(self, x: Any, dtype: Type) -> Any: ...
     def where(self, condition: Any, a: Any, b: Any) -> Any: ...
     def fma(self, a: Any, b: Any, c: Any) -> Any: ...
     def __getattr__(self, name: str) -> Any: ...
@@ -59,6 +63,9 @@ class TypeScalar:
         return dtype
 
     def cast(self, x: Type, dtype: Type) -> Type:
+        return dtype
+
+    def cast_loosely(self, x: Type, dtype: Type) -> Type:
         return dtype
 
     def where(self, condition: Type, a: Type, b: Type) -> Type:
@@ -78,7 +85,8 @@ class TypeScalar:
 class NumpyScalar:
     """Handler that evaluates with NumPy on arrays; the reference for every other handler.
 
-    Narrow floats are computed in float32 and rounded after each operation. Integer division truncates toward zero;
+    Narrow floats are computed in float32 and rounded after each operation; a `Pointwise` operator takes
+    float16 and bfloat16 as float32 and is rounded once. Integer division truncates toward zero;
     dividing an integer by zero gives 0.
     """
 
@@ -89,6 +97,9 @@ class NumpyScalar:
         return np.asarray(value).astype(dtype.numpy)
 
     def cast(self, x: np.ndarray, dtype: Type) -> np.ndarray:
+        return cast_array(x, dtype)
+
+    def cast_loosely(self, x: np.ndarray, dtype: Type) -> np.ndarray:
         return cast_array(x, dtype)
 
     def where(self, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -129,9 +140,17 @@ def _compute_dtype(dtype: np.dtype) -> np.dtype:
     return from_numpy(dtype).compute.numpy
 
 
+_STORAGE = (Type.half_type.numpy, Type.bf16_type.numpy)
+
+
 def widened(x: np.ndarray) -> np.ndarray:
     """``x`` in the type that its elements are computed in: float32 for narrower floats, its own for all others."""
     return x.astype(_compute_dtype(x.dtype), copy=False)
+
+
+def from_storage(x: np.ndarray) -> np.ndarray:
+    """Return ``x`` in float32 if it is float16 or bfloat16, which nothing but storage tells from float32."""
+    return x.astype(np.float32) if x.dtype in _STORAGE else x
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
@@ -213,6 +232,16 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
 
 
+def _max(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the greater, of equal ones the first, as kernels do: which zero NumPy takes depends on its vectors."""
+    return np.where((a >= b) | (a != a), a, b) if a.dtype.kind == "f" else np.maximum(a, b)
+
+
+def _min(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the lesser, of equal ones the first."""
+    return np.where((a <= b) | (a != a), a, b) if a.dtype.kind == "f" else np.minimum(a, b)
+
+
 def _erf(x: np.ndarray) -> np.ndarray:
     import math
 
@@ -223,7 +252,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
         return np.power(a, b)
-    return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+    power = np.power(a, np.where(b < 0, b & 1, b)).astype(a.dtype)  # of 1 and -1 the parity is all that counts
+    return np.where((b < 0) & (np.abs(a) != 1), 0, power).astype(a.dtype)
 
 
 # By definition: sqrt(1 / 2), and sqrt(2 / pi) of the approximation of GELU by tanh.
@@ -278,8 +308,8 @@ _NUMPY: dict[str, Any] = {
     "sub": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.subtract(a, b),
     "mul": np.multiply,
     "div": _divide,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": _max,
+    "min": _min,
     "fmod": _fmod,
     "mod": _mod,
     "pow": _pow,

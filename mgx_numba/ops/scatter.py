@@ -12,7 +12,7 @@ from ..core.types import from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, meet_dim, packed_like
-from .gather import expect_indices, nd_index, wrap_indices
+from .gather import expect_indices, flat_index, nd_index, wrap_indices
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -27,10 +27,11 @@ REDUCTIONS: dict[str, np.ufunc | None] = {
 """How an update combines with what is there; ``none`` replaces it, the last of several updates counts."""
 
 
-def combine_at(data: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
-    """Copy of ``data`` with updates combined at an index; narrow floats are combined in float32."""
+def combine_at(data: np.ndarray, index: np.ndarray, updates: np.ndarray, reduction: str) -> np.ndarray:
+    """Copy of ``data`` with updates combined at places of its first axis; narrow floats are combined in float32."""
     ufunc = REDUCTIONS[reduction]
-    index = tuple(map(np.ascontiguousarray, index))  # NumPy goes through them as they lie, and the order counts
+    updates = updates.reshape(index.size, *data.shape[1:])
+    index = index.reshape(-1)  # NumPy goes through it as it lies, and the order counts
     if ufunc is None:
         result = data.copy()
         result[index] = updates
@@ -72,14 +73,14 @@ class ScatterBase(Operator):
         data, indices, updates = args
         axis = self.axis % data.ndim
         length = data.shape[axis]
-        grid = list(np.broadcast_arrays(*np.ogrid[tuple(map(slice, indices.shape))]))
         if self.skip_out_of_bounds:
             wide = indices.astype(np.int64)
             kept = (wide >= -length if indices.dtype.kind == "i" else wide >= 0) & (wide < length)
-            grid[axis] = np.where(wide < 0, wide + length, wide)
-            return combine_at(data, tuple(g[kept] for g in grid), updates[kept], self.combine)
-        grid[axis] = wrap_indices(self, indices, length, f"axis {axis}")
-        return combine_at(data, tuple(grid), updates, self.combine)
+            place = flat_index(data.shape, np.where(wide < 0, wide + length, wide), axis)[kept]
+            updates = updates[kept]
+        else:
+            place = flat_index(data.shape, wrap_indices(self, indices, length, f"axis {axis}"), axis)
+        return combine_at(data.reshape(-1), place, updates, self.combine).reshape(data.shape)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class ScatterNDBase(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         data, indices, updates = args
-        return combine_at(data, nd_index(self, data, indices), updates, self.combine)
+        slices, index = nd_index(self, data, indices)
+        return combine_at(slices, index, updates, self.combine).reshape(data.shape)
 
 
 for _reduction in REDUCTIONS:

@@ -60,7 +60,7 @@ class OneHot(Operator):
         wide = indices.astype(np.int64)
         wide = np.expand_dims(np.where(wide < 0, wide + depth, wide), axis)
         position = np.arange(depth).reshape([-1 if k == axis else 1 for k in range(wide.ndim)])
-        return np.where(wide == position, values[1], values[0])
+        return np.where(wide == position, values[1:], values[:1])
 
 
 @register

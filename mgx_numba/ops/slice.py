@@ -66,7 +66,7 @@ class Slice(Operator):
         for axis, start, end in zip(axes, self.starts, self.ends):
             low, high = _clip(start, end, lens[axis])
             lens[axis] = high - low
-        return Shape(shape.type, lens, shape.strides)
+        return Shape.view(shape.type, lens, shape.strides)
 
     def _run_time_shape(self, inputs: Sequence[Shape], axes: Sequence[int]) -> Shape:
         missing = [n for n in ("starts", "ends", "axes") if not getattr(self, n)]
@@ -140,7 +140,7 @@ class StridedView(Operator):
                 strides[axis] *= step
         if shape.is_dynamic:
             return Shape.dynamic(shape.type, dims)
-        return Shape(shape.type, [d.min for d in dims], strides)
+        return Shape.view(shape.type, [d.min for d in dims], strides)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         index = [slice(None)] * args[0].ndim
@@ -171,7 +171,7 @@ class ScanSlice(Operator):
         if self.direction not in (0, 1):
             raise self.fail(f"direction must be 0 or 1, got {self.direction}")
         axis = self.resolve_axis(self.axis, shape.ndim)
-        return Shape(shape.type, [1 if a == axis else n for a, n in enumerate(shape.lens)], shape.strides)
+        return Shape.view(shape.type, [1 if a == axis else n for a, n in enumerate(shape.lens)], shape.strides)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x, index = args[0], int(args[1].reshape(-1)[0])

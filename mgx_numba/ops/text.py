@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
@@ -22,7 +22,7 @@ ANY = DynamicDimension(0, UNBOUNDED)
 def each(function: Callable[..., Any], dtype: Any, *arrays: np.ndarray) -> np.ndarray:
     """A function of the elements of arrays of the same lengths."""
     result = np.empty(arrays[0].shape, dtype)
-    result.reshape(-1)[:] = [function(*values) for values in zip(*(a.flat for a in arrays))]
+    result.reshape(-1)[:] = [function(*values) for values in zip(*(a.reshape(-1) for a in arrays))]
     return result
 
 
@@ -52,7 +52,8 @@ class StringConcat(_OfStrings):
         return inputs[0].row_major()
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        a, b = np.broadcast_arrays(*args)
+        lens = common_lens(*(a.shape for a in args))
+        a, b = (np.broadcast_to(x, lens) for x in args)
         return each(str.__add__, object, a, b)
 
 
@@ -108,7 +109,7 @@ class StringSplit(_OfStrings):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0]
         ranked = output.sub_shapes[0].ndim if output.sub_shapes[0].ranked else x.ndim + 1
-        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.flat]
+        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1)]
         most = max(map(len, parts), default=0)
         pieces = np.full((len(parts), most), "", object)
         for row, words in zip(pieces, parts):
@@ -149,7 +150,7 @@ class StringNormalizer(_OfStrings):
         change = _CASES[self.case_change_action]
         key = str if self.is_case_sensitive else str.upper if change is str.upper else str.lower
         stops = set(map(key, self.stopwords))
-        kept = [change(s) for s in args[0].flat if key(s) not in stops] or [""]
+        kept = [change(s) for s in args[0].reshape(-1) if key(s) not in stops] or [""]
         return np.array(kept, object).reshape((1,) * (args[0].ndim - 1) + (-1,))
 
 

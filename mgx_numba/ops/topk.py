@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -49,17 +50,24 @@ class TopK(Operator):
         axis = self.axis % x.ndim
         if self.k > x.shape[axis]:
             raise self.fail(f"k is {self.k}, but axis {axis} has length {x.shape[axis]}")
-        order = _stable_order(widened(x), axis, self.largest)
-        chosen = np.take(order, np.arange(self.k), axis)
-        index = chosen if len(args) == 1 else np.take_along_axis(args[1], chosen, axis)
-        return np.take_along_axis(x, chosen, axis), index
+        chosen = _stable_order(_rows(widened(x), axis), self.largest)[:, : self.k]
+        picked = np.take_along_axis(_rows(x, axis), chosen, 1)
+        index = chosen if len(args) == 1 else np.take_along_axis(_rows(args[1], axis), chosen, 1)
+        outer = (*x.shape[:axis], *x.shape[axis + 1 :], self.k)
+        values, places = (np.moveaxis(v.reshape(outer), -1, axis) for v in (picked, index))
+        return values, places
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return inputs[0].elements
 
 
-def _stable_order(x: np.ndarray, axis: int, largest: bool) -> np.ndarray:
-    """Positions along an axis in sorted order; equal elements keep theirs."""
+def _rows(x: np.ndarray, axis: int) -> np.ndarray:
+    """Return ``x`` as a matrix whose rows lie along an axis: NumPy sorts arrays of at most 32 axes."""
+    return np.moveaxis(x, axis, -1).reshape(prod(x.shape[:axis] + x.shape[axis + 1 :]), x.shape[axis])
+
+
+def _stable_order(rows: np.ndarray, largest: bool) -> np.ndarray:
+    """Positions in each row in sorted order; equal elements keep theirs."""
     if not largest:
-        return np.argsort(x, axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+        return np.argsort(rows, 1, kind="stable")
+    return rows.shape[1] - 1 - np.flip(np.argsort(np.flip(rows, 1), 1, kind="stable"), 1)

@@ -69,7 +69,7 @@ class LeakyRelu(Pointwise):
 @register
 @dataclass(frozen=True)
 class Elu(Pointwise):
-    """``x`` where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+    """``x`` where not negative, ``alpha * (exp(x) - 1)`` elsewhere."""
 
     name: ClassVar[str] = "elu"
     alpha: float = 1.0
@@ -77,19 +77,25 @@ class Elu(Pointwise):
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
         t = s.dtype(x[0])
         negative = s.mul(s.sub(s.exp(s.min(x[0], s.const(0, t))), s.const(1, t)), s.const(self.alpha, t))
-        return s.where(s.gt(x[0], s.const(0, t)), x[0], negative)
+        return s.where(s.gt(s.const(0, t), x[0]), negative, x[0])
 
 
 @register
 @dataclass(frozen=True)
 class Convert(Pointwise):
-    """The value in another element type: floats to integers truncate and saturate, to bool is ``!= 0``."""
+    """The value in another element type: floats to integers truncate and saturate, to bool is ``!= 0``.
+
+    An ``elidable`` conversion was added by the compiler, so that ``fast_math`` may leave it out and keep the bits that
+    it loses. A conversion that the model's author wrote is not elidable.
+    """
 
     name: ClassVar[str] = "convert"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("elidable",)
     target_type: Type = Type.half_type
+    elidable: bool = False
 
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
-        return s.cast(x[0], self.target_type)
+        return (s.cast_loosely if self.elidable else s.cast)(x[0], self.target_type)
 
     def output_type(self, types: Sequence[Type]) -> Type:
         return self.scalar(TypeScalar(), *types)

@@ -33,7 +33,7 @@ class Unknown(Operator):
         return f"unknown:{self.operator}"
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        return inputs[0] if inputs else Shape(Type.float_type, ())
+        return inputs[0] if inputs else Shape(Type.float_type)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         raise UnsupportedError(f"operator {self.operator!r} is unknown and cannot be computed")

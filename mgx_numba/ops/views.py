@@ -34,7 +34,7 @@ class Transpose(Operator):
         if shape.is_dynamic:
             return Shape.dynamic(shape.type, [shape.dims[p] for p in self.permutation])
         lens, strides = ([values[p] for p in self.permutation] for values in (shape.lens, shape.strides))
-        return Shape(shape.type, lens, strides)
+        return Shape.view(shape.type, lens, strides)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.transpose(args[0], self.permutation)
@@ -64,7 +64,7 @@ class Squeeze(Operator):
             return Shape(shape.type)
         if shape.is_dynamic:
             return Shape.dynamic(shape.type, [shape.dims[a] for a in kept])
-        return Shape(shape.type, [shape.lens[a] for a in kept], [shape.strides[a] for a in kept])
+        return Shape.view(shape.type, [shape.lens[a] for a in kept], [shape.strides[a] for a in kept])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0]

@@ -20,6 +20,7 @@ __all__ = [
     "available_bytes",
     "expect_room",
     "scratch",
+    "view_of",
 ]
 
 ALIGNMENT = 64  # bytes of a cache line
@@ -92,6 +93,18 @@ def scratch(size: int) -> np.ndarray:
         MemoryError: the system has not so many.
     """
     return aligned_bytes(size)
+
+
+def view_of(
+    memory: np.ndarray, lens: Sequence[int], dtype: np.dtype, offset: int, strides: Sequence[int]
+) -> np.ndarray:
+    """Return an array over bytes of ``memory``; ``strides`` count elements, ``offset`` bytes.
+
+    An array without elements lies nowhere: NumPy refuses strides and offsets beyond memory that nothing was given to.
+    """
+    if 0 in lens:
+        return np.empty(tuple(lens), dtype)
+    return np.ndarray(tuple(lens), dtype, memory, offset, [stride * dtype.itemsize for stride in strides])
 
 
 def aligned_array(lens: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:

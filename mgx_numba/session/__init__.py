@@ -1,48 +1,109 @@
 """Sessions in ONNX Runtime's shape: code written for it changes one import.
 
-``import mgx_numba.session as onnxruntime``, or ``from mgx_numba.session import InferenceSession``.
+``import mgx_numba.session as onnxruntime``, or ``from mgx_numba.session import InferenceSession``. Packages that import
+``onnxruntime`` themselves get sessions after `install_as_onnxruntime`. ``__version__`` is the version of ONNX Runtime
+whose interface sessions follow, which code that looks at it means; ``mgx_numba.__version__`` is this package's.
 """
 
 from __future__ import annotations
 
-import logging
-
-from .._version import __version__
+from . import capi
+from .alias import install_as_onnxruntime, uninstall_as_onnxruntime
+from .binding import IOBinding
+from .devices import (
+    OrtArenaCfg,
+    OrtDevice,
+    OrtMemoryInfo,
+    create_and_register_allocator,
+    create_and_register_allocator_v2,
+)
+from .enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+    OrtSparseFormat,
+)
 from .inference import InferenceSession
 from .model import ModelMetadata, NodeArg
-from .options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
+from .options import RunOptions, SessionOptions
+from .process import (
+    API_VERSION,
+    cuda_version,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_build_info,
+    get_version_string,
+    has_collective_ops,
+    package_name,
+    preload_dlls,
+    print_debug_info,
+    register_execution_provider_library,
+    set_default_logger_callback,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+    unregister_execution_provider_library,
+)
 from .providers import get_all_providers, get_available_providers, get_device
-from .values import IOBinding, OrtValue
+from .sparse import SparseTensor
+from .values import OrtValue, OrtValueVector, copy_tensors
 
 __all__ = [
+    "API_VERSION",
     "ExecutionMode",
+    "ExecutionOrder",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
     "ModelMetadata",
     "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtDevice",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtMemType",
+    "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
     "OrtValue",
+    "OrtValueVector",
     "RunOptions",
     "SessionOptions",
+    "SparseTensor",
     "__version__",
+    "capi",
+    "copy_tensors",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+    "cuda_version",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
+    "get_version_string",
+    "has_collective_ops",
+    "install_as_onnxruntime",
+    "package_name",
+    "preload_dlls",
+    "print_debug_info",
+    "register_execution_provider_library",
+    "set_default_logger_callback",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "uninstall_as_onnxruntime",
+    "unregister_execution_provider_library",
+    "version",
 ]
 
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-"""By ONNX Runtime's severity: verbose, info, warning, error, fatal."""
-
-
-def set_default_logger_severity(severity: int) -> None:
-    """Set the level of the logger ``mgx_numba``, from 0 (verbose) to 4 (fatal).
-
-    Raises:
-        OptionError: another number.
-    """
-    from ..errors import OptionError
-
-    if not isinstance(severity, int) or not 0 <= severity < len(_LEVELS):
-        raise OptionError(f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
-    logging.getLogger("mgx_numba").setLevel(_LEVELS[severity])
+__version__ = version = API_VERSION

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..api.device import from_gpu
-from ..api.functions import parse_onnx, parse_onnx_buffer
-from ..api.loading import load, load_buffer
-from ..api.program import program
 from ..api.saving import SAVED_OPTIONS
-from ..errors import OptionError, ParameterError, ParseError
+from ..core.shape import Shape
+from ..errors import MgxError, OptionError, ParameterError
+from .binding import IOBinding
+from .devices import OrtMemoryInfo
+from .enums import OrtAllocatorType, OrtDeviceVendorId, OrtMemType
+from .exceptions import as_onnxruntime
+from .feeding import fed
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions
-from .providers import CPU, chosen_provider, target_of
+from .overriding import Overrides
+from .profiling import Profile
+from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
+from .reading import Source
 from .tensors import described
-from .values import IOBinding, OrtValue, ort_value
+from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
 
 __all__ = ["InferenceSession"]
 
-_MXR = (".mxr", ".migraphx")
+_KNOWN = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+"""ONNX Runtime's other arguments: how it computes the same results, what it tries again, where options come from."""
 
 
 class InferenceSession:
@@ -37,11 +45,13 @@ class InferenceSession:
             available is used. Default: the CPU.
         provider_options: the options by themselves, in the order of ``providers``.
         trust_objects: that of ``load``, for machine code in an ``.mxr`` file.
+        kwargs: ``disabled_optimizers``, ``enable_fallback`` and ``read_config_from_model``, which have no effect.
 
     Dimensions that the model leaves open may have any length in a run, unless
     ``sess_options.add_free_dimension_override_by_name`` gives them one. Element types below a byte are those of a byte.
 
     Raises:
+        MgxError: as below; each is also of ONNX Runtime's class for its kind (`mgx_numba.session.exceptions`).
         ParseError, UnsupportedError: the model cannot be read; the message names the node.
         OptionError: an option has a value that cannot be.
         CompileError: a kernel cannot be made.
@@ -56,49 +66,73 @@ class InferenceSession:
         trust_objects: bool = False,
         **kwargs: Any,
     ) -> None:
-        if kwargs:
+        try:
+            self._make(path_or_bytes, sess_options, providers, provider_options, trust_objects, kwargs)
+        except MgxError as error:
+            raise as_onnxruntime(error) from error.__cause__
+
+    def _make(
+        self,
+        path_or_bytes: Any,
+        sess_options: SessionOptions | None,
+        providers: Sequence[Any] | None,
+        provider_options: Sequence[Mapping[str, Any]] | None,
+        trust_objects: bool,
+        others: Mapping[str, Any],
+    ) -> None:
+        unknown = [name for name in others if name not in _KNOWN]
+        if unknown:
             raise OptionError(
-                f"InferenceSession knows no {', '.join(map(repr, kwargs))}; expected sess_options, providers,"
-                " provider_options, trust_objects"
+                f"InferenceSession knows no {', '.join(map(repr, unknown))}; expected sess_options, providers,"
+                f" provider_options, trust_objects, {', '.join(_KNOWN)}"
             )
         if sess_options is not None and not isinstance(sess_options, SessionOptions):
             raise OptionError(f"sess_options must be SessionOptions, got {type(sess_options).__name__}")
         self._options = SessionOptions() if sess_options is None else sess_options
+        self._source = Source(path_or_bytes, self._options, trust_objects)
+        if providers is None and self._options.has_providers():
+            providers = self._options._providers
+        self._compile(providers, provider_options)
+
+    def _compile(self, providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> None:
+        """Read the model and compile it for a provider."""
         self._provider, given = chosen_provider(providers, provider_options)
         self._provider_options = dict(given)
-        options = {**self._options.compile_options(), **given}
+        asked = {**self._options.compile_options(), **given}
+        profiled = self._options.enable_profiling
+        self._profile = Profile(self._options.profile_file_prefix, self, self._provider) if profiled else None
         target = target_of(self._provider)
-        self._program = self._read(path_or_bytes, trust_objects)
+        begin = time.perf_counter_ns()
+        self._program = self._source.read()
+        self._note("model_loading_uri" if self._source.path is not None else "model_loading_array", begin)
         kept = self._program._options
-        if kept is None or options or self._program._target is None or self._program._target.name() != target:
+        if kept is None or asked or self._program._target is None or self._program._target.name() != target:
             saved = {} if kept is None else {name: getattr(kept, name) for name in SAVED_OPTIONS}
-            self._program.compile(target, **{**saved, **options})
-        path = self._options.optimized_model_filepath
-        if path:
-            if not path.endswith(_MXR):
-                raise OptionError(f"optimized_model_filepath is {path!r}, expected the name of an .mxr file")
-            self._program.save(path)
-        shapes = self._program.get_parameter_shapes()
-        self._inputs = node_args(list(shapes), [s._value for s in shapes.values()])
+            self._program.compile(target, **{**saved, **asked})
+        if self._options.optimized_model_filepath:
+            self._source.save(self._options.optimized_model_filepath, self._program)
+        self._source.release()
+        self._overrides = Overrides(self._source, self._program, lambda found: found.compile(target, **asked))
+        self._describe()
+        self._note("session_initialization", begin)
+
+    def _describe(self) -> None:
+        """Note names, types and lengths of inputs and results."""
+        self._shapes: dict[str, Shape] = {n: s._value for n, s in self._program.get_parameter_shapes().items()}
         names = self._program.get_output_names()
-        shapes_out = [s._value for s in self._program.get_output_shapes()]
-        self._outputs = node_args(names, shapes_out, self._program._origin.output_symbols)
-        self._input_names = frozenset(shapes)
+        results = [s._value for s in self._program.get_output_shapes()]
+        self._inputs = node_args(list(self._shapes), list(self._shapes.values()))
+        self._outputs = node_args(names, results, self._program._origin.output_dims)
+        defaults = self._source.defaults
+        known = node_args(list(defaults), list(defaults.values()))
+        self._overridable = [NodeArg(a.name, a.type, self._source.declared[a.name]) for a in known]
+        self._shapes.update(defaults)
+        self._required = {i.name for i in self._inputs if not i.type.startswith("optional")}
         self._positions = {name: k for k, name in enumerate(names)}
 
-    def _read(self, source: Any, trust_objects: bool) -> program:
-        lens = self._options.free_dimensions()
-        folder = self._options.external_data_folder()
-        in_memory = isinstance(source, (bytes, bytearray, memoryview))
-        if not in_memory and not isinstance(source, (str, os.PathLike)):
-            raise ParseError(f"a session needs the path or the bytes of a model, got {type(source).__name__}")
-        if not (_is_map(source) if in_memory else os.fspath(source).endswith(_MXR)):
-            if in_memory:
-                return parse_onnx_buffer(source, dim_params=lens, external_data_path=folder)
-            return parse_onnx(source, dim_params=lens)
-        if lens:
-            raise OptionError("dimensions can be overridden when an ONNX file is read, not those of an .mxr file")
-        return load_buffer(source, trust_objects) if in_memory else load(source, trust_objects=trust_objects)
+    def _note(self, event: str, since: int) -> None:
+        if self._profile is not None:
+            self._profile.note(event, since)
 
     def run(
         self,
@@ -111,30 +145,52 @@ class InferenceSession:
         Args:
             output_names: which results, in this order; None or empty for all.
             input_feed: an array or `OrtValue` for each input; a list for a sequence, a mapping for a map, None for an
-                optional without a value.
-            run_options: has no effect.
+                optional without a value. A list for a tensor becomes an array of the input's element type; fractions
+                are cut off for integers. Initializers that are inputs, too, may have a value for this run.
+            run_options: ``terminate`` has an effect.
 
         Returns:
             An array for each tensor, and the same for what holds tensors.
 
         Raises:
             ParameterError: no such input or result, an input is missing, or one does not fit.
+            Fail: ``run_options.terminate`` is set.
         """
+        try:
+            return self._run(output_names, input_feed, run_options)
+        except MgxError as error:
+            raise as_onnxruntime(error, running=True) from error.__cause__
+
+    def _run(self, output_names: Any, input_feed: Any, run_options: RunOptions | None) -> list[Any]:
         if not isinstance(input_feed, Mapping):
             kind = type(input_feed).__name__
             raise ParameterError(f"run needs names of results, or None, then a mapping of inputs to arrays, got {kind}")
         if isinstance(output_names, str):
             raise ParameterError(f"output_names must be a list of names, got {output_names!r}")
-        unknown = [name for name in input_feed if name not in self._input_names]
-        if unknown:
-            known = ", ".join(i.name for i in self._inputs) or "none"
-            raise ParameterError(f"no input {', '.join(map(repr, unknown))}; the model's are: {known}")
+        if run_options is not None:
+            run_options.refuse_terminated()
+        feed = self._fed(input_feed)
+        if not self._required <= feed.keys():
+            missing = [name for name in self._shapes if name in self._required and name not in feed]
+            raise ParameterError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         for name in output_names or ():
             if name not in self._positions:
                 raise ParameterError(f"no result {name!r}; the model's are: {', '.join(self._positions)}")
-        feed = {name: v._value if isinstance(v, OrtValue) else v for name, v in input_feed.items()}
-        found = [_on_host(result) for result in self._program.run(feed)]
+        model = self._overrides.program_for(feed) if self._overridable else self._program
+        profile = self._profile
+        results = model.run(feed) if profile is None or not profile.is_open else profile.run(model, feed)
+        if run_options is not None:
+            run_options.refuse_terminated()
+        found = [_on_host(result) for result in results]
         return [found[self._positions[name]] for name in output_names] if output_names else found
+
+    def _fed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of inputs, as programs take them."""
+        unknown = [name for name in given if name not in self._shapes]
+        if unknown:
+            known = ", ".join(i.name for i in (*self._inputs, *self._overridable)) or "none"
+            raise ParameterError(f"no input {', '.join(map(repr, unknown))}; the model's are: {known}")
+        return fed(given, self._shapes)
 
     @property
     def _has_device(self) -> bool:
@@ -146,7 +202,8 @@ class InferenceSession:
         `IOBinding`, else as `run`."""
         if not any(there for there, _ in output_places.values()):
             return list(self.run(list(output_places), input_feed))
-        found = self._program._run_there(dict(input_feed))
+        feed = self._fed(input_feed)
+        found = self._overrides.program_for(feed)._run_there(feed)
         results = ((found[self._positions[name]], there) for name, (there, _) in output_places.items())
         return [result if there else _on_host(result) for result, there in results]
 
@@ -179,8 +236,16 @@ class InferenceSession:
 
         Raises:
             ParameterError: as `run`, or memory that is bound for a result does not fit it.
+            Fail: ``run_options.terminate`` is set.
         """
-        iobinding.run(self)
+        try:
+            if run_options is not None:
+                run_options.refuse_terminated()
+            iobinding.run(self)
+            if run_options is not None:
+                run_options.refuse_terminated()
+        except MgxError as error:
+            raise as_onnxruntime(error, running=True) from error.__cause__
 
     def run_with_ort_values(
         self,
@@ -197,17 +262,32 @@ class InferenceSession:
         results = self.run(names, input_dict_ort_values, run_options)
         return [ort_value(name, result) for name, result in zip(names, results, strict=True)]
 
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any] = (),
+    ) -> None:
+        """As `run_with_ort_values`, with lists of names and of tensors; results are copied into the members of
+        ``fetches``, or appended to it where it has none. ``fetch_devices`` has no effect: they are on the host."""
+        found = self.run_with_ort_values(fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options)
+        copy_tensors(found[: len(fetches)], fetches[: len(found)])
+        fetches.extend(found[len(fetches) :])
+
     def get_inputs(self) -> list[NodeArg]:
         """The inputs, in the model's order."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """The results, in the model's order."""
+        """The results, in the model's order, with the lengths and symbols that the model declares."""
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: initializers are constants."""
-        return []
+        """Initializers that are inputs, too: a run that is given no value for one takes the model's."""
+        return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model's file says of itself."""
@@ -226,6 +306,99 @@ class InferenceSession:
         given = {name: str(value) for name, value in self._provider_options.items()}
         return {name: given if name == self._provider else {} for name in self.get_providers()}
 
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Read the model again and compile it for another provider; arguments are those of the session.
+
+        Args:
+            providers: None for all that are available.
+            provider_options: the options by themselves, in the order of ``providers``.
+
+        Raises:
+            MgxError: as when a session is made, or there is no provider of a name; the session is as before then.
+        """
+        before, profile = dict(self.__dict__), self._profile
+        try:
+            refuse_unknown(providers)
+            self._compile(get_available_providers() if providers is None else providers, provider_options)
+        except MgxError as error:
+            self.__dict__.update(before)
+            raise as_onnxruntime(error) from error.__cause__
+        if profile is not None:
+            profile.end()
+
+    def disable_fallback(self) -> None:
+        """Do nothing: a run that fails is never tried again elsewhere."""
+
+    def enable_fallback(self) -> None:
+        """Do nothing, as `disable_fallback`."""
+
+    def end_profiling(self) -> str:
+        """Write what ``SessionOptions.enable_profiling`` has recorded until now, and record no more.
+
+        Returns:
+            The file's name: JSON for Perfetto and Chrome's tracing page, as ONNX Runtime writes; "" if nothing was
+            recorded.
+
+        Raises:
+            FormatError: the file cannot be written.
+        """
+        return "" if self._profile is None else self._profile.end()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, comparable to `time.monotonic_ns`; 0 if it did not."""
+        return 0 if self._profile is None else self._profile.start
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Return the memory of each input that is not bound."""
+        return [self._memory() for _ in self._inputs]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Return the memory of each result that is not bound."""
+        return [self._memory() for _ in self._outputs]
+
+    @staticmethod
+    def _memory() -> OrtMemoryInfo:
+        return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int | OrtDeviceVendorId = -1,
+    ) -> OrtValue:
+        """As `OrtValue.ortvalue_from_shape_and_type`."""
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, int(vendor_id))
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Do nothing: graphs of launches are kept per plan, not per number."""
+
+    def get_tuning_results(self) -> list[dict[str, Any]]:
+        """An empty list: tuning records are the program's (``exhaustive_tune``), not a provider's."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
+        """Take no records: see `get_tuning_results`.
+
+        Raises:
+            OptionError: there are records, and ``error_on_invalid``.
+        """
+        if results and error_on_invalid:
+            raise as_onnxruntime(OptionError("tuning records of ONNX Runtime's providers are not known here"))
+
+    @property
+    def _sess(self) -> InferenceSession:
+        """The session: code that asks for ONNX Runtime's inner one gets the same methods."""
+        return self
+
+    @property
+    def _model_path(self) -> str | None:
+        """The path of the model's file, None of bytes, as ONNX Runtime has it."""
+        return self._source.path
+
 
 def _on_host(result: Any) -> Any:
     """A result as an array, which a device's is copied to, or as a list of results; maps and None as they are."""
@@ -236,10 +409,3 @@ def _on_host(result: Any) -> Any:
     if result is None or isinstance(result, dict):
         return result
     return np.asarray(from_gpu(result)).reshape(described(result).lens)
-
-
-def _is_map(data: bytes | bytearray | memoryview) -> bool:
-    """Whether bytes begin as a map of msgpack does, as no protobuf message can: its wire type would be 6 or 7, or its
-    field one of a number that ``ModelProto`` does not have."""
-    first = data[0] if len(data) else 0
-    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)

@@ -47,11 +47,14 @@ class ModelMetadata:
     custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
 
 
-def node_args(names: Sequence[str], shapes: Sequence[Shape], symbols: Sequence[Sequence[str]] = ()) -> list[NodeArg]:
+def node_args(
+    names: Sequence[str], shapes: Sequence[Shape], declared: Sequence[Sequence[int | str]] = ()
+) -> list[NodeArg]:
     """Inputs or results of these names and shapes.
 
     Args:
-        symbols: what the model calls the dimensions of each, for those that a shape has no symbol of.
+        declared: lengths and symbols ("" for neither) that the model declares for each, which come before symbols of
+            shapes, but after their lengths.
 
     Raises:
         UnsupportedError: one is a tuple, or of an element type that ONNX has not.
@@ -60,7 +63,7 @@ def node_args(names: Sequence[str], shapes: Sequence[Shape], symbols: Sequence[S
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
         if shape.sub_shapes:
             raise UnsupportedError(f"{name!r} is a tuple, which ONNX has not")
-        found.append(NodeArg(name, _type_string(shape), _dims(shape, symbols[number : number + 1])))
+        found.append(NodeArg(name, _type_string(shape), _dims(shape, declared[number : number + 1])))
     return found
 
 
@@ -69,13 +72,13 @@ def _type_string(shape: Shape) -> str:
     return re.sub(r"map\((\w+), (\w+)\)", r"map(\1,tensor(\2))", type_string(shape))
 
 
-def _dims(shape: Shape, symbols: Sequence[Sequence[str]]) -> list[int | str | None]:
+def _dims(shape: Shape, declared: Sequence[Sequence[int | str]]) -> list[int | str | None]:
     if shape.element is not None:
-        return _dims(shape.element, symbols) if shape.type is Type.optional_type else []
+        return _dims(shape.element, declared) if shape.type is Type.optional_type else []
     if shape.is_dynamic:
-        declared = next((given for given in symbols if len(given) == shape.ndim), [""] * shape.ndim)
-        pairs = zip(shape.dyn_dims, declared, strict=True)
-        return [d.min if d.is_fixed else d.symbol or symbol or None for d, symbol in pairs]
+        known = next((given for given in declared if len(given) == shape.ndim), [""] * shape.ndim)
+        pairs = zip(shape.dyn_dims, known, strict=True)
+        return [d.min if d.is_fixed else given or d.symbol or None for d, given in pairs]
     return [] if shape.without_axes else list(shape.lens)
 
 

@@ -2,113 +2,241 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
-from enum import IntEnum
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..dataclass import dataclass
-from ..errors import OptionError
+from ..errors import MgxError, OptionError, UnsupportedError
 from ..messages import warn
 from ..nearest import did_you_mean
+from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from .exceptions import Fail, error_of
 
-__all__ = ["ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
+if TYPE_CHECKING:
+    from .values import OrtValue
+
+__all__ = ["RunOptions", "SessionOptions"]
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session configuration entry that says where the external data of a model given as bytes lies."""
 
+_EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
+_EXTERNAL_SMALLEST = "session.optimized_model_external_initializers_min_size_in_bytes"
+"""The entries by which large initializers of ``optimized_model_filepath`` go to a file of their own."""
 
-class GraphOptimizationLevel(IntEnum):
-    """``ORT_DISABLE_ALL`` means ``fast_math=False``; the others do not differ here."""
+_WITH_EFFECT = (EXTERNAL_DATA_FOLDER, _EXTERNAL_FILE, _EXTERNAL_SMALLEST)
 
-    # ONNX Runtime's numbers
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
+_NO_OTHER_RESULT = (
+    "session.disable_prepacking",
+    "session.dynamic_block_base",
+    "session.enable_quant_qdq_cleanup",
+    "session.force_spinning_stop",
+    "session.inter_op.allow_spinning",
+    "session.intra_op.allow_spinning",
+    "session.intra_op_thread_affinities",
+    "session.load_model_format",
+    "session.qdq_matmulnbits_accuracy_level",
+    "session.save_model_format",
+    "session.use_device_allocator_for_initializers",
+    "session.use_env_allocators",
+    "session.use_memory_mapped_ort_model",
+    "session.use_ort_model_bytes_directly",
+    "session.use_ort_model_bytes_for_initializers",
+    "session.x64quantprecision",
+)
+"""Configuration entries that choose how ONNX Runtime computes the same results, so nothing is told of them."""
 
 
-class ExecutionMode(IntEnum):
-    """Every step of a run is shared by all threads, in either mode."""
+class _Entries:
+    """Configuration entries: text by key."""
 
-    # ONNX Runtime's numbers
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.values: dict[str, str] = {}
+
+    def get(self, key: str) -> str:
+        if key not in self.values:
+            added = ", ".join(self.values) or "none"
+            raise error_of(
+                RuntimeError,
+                OptionError,
+                f"{self._what} does not have configuration with key: {key}; it has: {added}",
+            )
+        return self.values[key]
+
+
+class _Declared:
+    """Refuses attributes that a class does not declare."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = type(self).__annotations__
+        if name not in known and not name.startswith("_"):
+            hint = did_you_mean(name, known)
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}{hint or '; it has: ' + ', '.join(known)}", name=name, obj=self
+            )
+        super().__setattr__(name, value)
 
 
 @dataclass
-class SessionOptions:
+class SessionOptions(_Declared):
     """How a session is made; names and defaults are ONNX Runtime's.
 
     Attributes:
         intra_op_num_threads: threads of a run; 0 takes what the process may use.
         graph_optimization_level: see `GraphOptimizationLevel`.
         enable_mem_reuse: values that are not alive at once share memory.
-        optimized_model_filepath: where to save the compiled program, an ``.mxr`` file; empty for nowhere.
+        enable_profiling: write when each thread works at which step: see `InferenceSession.end_profiling`.
+        profile_file_prefix: how the name of that file begins.
+        optimized_model_filepath: where to save the compiled program, an ``.mxr`` file, or the model as it was read, an
+            ``.onnx`` file; empty for nowhere.
 
-    The others have no effect: what is changed of them is told in a `RuntimeWarning` when a session is made.
+    The other attributes choose how ONNX Runtime computes the same results, and have no effect.
     """
 
     intra_op_num_threads: int = 0
     graph_optimization_level: int = GraphOptimizationLevel.ORT_ENABLE_ALL
     enable_mem_reuse: bool = True
     optimized_model_filepath: str = ""
+    enable_profiling: bool = False
+    profile_file_prefix: str = "onnxruntime_profile_"
     log_severity_level: int = -1
     log_verbosity_level: int = 0
     logid: str = ""
-    inter_op_num_threads: int = field(default=0, metadata={"why": "all threads work on one step at a time"})
-    execution_mode: int = field(
-        default=ExecutionMode.ORT_SEQUENTIAL, metadata={"why": "all threads work on one step at a time"}
-    )
-    enable_profiling: bool = field(
-        default=False, metadata={"why": "`mgx-numba-driver perf` measures every step of a model"}
-    )
-    profile_file_prefix: str = field(default="onnxruntime_profile_", metadata={"why": "nothing is profiled"})
-    enable_cpu_mem_arena: bool = field(default=True, metadata={"why": "the values of a run lie in one arena"})
-    enable_mem_pattern: bool = field(default=True, metadata={"why": "the values of a run lie in one arena"})
-    use_deterministic_compute: bool = field(default=False, metadata={"why": "results do not change from run to run"})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        known = type(self).__dataclass_fields__
-        if name not in known and not name.startswith("_"):
-            hint = did_you_mean(name, known)
-            raise AttributeError(f"SessionOptions has no {name!r}{hint or '; it has: ' + ', '.join(known)}")
-        super().__setattr__(name, value)
+    inter_op_num_threads: int = 0
+    execution_mode: int = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: int = ExecutionOrder.DEFAULT
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
 
     def __post_init__(self) -> None:
-        self._entries: dict[str, str] = {}
+        self._entries = _Entries("SessionOptions")
         self._free_dimensions: dict[str, int] = {}
+        self._free_denotations: dict[str, int] = {}
+        self._initializers: dict[str, OrtValue] = {}
+        self._external: dict[str, OrtValue] = {}
+        self._files: dict[str, memoryview] = {}
+        self._providers: list[tuple[str, dict[str, str]]] = []
+        self._cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Note a configuration entry; the folder of external data of a model given as bytes is the one with effect."""
-        self._entries[str(key)] = str(value)
+        """Note a configuration entry. With effect are the folder of external data of a model given as bytes, and the
+        name and least size of external data of ``optimized_model_filepath``."""
+        self._entries.values[str(key)] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """The value of an entry.
+        """Return the value of an entry.
 
         Raises:
             OptionError: it was not added.
         """
-        if key not in self._entries:
-            raise OptionError(
-                f"no session configuration entry {key!r}; added are: {', '.join(self._entries) or 'none'}"
-            )
-        return self._entries[key]
+        return self._entries.get(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Give the symbolic dimension ``name`` of the model's inputs a length."""
         self._free_dimensions[str(name)] = int(size)
 
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Give the inputs' dimensions that the model denotes so (``DATA_BATCH``, ...) a length."""
+        self._free_denotations[str(denotation)] = int(size)
+
+    def add_initializer(self, name: str, ortvalue: OrtValue) -> None:
+        """Use a tensor in place of the model's initializer ``name``, whose type and lengths it must have.
+
+        Raises:
+            OptionError: the value is no `OrtValue`, or the initializer has one already.
+        """
+        _note(self._initializers, name, ortvalue)
+
+    def add_external_initializers(self, names: Sequence[str], ortvalues: Sequence[OrtValue]) -> None:
+        """Use tensors for initializers whose data the model keeps in other files.
+
+        Raises:
+            OptionError: as many names as values are needed, each value an `OrtValue`, and each name once.
+        """
+        if len(names) != len(ortvalues):
+            raise _refused(f"add_external_initializers was given {len(names)} names and {len(ortvalues)} values")
+        for name, value in zip(names, ortvalues, strict=True):
+            _note(self._external, name, value)
+
+    def add_external_initializers_from_files_in_memory(
+        self, file_names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Read external data from memory in place of files.
+
+        Args:
+            file_names: as the model names the files.
+            buffers: the content of each; it must not change until the session is made.
+            lengths: how many bytes of each there are.
+
+        Raises:
+            OptionError: the three do not have as many members, a member is no buffer, or is shorter than its length.
+        """
+        if not len(file_names) == len(buffers) == len(lengths):
+            raise _refused(
+                "add_external_initializers_from_files_in_memory was given"
+                f" {len(file_names)} names, {len(buffers)} buffers and {len(lengths)} lengths"
+            )
+        for name, buffer, length in zip(file_names, buffers, lengths, strict=True):
+            try:
+                content = memoryview(buffer).cast("B")
+            except TypeError as error:
+                raise _refused(f"the content of {name!r} is no buffer of bytes: {error}") from None
+            if not 0 <= int(length) <= len(content):
+                raise _refused(f"the content of {name!r} has {len(content)} bytes, but its length is {length}")
+            self._files[str(name)] = content[: int(length)]
+
+    def add_provider(self, provider: str, options: Mapping[str, Any]) -> None:
+        """Add a provider to the end of the list that a session without ``providers`` takes."""
+        self._providers.append((str(provider), dict(options)))
+
+    def has_providers(self) -> bool:
+        """Return whether `add_provider` was called."""
+        return bool(self._providers)
+
+    def set_load_cancellation_flag(self, cancel: bool) -> None:
+        """Let sessions that are made with these options raise instead of loading their model."""
+        self._cancelled = bool(cancel)
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Raise: libraries of kernels for ONNX Runtime cannot be loaded.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise error_of(
+            Fail,
+            UnsupportedError,
+            f"{path}: libraries of ONNX Runtime's custom operators are not supported; write the operator in Python"
+            " (mgx_numba.register_custom_op)",
+        )
+
     def free_dimensions(self) -> dict[str, int]:
-        """The lengths given by symbol."""
+        """Return the lengths given by symbol."""
         return dict(self._free_dimensions)
 
     def external_data_folder(self) -> str:
-        """Where the external data of a model given as bytes lies; empty if that was not said."""
-        return self._entries.get(EXTERNAL_DATA_FOLDER, "")
+        """Return where the external data of a model given as bytes lies; empty if that was not said."""
+        return self._entries.values.get(EXTERNAL_DATA_FOLDER, "")
+
+    def external_file(self) -> tuple[str, int]:
+        """Return the name of the file that gets large initializers of an ONNX file which a session writes ("" for
+        none), and from how many bytes on they are large.
+
+        Raises:
+            OptionError: the latter is no number.
+        """
+        least = self._entries.values.get(_EXTERNAL_SMALLEST, "1024")  # ONNX Runtime's default
+        if not least.isdecimal():
+            raise _refused(f"{_EXTERNAL_SMALLEST} is {least!r}, expected a number of bytes")
+        return self._entries.values.get(_EXTERNAL_FILE, ""), int(least)
 
     def compile_options(self) -> dict[str, Any]:
-        """What is asked for of ``program.compile``; what has no effect is told.
+        """Return the options of ``program.compile``; warn of configuration entries that have no effect.
 
         Raises:
             OptionError: a value that cannot be.
@@ -125,18 +253,21 @@ class SessionOptions:
             )
         if self.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             found["fast_math"] = False
-        for option in fields(self):
-            if "why" in option.metadata and getattr(self, option.name) != option.default:
-                _tell(option.name, option.metadata["why"])
-        for key in self._entries:
-            if key != EXTERNAL_DATA_FOLDER:
-                _tell(key, "no such entry is known here")
+        for key in self._entries.values:
+            if key not in (*_WITH_EFFECT, *_NO_OTHER_RESULT) and not key.startswith("optimization."):
+                warn(f"session option {key!r} has no effect: no such entry is known here", RuntimeWarning)
         return found
 
 
 @dataclass
-class RunOptions:
-    """Options of one run; they are ONNX Runtime's, and have no effect."""
+class RunOptions(_Declared):
+    """Options of one run, with ONNX Runtime's names.
+
+    Attributes:
+        terminate: a run with these options raises: one that has not begun at once, another when it has ended.
+
+    The other attributes have no effect.
+    """
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -145,9 +276,39 @@ class RunOptions:
     only_execute_path_to_fetches: bool = False
     training_mode: bool = False
 
+    def __post_init__(self) -> None:
+        self._entries = _Entries("RunOptions")
+
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Take a configuration entry; none has an effect."""
+        """Note a configuration entry; none has an effect."""
+        self._entries.values[str(key)] = str(value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Return the value of an entry.
+
+        Raises:
+            OptionError: it was not added.
+        """
+        return self._entries.get(key)
+
+    def refuse_terminated(self) -> None:
+        """Raise if ``terminate`` is set.
+
+        Raises:
+            Fail: it is.
+        """
+        if self.terminate:
+            raise Fail("the run was ended: RunOptions.terminate is set")
 
 
-def _tell(name: str, why: str) -> None:
-    warn(f"session option {name!r} has no effect: {why}", RuntimeWarning)
+def _note(values: dict[str, OrtValue], name: str, value: Any) -> None:
+    if not isinstance(getattr(value, "_value", None), np.ndarray):
+        kind = type(value).__name__
+        raise _refused(f"initializer {name!r} is given as {kind}, expected an OrtValue on the host")
+    if name in values:
+        raise _refused(f"initializer {name!r} is given twice")
+    values[str(name)] = value
+
+
+def _refused(message: str) -> MgxError:
+    return error_of(RuntimeError, OptionError, message)

@@ -9,8 +9,17 @@ from ..api.options import COMPILE_OPTIONS
 from ..errors import OptionError
 from ..messages import warn
 from ..targets.registry import DEFAULT, missing
+from .exceptions import error_of
 
-__all__ = ["CPU", "chosen_provider", "get_all_providers", "get_available_providers", "get_device", "target_of"]
+__all__ = [
+    "CPU",
+    "chosen_provider",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "refuse_unknown",
+    "target_of",
+]
 
 CPU = "CPUExecutionProvider"
 """What sessions run on if no other provider that is asked for is available."""
@@ -24,6 +33,19 @@ _TARGETS = {
     CPU: DEFAULT,
 }
 """Names of targets by those of providers. Whoever asks for one of a GPU's libraries gets the GPU."""
+
+
+_NO_OTHER_RESULT = frozenset(
+    """
+    arena_extend_strategy cudnn_conv1d_pad_to_nc1d cudnn_conv_algo_search cudnn_conv_use_max_workspace
+    do_copy_in_default_stream enable_cuda_graph gpu_mem_limit migraphx_mem_limit prefer_nhwc
+    trt_builder_optimization_level trt_context_memory_sharing_enable trt_cuda_graph_enable trt_detailed_build_log
+    trt_engine_cache_enable trt_engine_cache_path trt_engine_cache_prefix trt_force_sequential_engine_build
+    trt_max_partition_iterations trt_max_workspace_size trt_min_subgraph_size trt_timing_cache_enable
+    trt_timing_cache_path tunable_op_enable tunable_op_tuning_enable use_arena use_ep_level_unified_stream
+    """.split()
+)
+"""Options that choose where memory comes from, what is cached or how kernels are found: no warning tells of them."""
 
 
 def get_all_providers() -> list[str]:
@@ -72,9 +94,21 @@ def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | No
     for name, given in asked:
         if name in available:
             return name, _compile_options(name, given)
-        known = f"it needs {missing(_TARGETS[name])}" if name in _TARGETS else "there is none of this name"
+        known = missing(_TARGETS[name]) if name in _TARGETS else "there is none of this name"
         warn(f"provider {name!r} is not available: {known}; available are: {', '.join(available)}", RuntimeWarning)
     return CPU, {}
+
+
+def refuse_unknown(providers: Sequence[Any] | None) -> None:
+    """Refuse names that no session knows, available or not.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for name, _ in map(_pair, () if isinstance(providers, str) else providers or ()):
+        if name not in _TARGETS:
+            known = ", ".join(_TARGETS)
+            raise error_of(RuntimeError, OptionError, f"Unknown Provider Type: {name}; known are: {known}")
 
 
 def _pair(entry: Any) -> tuple[str, Mapping[str, Any]]:
@@ -85,6 +119,9 @@ def _pair(entry: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _compile_options(provider: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in given.items() if name not in _NO_OTHER_RESULT}
+    if str(given.get("device_id", "")).isdecimal():
+        given["device_id"] = int(given["device_id"])
     unused = [name for name in given if name not in COMPILE_OPTIONS]
     if unused:
         warn(

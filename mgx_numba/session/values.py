@@ -1,40 +1,47 @@
-"""`OrtValue`, a tensor, and `IOBinding`, what runs of a session read and fill; in memory of the host or of a GPU."""
+"""`OrtValue`, a tensor in memory of the host or of a GPU, and `OrtValueVector`, a list of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..api.device import allocate_gpu, argument_from_pointer, device_argument, from_gpu, to_gpu
+from ..api.device import allocate_gpu, borrowed, device_argument, from_gpu, to_gpu
 from ..api.shape import shape as PublicShape
+from ..core.dlpack import device_of
 from ..core.shape import Shape
 from ..core.types import Type, from_numpy
-from ..errors import OptionError, ParameterError, ShapeError, UnsupportedError
+from ..errors import ParameterError, ShapeError, UnsupportedError
 from ..frontends.onnx.tensors import ir_type, onnx_number, onnx_type_string
+from .devices import OrtMemoryInfo
+from .exceptions import error_of
+from .sparse import SparseTensor
 from .tensors import Described, copy_into, described
 
-if TYPE_CHECKING:
-    from .inference import InferenceSession
-
-__all__ = ["IOBinding", "OrtValue", "ort_value"]
+__all__ = ["OrtValue", "OrtValueVector", "copy_tensors", "is_gpu", "ort_value", "shape_of"]
 
 GPU = "cuda"
 """What ONNX Runtime calls the memory of NVIDIA's devices."""
 
 
 class OrtValue:
-    """A tensor in the memory of the host or of a device; got from the ``ortvalue_...`` functions or from a run."""
+    """A tensor in the memory of the host or of a device; got from the ``ortvalue_...`` functions or from a run.
 
-    def __init__(self, value: np.ndarray | device_argument) -> None:
+    Args:
+        value: the tensor, or the values of a sparse one.
+        sparse: the sparse tensor, if this holds one.
+    """
+
+    def __init__(self, value: np.ndarray | device_argument, sparse: SparseTensor | None = None) -> None:
         self._value = value
+        self._sparse = sparse
 
     @staticmethod
-    def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+    def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1) -> OrtValue:
         """A tensor that shares an array's memory; one whose elements do not lie in a row is copied, and so is one for a
-        device.
+        device. ``vendor_id`` has no effect: a machine's GPUs are of one vendor.
 
         Raises:
             UnsupportedError: a device of another kind.
@@ -43,26 +50,72 @@ class OrtValue:
         """
         array = np.asarray(array)
         _element_type(array.dtype)
-        if _is_gpu(device_type):
+        if is_gpu(device_type):
             return OrtValue(_placed(to_gpu(array, device_id=device_id)))
         return OrtValue(array if array.flags.c_contiguous else array.copy())
 
     @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, /, onnx_element_type: int) -> OrtValue:
+        """A tensor of the element type with ONNX's number, on an array's memory: uint16 for bfloat16, for instance.
+
+        Raises:
+            ShapeError: the type's elements have another size.
+        """
+        kind, array = ir_type(onnx_element_type), np.ascontiguousarray(data)
+        if array.itemsize != np.dtype(kind.numpy).itemsize:
+            raise ShapeError(
+                f"{array.dtype} cannot be taken for {onnx_type_string(kind)}, whose elements differ in size"
+            )
+        return OrtValue(array.view(kind.numpy))
+
+    @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+        memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
         """New memory, whose content is not defined; ``element_type`` is NumPy's or ONNX's number.
+
+        ``memory_info`` says where in place of ``device_type`` and ``device_id``; ``vendor_id`` has no effect.
 
         Raises:
             UnsupportedError, DeviceError, ShapeError: as `ortvalue_from_numpy`.
         """
-        wanted = _shape(element_type, shape)
-        if _is_gpu(device_type):
+        wanted = shape_of(element_type, shape)
+        if memory_info is not None:
+            device_type, device_id = memory_info.name, memory_info.device_id
+        if is_gpu(device_type):
             return OrtValue(_placed(allocate_gpu(PublicShape.wrap(wanted), device_id=device_id)))
         return OrtValue(np.empty(tuple(shape), wanted.type.numpy))
 
+    @staticmethod
+    def from_dlpack(data: Any, /) -> OrtValue:
+        """A tensor that shares the memory of another library's by DLPack, on the host or a device; or of a capsule, on
+        the host.
+
+        Raises:
+            ShapeError: an element type that ONNX does not have.
+        """
+        if type(data).__name__ == "PyCapsule":
+            data = _Capsule(data)
+        elif device_of(data) is not None:
+            return OrtValue(device_argument.wrap(borrowed(data, None)))
+        array = np.from_dlpack(data)
+        _element_type(array.dtype)
+        return OrtValue(array if array.flags.c_contiguous else array.copy())
+
     def numpy(self) -> np.ndarray:
-        """The tensor as an array: of the host's memory, which it shares, or a copy of a device's."""
+        """The tensor as an array: of the host's memory, which it shares, or a copy of a device's.
+
+        Raises:
+            ParameterError: it is a sparse one.
+        """
+        if self._sparse is not None:
+            text = "a sparse tensor is no array; as_sparse_tensor() has its values"
+            raise error_of(RuntimeError, ParameterError, text)
         value = self._value
         return value if isinstance(value, np.ndarray) else np.asarray(from_gpu(value)).reshape(self._described.lens)
 
@@ -80,15 +133,25 @@ class OrtValue:
         copy_into(self._value, array)
 
     @property
+    def _ortvalue(self) -> OrtValue:
+        """The value: code that asks for ONNX Runtime's inner one gets the same methods."""
+        return self
+
+    def _get_c_value(self) -> OrtValue:
+        return self
+
+    @property
     def _described(self) -> Described:
         return described(self._value)
 
     def shape(self) -> list[int]:
         """Lengths, outermost first."""
-        return list(self._described.lens)
+        return list(self._described.lens) if self._sparse is None else self._sparse.dense_shape()
 
     def data_type(self) -> str:
         """``tensor(float)`` and the like."""
+        if self._sparse is not None:
+            return self._sparse.data_type()
         return onnx_type_string(_element_type(self._described.dtype))
 
     def element_type(self) -> int:
@@ -113,8 +176,31 @@ class OrtValue:
         return True
 
     def is_tensor(self) -> bool:
-        """True: sequences, maps and sparse tensors are not among them."""
-        return True
+        """Whether this holds a dense tensor: sequences and maps are not among what it can hold."""
+        return self._sparse is None
+
+    @staticmethod
+    def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
+        """A value that holds a sparse tensor; sessions do not take it."""
+        return OrtValue(sparse_tensor.values(), sparse_tensor)
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        """The sparse tensor that this holds.
+
+        Raises:
+            ParameterError: it holds a dense one.
+        """
+        if self._sparse is None:
+            raise error_of(RuntimeError, ParameterError, "the OrtValue holds a dense tensor, no sparse one")
+        return self._sparse
+
+    def is_sparse_tensor(self) -> bool:
+        """Whether this holds a sparse tensor."""
+        return self._sparse is not None
+
+    def is_tensor_sequence(self) -> bool:
+        """False."""
+        return False
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -126,135 +212,61 @@ class OrtValue:
         return self._value.__dlpack_device__()
 
 
-class IOBinding:
-    """Inputs and results of a session's `InferenceSession.run_with_iobinding`; see `InferenceSession.io_binding`.
+class _Capsule:
+    """A DLPack capsule of memory of the host, as what exports it."""
 
-    What is bound with memory of the caller is copied there when a run ends; a result bound without any is new memory in
-    each run. Between a device's memory and the same device nothing comes to the host.
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU, number 0
+
+
+class OrtValueVector(list[OrtValue]):
+    """A list of tensors, with ONNX Runtime's names for what lists do."""
+
+    def push_back(self, value: Any) -> None:
+        """Append an `OrtValue`, or a tensor of another library by DLPack."""
+        self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value))
+
+    def element_type_at(self, idx: int) -> int:
+        """ONNX's number of the element type of a tensor."""
+        return self[idx].element_type()
+
+    def dlpack_at(self, idx: int) -> Any:
+        """A tensor as a DLPack capsule."""
+        return self[idx].__dlpack__()
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
+        """Return a DLPack capsule for each tensor, or the result of ``to_tensor`` for each capsule."""
+        capsules = [value.__dlpack__() for value in self]
+        return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
+
+    def reserve(self, count: int) -> None:
+        """Nothing: lists grow by themselves."""
+
+    def shrink_to_fit(self) -> None:
+        """Nothing."""
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
+    """Copy tensors into others of their element types and lengths, wherever either lie; they are complete then.
+
+    Raises:
+        ParameterError: numbers, element types or lengths differ.
     """
-
-    def __init__(self, session: InferenceSession) -> None:
-        self._inputs: dict[str, np.ndarray | device_argument] = {}
-        self._bound: dict[str, tuple[bool, np.ndarray | device_argument | None]] = {}
-        self._session = session
-        self._results: list[OrtValue] = []
-        self._input_names = [i.name for i in session.get_inputs()]
-        self._output_names = [o.name for o in session.get_outputs()]
-
-    def bind_cpu_input(self, name: str, array: np.ndarray) -> None:
-        """Read an input from an array, as it is when a run begins.
-
-        Raises:
-            ParameterError: there is no such input.
-        """
-        self._inputs[_known(name, self._input_names, "input")] = array
-
-    def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
-    ) -> None:
-        """Read an input from an address, which must stay valid.
-
-        Raises:
-            ParameterError: there is no such input.
-            UnsupportedError: a device of another kind than the session's.
-        """
-        self._goes_there(device_type)
-        self._inputs[_known(name, self._input_names, "input")] = _memory(element_type, shape, buffer_ptr)
-
-    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Read an input from a tensor.
-
-        Raises:
-            ParameterError: there is no such input.
-            UnsupportedError: it lies on a device, and the session does not run on one.
-        """
-        self._goes_there(ortvalue.device_name())
-        self._inputs[_known(name, self._input_names, "input")] = ortvalue._value
-
-    def bind_output(
-        self,
-        name: str,
-        device_type: str = "cpu",
-        device_id: int = 0,
-        element_type: Any = None,
-        shape: Sequence[int] | None = None,
-        buffer_ptr: int | None = None,
-    ) -> None:
-        """Give a result, at an address if there is one, which must stay valid.
-
-        Raises:
-            ParameterError: there is no such result.
-            OptionError: an address without element type and lengths.
-            UnsupportedError: a device of another kind than the session's.
-        """
-        there = self._goes_there(device_type)
-        if buffer_ptr is not None and (element_type is None or shape is None):
-            raise OptionError(f"bind_output({name!r}): buffer_ptr needs element_type and shape")
-        memory = None if buffer_ptr is None or shape is None else _memory(element_type, shape, buffer_ptr)
-        self._bound[_known(name, self._output_names, "result")] = there, memory
-
-    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Copy a result into a tensor.
-
-        Raises:
-            ParameterError: there is no such result.
-            UnsupportedError: it lies on a device, and the session does not run on one.
-        """
-        there = self._goes_there(ortvalue.device_name())
-        self._bound[_known(name, self._output_names, "result")] = there, ortvalue._value
-
-    def _goes_there(self, device_type: str) -> bool:
-        """Whether a device that a caller names is the session's GPU."""
-        if _is_gpu(device_type) and not self._session._has_device:
-            raise UnsupportedError(
-                f"device {device_type!r}: the session runs on {self._session.get_providers()[0]}, expected 'cpu'"
+    if len(src) != len(dst):
+        raise ParameterError(f"copy_tensors was given {len(src)} sources and {len(dst)} destinations")
+    for source, target in zip(src, dst, strict=True):
+        if source._described != target._described:
+            raise ParameterError(
+                f"copy_tensors cannot copy {source.data_type()}{source.shape()} into"
+                f" {target.data_type()}{target.shape()}"
             )
-        return _is_gpu(device_type)
-
-    def synchronize_inputs(self) -> None:
-        """Nothing: inputs are read where they are."""
-
-    def synchronize_outputs(self) -> None:
-        """Nothing: results are complete when a run returns."""
-
-    def get_outputs(self) -> list[OrtValue]:
-        """The bound results of the last run, in the order in which they were bound."""
-        return list(self._results)
-
-    def copy_outputs_to_cpu(self) -> list[np.ndarray]:
-        """Copies of the bound results of the last run."""
-        return [np.array(value.numpy()) for value in self._results]
-
-    def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
-        self._inputs.clear()
-
-    def clear_binding_outputs(self) -> None:
-        """Forget the results, of the last run, too."""
-        self._bound.clear()
-        self._results.clear()
-
-    def run(self, session: InferenceSession) -> None:
-        """One run; `InferenceSession.run_with_iobinding` calls it.
-
-        Raises:
-            ParameterError: an input is missing or does not fit, or memory of a result does not fit.
-            UnsupportedError: a result is no tensor.
-        """
-        found = session._run_where(self._bound, self._inputs) if self._bound else []
-        self._results = []
-        for (name, (_, memory)), value in zip(self._bound.items(), found, strict=True):
-            if memory is None:
-                self._results.append(ort_value(name, value))
-                continue
-            wanted, given = described(memory), ort_value(name, value)._described
-            if wanted != given:
-                raise ParameterError(
-                    f"result {name!r} is {given.dtype} {list(given.lens)}, the memory bound for it {wanted.dtype}"
-                    f" {list(wanted.lens)}"
-                )
-            copy_into(memory, value)
-            self._results.append(OrtValue(memory))
+        copy_into(target._value, source._value)
 
 
 def ort_value(name: str, result: Any) -> OrtValue:
@@ -270,21 +282,9 @@ def ort_value(name: str, result: Any) -> OrtValue:
     return OrtValue(result)
 
 
-def _known(name: str, names: Sequence[str], what: str) -> str:
-    if name not in names:
-        raise ParameterError(f"no {what} {name!r}; the model's are: {', '.join(names) or 'none'}")
-    return name
-
-
-def _shape(element_type: Any, lens: Sequence[int]) -> Shape:
+def shape_of(element_type: Any, lens: Sequence[int]) -> Shape:
     kind = _element_type(element_type)
     return Shape(kind, tuple(lens)) if len(lens) else Shape(kind)
-
-
-def _memory(element_type: Any, lens: Sequence[int], address: int) -> np.ndarray | device_argument:
-    """A tensor at an address of the host or of a device."""
-    found = argument_from_pointer(PublicShape.wrap(_shape(element_type, lens)), address)
-    return found if isinstance(found, device_argument) else np.asarray(found).reshape(tuple(lens))
 
 
 def _element_type(given: Any) -> Type:
@@ -302,7 +302,7 @@ def _placed(value: Any) -> device_argument:
     return value
 
 
-def _is_gpu(device_type: str) -> bool:
+def is_gpu(device_type: str) -> bool:
     """Whether a device is a GPU, else the host.
 
     Raises:

@@ -155,8 +155,8 @@ class Compiled(Protocol):
 class Timed(Protocol):
     """A compiled program whose threads can say when they worked at what."""
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
-        """What each thread did in one run like any other, by its beginning."""
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+        """Run once; return the results, and the spans of all threads in the order of their beginnings."""
 
 
 @runtime_checkable

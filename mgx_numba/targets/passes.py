@@ -13,7 +13,6 @@ PASSES: tuple[str, ...] = (
     "dead_code_elimination",
     "inline_module",
     "rewrite_narrow",
-    "narrow_residuals",
     "simplify_qdq",
     "fuse_matmul_nbits",
     "rewrite_float8",

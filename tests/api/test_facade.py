@@ -147,6 +147,20 @@ def test_run_needs_a_mapping() -> None:
         net.run(np.ones(2, np.float32))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", [np.ones((2, 3), np.float32), np.float32(1), [1.0], (), "x", 3], ids=repr)
+def test_run_of_open_lengths_needs_a_mapping_also_once_plans_are_kept(given: Any) -> None:
+    net = migraphx.program()
+    main = net.get_main_module()
+    rows, columns = migraphx.shape.dynamic_dimension(1, 8), migraphx.shape.dynamic_dimension(3, 3)
+    x = main.add_parameter("x", migraphx.shape(type="float", dyn_dims=[rows, columns]))
+    main.add_return([main.add_instruction(migraphx.op("relu"), [x])])
+    net.compile("cpu")
+    for _ in range(2):
+        net.run({"x": np.ones((2, 3), np.float32)})
+        with pytest.raises(ParameterError, match=f"mapping of parameter names to arrays, got {type(given).__name__}"):
+            net.run(given)
+
+
 def test_trace_level_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIGRAPHX_TRACE_EVAL", "much")
     with pytest.raises(OptionError, match="MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3"):

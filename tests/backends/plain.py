@@ -55,6 +55,8 @@ class Printer:
     def cast(self, x: tuple[str, Type], dtype: Type) -> tuple[str, Type]:
         return self.emit(f"s.cast({x[0]}, Type.{dtype.name})", dtype)
 
+    cast_loosely = cast
+
     def where(self, condition: Any, a: Any, b: Any) -> tuple[str, Type]:
         return self.emit(f"s.where({condition[0]}, {a[0]}, {b[0]})", a[1])
 

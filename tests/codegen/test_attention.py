@@ -34,13 +34,19 @@ def operands(
 
 
 def problem_of(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray, mask: np.ndarray | None = None, **attributes: Any
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    out: np.ndarray,
+    mask: np.ndarray | None = None,
+    fill: float = -np.inf,
+    **attributes: Any,
 ) -> AttentionProblem:
     return AttentionProblem(
         batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], queries=q.shape[2], keys=k.shape[2], depth=q.shape[3],
         width=v.shape[3], q_strides=element_strides(q), k_strides=element_strides(k), v_strides=element_strides(v),
         out_strides=element_strides(out), dtype=q.dtype.name,
-        mask=None if mask is None else MaskLayout(mask.dtype.name, element_strides(mask)), **attributes,
+        mask=None if mask is None else MaskLayout(mask.dtype.name, element_strides(mask), fill=fill), **attributes,
     )  # fmt: skip
 
 
@@ -66,11 +72,12 @@ def expected(
     mask: np.ndarray | None = None,
     scale: float = 1.0,
     causal: bool = False,
+    fill: float = -np.inf,
 ) -> np.ndarray:
     wide = [x.astype(np.float64) for x in (q, k, v)]
     if mask is not None:
         wide.append(mask if mask.dtype == np.bool_ else mask.astype(np.float64))
-    op = make_op("attention", scale=scale, causal=causal)
+    op = make_op("attention", scale=scale, causal=causal, fill=fill)
     shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape) for x in wide])
     with np.errstate(invalid="ignore"):
         return op.compute(shape, wide)
@@ -234,6 +241,24 @@ def test_operands_of_any_strides() -> None:
     check(q[:, :, :1], k, scattered)
     check(q[:, :, :1], scattered, v)
     check(np.broadcast_to(q[:, :1], q.shape), np.broadcast_to(k[:, :, :1], k.shape), v)
+
+
+FILLS = (-1e9, -30.0, float(np.finfo(np.float32).min))
+
+
+@pytest.mark.parametrize("queries", [1, 4, 40])
+def test_a_fill_replaces_the_scores_that_a_mask_does_not_keep(queries: int) -> None:
+    """A row without any key gives the mean of all values, also where a step, or a part of the keys, has none."""
+    for keys, threads in ((30, 1), (2100, 4)):
+        q, k, v = operands(1, 2, 2, queries, keys, 8, 8)
+        mask = np.random.default_rng(5).random((2, queries, keys)) < 0.5
+        mask[1, -1], mask[0, 0, keys // 3 :] = False, False
+        for fill in FILLS:
+            check(q, k, v, mask, threads, fill=fill)
+            check(q, k, v, mask[1, -1], threads, fill=fill)
+            check(q, k, v, mask.swapaxes(1, 2).copy().swapaxes(1, 2), threads, fill=fill, causal=True)
+    _, chosen = attend(q, k, v, mask, fill=-1e9)
+    assert "shown = False" not in chosen.launches[0].kernel.text  # what hides no key wholly skips none
 
 
 @pytest.mark.parametrize("queries", [1, 4, 40])

@@ -52,7 +52,7 @@ def rounded(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, **how: Any) -> np.ndarray:
     arrays = [q, k, v, *([] if mask is None else [mask])]
-    op = make_op("attention", **{n: x for n, x in how.items() if n in ("scale", "causal", "nan_rows")})
+    op = make_op("attention", **{n: x for n, x in how.items() if n in ("scale", "causal", "nan_rows", "fill")})
     with np.errstate(all="ignore"):
         shapes = [Shape(from_numpy(a.dtype), a.shape) for a in arrays]
         return np.asarray(op.compute(op.compute_shape(shapes), arrays))
@@ -109,6 +109,15 @@ def test_queries_and_steps_that_see_no_key(nan_rows: bool, products: str) -> Non
     mask[:, 256:512] = False
     check(products, q, k, v, mask, nan_rows=nan_rows)
     check(products, *operands(1, 2, 2, 40, 12, 32, 32), causal=True, nan_rows=nan_rows)
+
+
+def test_a_fill_replaces_scores_where_the_mask_does_not_keep(products: str) -> None:
+    q, k, v = operands(1, 2, 2, 40, 600, 32, 32)
+    mask = np.random.default_rng(5).random((40, 600)) < 0.5
+    mask[7], mask[9, :560], mask[20:, :300] = False, False, False
+    for fill in (-1e9, -5.0):
+        check(products, q, k, v, mask, fill=fill)
+        check(products, q, k, v, mask[7], fill=fill, causal=True)
 
 
 def test_few_heads_are_split_along_the_keys(products: str) -> None:

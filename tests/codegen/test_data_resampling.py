@@ -38,7 +38,7 @@ def check_pad(
     x = in_order(x, order, gap)
     out = empty_in_order(shape.lens, x.dtype, order, gap)
     if mode == "constant":
-        launch, tables = pad_launch(pads[: x.ndim], value, tensor_of(x), tensor_of(out)), {}
+        launch, tables = pad_launch(pads[: x.ndim], op.filling(from_numpy(x.dtype)), tensor_of(x), tensor_of(out)), {}
     else:
         pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
         at = {a: op.positions(x.shape[a], *pair) for a, pair in enumerate(pairs) if any(pair)}

@@ -166,6 +166,8 @@ def _disturbed(
         return tuple(_noisy(v, _recurrent_noise(ins, args, v, fast_math), source) for v in value) if shapes else value
     if not ins.shape.type.is_floating or ins.op.view or ins.name == "get_tuple_elem":
         return value
+    if ins.name == "convert" and not ins.op.elidable:  # type: ignore[attr-defined]
+        return value  # the model's author wrote it: it rounds as it is written, by whatever its operand is off
     if ins.name in RECURRENT:
         return _noisy(value, _recurrent_noise(ins, args, value, fast_math), source)
     unit = UNITS * float(ml_dtypes.finfo(value.dtype).eps)

@@ -83,6 +83,26 @@ def test_masks_of_any_type(mask: np.ndarray) -> None:
     check(arrays, broadcast)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("fill", [-1e9, -1e4, -np.inf])
+def test_rows_whose_every_key_is_masked_give_the_mean_of_all_values(dtype: Any, fill: float) -> None:
+    """Decoders write where(mask, -1e9, scores); the fill was added, so that scores above 32 survived."""
+    keep = normal(2, 1, 33, seed=3) > 0
+    keep[1] = np.isinf(fill)  # softmax of nothing but -infinity is NaN
+    arrays = [(8 * normal(2, 21, 32)).astype(dtype), normal(2, 33, 32, seed=1).astype(dtype), keep]
+
+    def build_graph(m: Module, p: list[Instruction]) -> Instruction:
+        keys = m.add_instruction("transpose", [p[1]], permutation=(0, 2, 1))
+        scores = m.add_instruction("dot", [p[0], keys])
+        spread = m.add_instruction("multibroadcast", [p[2]], out_lens=scores.shape.lens)
+        with np.errstate(over="ignore"):
+            literal = m.add_literal(np.full(scores.shape.lens, fill, dtype))
+        masked = m.add_instruction("where", [spread, scores, literal])
+        return m.add_instruction("dot", [m.add_instruction("softmax", [masked], axis=2), p[1]])
+
+    check(arrays, build_graph)
+
+
 @pytest.mark.parametrize("queries", [1, 21])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_])
 def test_masks_of_windows_repeat_from_image_to_image(dtype: Any, queries: int) -> None:

@@ -182,6 +182,7 @@ def test_suppression_of_overlapping_boxes(given: int, dynamic: bool, center: boo
     boxes = rng.uniform(0, 4, (2, 60, 4)).astype(np.float32)
     scores = rng.integers(0, 12, (2, 3, 60)).astype(np.float32)
     scores[0, 1] = -np.inf
+    scores[1, :, ::7] = np.nan
     limits = [np.array([9]), np.array([0.3], np.float32), np.array([2.0], np.float32)]
 
     def build(m: Module, p: list[Instruction]) -> Instruction:

@@ -35,7 +35,7 @@ form = features(FORMS)
 
 def steps(
     cell: str, s: int = 3, b: int = 1, h: int = 5, d: int = 1, given: str = "", lengths: Any = None,
-    codes: np.ndarray | None = None, **attributes: Any,
+    codes: np.ndarray | None = None, points: bool = False, **attributes: Any,
 ) -> tuple[list[np.ndarray], Any]:  # fmt: skip
     """Arrays that become parameters, and the graph of the steps of ``d`` directions, with all their results."""
     rows = GATES[cell] * h
@@ -51,11 +51,14 @@ def steps(
     names = [name for name in sides if name in given or (name == "lengths" and lengths is not None)]
     arrays = [normal(s, b, d, rows), *(sides[name] for name in names)]
     scales = np.random.default_rng(6).uniform(0.5, 2, (d, rows)).astype(np.float32) / np.float32(100 * np.sqrt(h))
-    attributes |= {"cell": cell, "hidden_size": h, "given": " ".join([*names, "scales"]), "backward": d - 1}
+    last = ["scales", "points"] if points else ["scales"]
+    zero = np.random.default_rng(8).integers(-128, 128, (d, rows)).astype(np.int32)
+    attributes |= {"cell": cell, "hidden_size": h, "given": " ".join([*names, *last]), "backward": d - 1}
     attributes["actv_func"] = tuple(make_op(f) for f in FUNCTIONS[cell])
 
     def build(m: Module, p: list[Instruction]) -> list[Instruction]:
-        inputs = [p[0], m.add_literal(codes.astype(np.int8)), *p[1:], m.add_literal(scales)]
+        sides = [m.add_literal(v) for v in ((scales, zero) if points else (scales,))]
+        inputs = [p[0], m.add_literal(codes.astype(np.int8)), *p[1:], *sides]
         whole = m.add_instruction("recurrent_steps", inputs, **attributes)
         return [m.add_instruction("get_tuple_elem", [whole], index=k) for k in range(len(whole.shape.sub_shapes))]
 
@@ -94,6 +97,20 @@ def test_several_steps(cell: str, h: int, b: int, d: int, s: int) -> None:
 def test_several_steps_in_each_form(form: str) -> None:
     check(*steps("gru", s=3, b=2, h=70), rtol=FLIP)
     check(*steps("lstm", s=3, b=3, h=34, d=2), rtol=FLIP)
+
+
+def test_states_by_the_range_of_all_sequences(form: str) -> None:
+    """As DynamicQuantizeLSTM has it."""
+    for points in (False, True):
+        check(*steps("rnn", s=1, b=3, h=21, given="hidden", dynamic=True, points=points), rtol=2e-6)
+        check(*steps("lstm", s=3, b=2, h=37, d=2, dynamic=True, points=points), rtol=FLIP)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_a_range_without_a_state_before(cell: str) -> None:
+    found = steps(cell, s=1, b=2, h=18, dynamic=True, points=True)
+    check(*found, rtol=2e-6)
+    assert multiplies_bytes(*found)
 
 
 @pytest.mark.parametrize("cell", GATES)

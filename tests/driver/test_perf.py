@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+import onnx
 import pytest
 
+from mgx_numba.driver import timing
 from mgx_numba.driver.measure import Measurement, StepTime
 from mgx_numba.driver.rebatch import Batch
 from mgx_numba.driver.report import write_report
-from mgx_numba.driver.timing import average, percentile
+from mgx_numba.driver.timing import Repeats, average, percentile
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.limits import measure_limits
 from mgx_numba.runtime.limits import Limits
@@ -113,3 +118,53 @@ def test_limits_are_plausible() -> None:
     assert one.units == {} and one.rate("AMX int8") == one.gflops
     best = Limits(1, 1, 1, units={"a": 1.0, "b": 3.0}).best(Limits(1, 1, 1, units={"a": 2.0}))
     assert best.units == {"a": 2.0, "b": 3.0}
+
+
+def test_all_that_was_measured_as_json(model: Path, tmp_path: Path, capsys: Any) -> None:
+    assert drive("perf", model, "-n", "3", "--warmup", "0", "--json", tmp_path / "perf.json") == 0
+    found = json.loads((tmp_path / "perf.json").read_text())
+    assert len(found["total"]) == 3 and min(found["total"]) > 0 and found["target"] == "cpu"
+    assert found["steps"] and all(step["seconds"] >= 0 for step in found["steps"])
+    assert drive("perf", model, "--json", tmp_path / "no" / "perf.json") == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_runs_go_on_for_a_duration_and_warm_up_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def run() -> None:
+        now[0] += 0.3
+
+    assert len(Repeats(2, warmup=5).times(run, "Running")) == 2 and round(now[0] / 0.3) == 7
+    seconds = Repeats(2, duration=1.0, warmup=0).times(run, "Running")
+    assert len(seconds) == 4 and sum(seconds) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--duration", "-1"], "--duration is -1, expected seconds from 0 on"),
+        (["--duration", "nan"], "--duration is nan, expected seconds from 0 on"),
+        (["--warmup", "-1"], "--warmup is -1, expected a number from 0 on"),
+    ],
+)
+def test_wrong_repeats(model: Path, flags: list[str], message: str, capsys: Any) -> None:
+    for command in ("time", "perf", "roctx"):
+        assert drive(command, model, *flags) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_results_go_to_a_file_by_name(tmp_path: Path, capsys: Any) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+        g (float[2,3] x) => (float[2,3] file, bfloat16[2,3] b, bool[2,3] c)
+        { file = Neg(x)  b = Cast<to = 16>(x)  c = IsNaN(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.float32([[1, 2, 3], [0.1, np.nan, np.inf]]))
+    words = ("--load-arg", "@x", tmp_path / "x.npy", "--output", tmp_path / "out.npz")
+    assert drive("run", tmp_path / "m.onnx", *words) == 0
+    assert capsys.readouterr().out == ""
+    found, x = np.load(tmp_path / "out.npz"), np.load(tmp_path / "x.npy")
+    np.testing.assert_array_equal(found["file"], -x)
+    np.testing.assert_array_equal(found["b"], x.astype(ml_dtypes.bfloat16).astype(np.float32))
+    np.testing.assert_array_equal(found["c"], np.isnan(x))

@@ -3,6 +3,7 @@ OCP's definition of microscaling formats."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from mgx_numba.errors import MgxError, ParseError, UnsupportedError
+from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..exact_integers import ExactSession
@@ -175,22 +176,47 @@ def lstm_inputs(directions: int, by_column: bool, dtype: Any) -> list[Any]:
     ]  # fmt: skip
 
 
+def bytes_by_range(x: np.ndarray) -> np.ndarray:
+    """The numbers that DynamicQuantizeLinear makes of ``x``, dequantised in float64."""
+    low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+    step = (high - low) / np.float32(255) if high != low else np.float32(1)
+    zero = np.rint(-low / step)
+    return (np.clip(np.rint(x / step) + zero, 0, 255) - zero) * np.float64(step)
+
+
+def dynamic_lstm(inputs: Sequence[Any]) -> list[np.ndarray]:
+    """The results of a DynamicQuantizeLSTM: all hidden states, the last hidden states and the last cell states."""
+    x, w, r, bias, lengths, hidden, state, _, *sides = inputs
+    w, r = (
+        (codes.astype(np.float64) - zero.reshape(len(codes), 1, -1)) * scale.reshape(len(codes), 1, -1)
+        for codes, scale, zero in ((w, *sides[:2]), (r, *sides[2:]))
+    )
+    y = np.zeros((len(x), *hidden.shape), np.float32)
+    hidden, state, h = hidden.copy(), state.copy(), hidden.shape[2]
+    for d in range(len(w)):
+        given = bytes_by_range(x) @ w[d] + bias[d].reshape(2, -1).sum(0)
+        for t in range(len(x)):
+            at = np.where(d * (t < lengths), lengths - 1 - t, t)  # the second direction goes backward
+            gates = given[at, np.arange(x.shape[1])] + bytes_by_range(hidden[d]) @ r[d]
+            i, o, f = (1 / (1 + np.exp(-gates[:, k * h : (k + 1) * h])) for k in range(3))
+            new = f * state[d] + i * np.tanh(gates[:, 3 * h :])
+            on = (t < lengths)[:, None]
+            y[at, d, np.arange(x.shape[1])] = np.where(on, o * np.tanh(new), 0)
+            hidden[d], state[d] = np.where(on, o * np.tanh(new), hidden[d]), np.where(on, new, state[d])
+    return [y, hidden, state]
+
+
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_lstm_with_weights_of_8_bits(direction: str, by_column: bool, dtype: Any) -> None:
-    """ONNX Runtime brings inputs and states to 8 bits, too: each is up to a step of 127 of its largest off."""
+    """Inputs and states are brought to 8 bits as ONNX Runtime does that on one thread."""
     inputs = lstm_inputs(2 if direction == "bidirectional" else 1, by_column, dtype)
     known = {"direction": direction, "hidden_size": 5, "outputs": (FLOAT,) * 3}
     constant = [1, 2, 8, 9, 10, 11]
     quantised, feeds = single("DynamicQuantizeLSTM", inputs, domain="com.microsoft", constant=constant, **known)
     found = run(quantised, feeds)
-    wide = [
-        (part.astype(np.float32) - zero.reshape(len(part), 1, -1)) * scale.reshape(len(part), 1, -1)
-        for part, scale, zero in zip(inputs[1:3], inputs[8::2], inputs[9::2])
-    ]
-    plain, _ = single("LSTM", [inputs[0], *(w.swapaxes(1, 2) for w in wide), *inputs[3:8]], constant=[1, 2], **known)
-    for result, same in zip(found, run(plain, feeds)):
+    for result, same in zip(found, dynamic_lstm(inputs)):
         np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
     pytest.importorskip("onnxruntime")
     for result, near in zip(found, ExactSession(quantised).run(feeds)):
@@ -217,12 +243,28 @@ def test_groups_have_zero_points() -> None:
     np.testing.assert_allclose(run(model, feeds)[0], a @ weights.T, atol=1e-3)
 
 
-def test_rows_may_have_scales_of_their_own() -> None:
-    """ONNX Runtime takes one scale for the first matrix; its schema, and quantisers, have one for each row."""
-    a, b, scale = codes(3, 4), codes(4, 5, seed=1), f32(0.1, 0.2, 0.3)
-    model, feeds = single("MatMulIntegerToFloat", [a, b, scale, f32(0.5)], domain="com.microsoft")
-    wanted = a.astype(np.int32) @ b.astype(np.int32) * scale[:, None] * 0.5
-    np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=1e-6)
+@pytest.mark.parametrize("zeros", [None, (3,), (1, 2, 3, 4)])
+@pytest.mark.parametrize("scales", [(0.5,), (0.1, 0.2, 0.3, 0.4)])
+@pytest.mark.parametrize("rows", [3, 4])
+def test_columns_of_the_first_matrix_may_have_scales_and_zero_points(
+    rows: int, scales: tuple[float, ...], zeros: tuple[int, ...] | None
+) -> None:
+    """ONNX Runtime's schema says so; its kernel takes one of each."""
+    a, b, scale = codes(rows, 4), codes(4, 5, seed=1), f32(*scales)
+    zero = None if zeros is None else point(*zeros)
+    inputs = [a, b, scale, f32(0.5), zero, point(7), f32(1, 2, 3, 4, 5)]
+    model, feeds = single("MatMulIntegerToFloat", inputs, domain="com.microsoft")
+    left = (a.astype(np.float64) - (0 if zeros is None else np.array(zeros))) * scale
+    wanted = left @ (b.astype(np.float64) - 7) * 0.5 + np.arange(1, 6)
+    np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("scale", "zero", "what"), [((1, 2, 3), (0,), "a_scale"), ((1,), (1, 2, 3), "a_zero_point")])
+def test_scales_of_rows_of_the_first_matrix(scale: tuple[float, ...], zero: tuple[int, ...], what: str) -> None:
+    inputs = [codes(3, 4), codes(4, 5, seed=1), f32(*scale), f32(0.5), point(*zero)]
+    model, _ = single("MatMulIntegerToFloat", inputs, domain="com.microsoft")
+    with pytest.raises(ShapeError, match=f"input '{what}' has 3 elements, expected 1, or 4 as A has columns"):
+        parse_onnx(model)
 
 
 def test_means_of_quantised_numbers() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from mgx_numba.errors import ShapeError
+
 from ..values import normal
-from .support import FLOAT, assert_like_onnxruntime, run, single
+from .support import FLOAT, assert_like_onnxruntime, make_model, run, single
 
 PADDINGS = ("zeros", "border", "reflection")
 TIES = np.array([-1, 1, 0, 0.5, -0.5, 0.25, -0.25, 0.2, -0.2, 0.6, -0.6, 0.8], np.float32)
@@ -78,3 +81,41 @@ def test_nothing_is_sampled_from_or_to_empty_tensors(lens: tuple[int, ...], out:
     places = np.zeros((lens[0], *out, 2), np.float32)
     model, feeds = single("GridSample", [np.zeros(lens, np.float32), places], opset=20, outputs=(FLOAT,))
     assert_like_onnxruntime(model, feeds)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(
+    ("lens", "window"),
+    [
+        ((1, 1, 5, 5), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ((2, 3, 7, 4), {"kernel_shape": [3, 2], "strides": [3, 1]}),
+        ((2, 2, 8, 9), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((1, 2, 9), {"kernel_shape": [2], "strides": [4]}),
+        ((1, 1, 5, 3, 4), {"kernel_shape": [2, 2, 2], "strides": [2, 1, 3]}),
+        ((2, 2, 5, 7), {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+    ],
+)
+def test_unpooling_puts_elements_where_pooling_took_them(
+    lens: tuple[int, ...], window: dict[str, Any], constant: bool
+) -> None:
+    x, shape = normal(*lens) + 5, np.array(lens)
+    unpool = {k: v for k, v in window.items() if k != "ceil_mode"}
+    nodes = [
+        onnx.helper.make_node("MaxPool", ["x"], ["p", "i"], **window),
+        onnx.helper.make_node("MaxUnpool", ["p", "i", "s"], ["y"], **unpool),
+    ]
+    feeds, constants = ({"x": x}, {"s": shape}) if constant else ({"x": x, "s": shape}, {})
+    model = make_model(nodes, feeds, {"p": FLOAT, "y": FLOAT}, constants=constants)
+    pooled, found = run(model, feeds)
+    kept = np.isin(x, pooled)
+    np.testing.assert_array_equal(found, np.where(kept, x, 0))
+    if "ceil_mode" not in window:  # ONNX Runtime refuses lengths that windows reach beyond
+        assert_like_onnxruntime(model, feeds)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4), (2, 1, 4, 4), (1, 3, 4, 4), (1, 1, 0, 4)])
+def test_lengths_that_unpooling_cannot_have(shape: tuple[int, ...]) -> None:
+    inputs = [normal(1, 1, 2, 2), np.array([[[[0, 2], [8, 10]]]]), np.array(shape)]
+    model, _ = single("MaxUnpool", inputs, constant=(2,), kernel_shape=[2, 2], strides=[2, 2])
+    with pytest.raises(ShapeError, match=r"output_shape is .*, expected \[1, 1\] and 2 lengths of at least 1"):
+        run(model, {})

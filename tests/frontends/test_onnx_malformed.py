@@ -114,12 +114,6 @@ def test_values_given_twice() -> None:
     fails(model, r"'y' is given twice, by node 'adder' \(Add\) and by node 'activation'")
 
 
-def test_an_output_declared_twice() -> None:
-    model = relu_model()
-    model.graph.output.add().CopyFrom(model.graph.output[0])
-    fails(model, "output 'y' is declared twice")
-
-
 def test_an_initializer_given_twice() -> None:
     model = relu_model()
     model.graph.initializer.add().CopyFrom(model.graph.initializer[0])
@@ -236,8 +230,47 @@ def test_unknown_operators_suggest_known_ones() -> None:
 def test_operators_of_later_operator_sets() -> None:
     model, _ = single("Swish", [X], opset=13)
     assert parse_onnx(model).output_shapes()
+    # the newest form of an attribute or input is as good as the first one
+    model, _ = single("Attention", [normal(1, 2, 3, 4)] * 3 + [None] * 3 + [np.array([2])], opset=17)
+    assert parse_onnx(model).output_shapes()
+    for opset in (5, 13, 19):
+        model, _ = single("Gelu", [np.zeros(2, np.int32)], opset=opset, outputs=(TensorProto.INT32,))
+        fails(model, r"input 0 \(X\) is of type tensor\(int32\), expected one of tensor\(bfloat16\)")
+        model, _ = single("Mish", [X, X], opset=opset)
+        fails(model, "got 2 inputs, expected 1")
+        model, _ = single("LayerNormalization", [X, X], opset=min(opset, 16), axes=[1])
+        fails(model, "attribute 'axes' is unknown; the operator has: axis, epsilon, stash_type")
     model, _ = single("AffineGrid", [X, X], opset=13)
     fails(model, "exists from operator set 20 on")
+
+
+LOSSES = {"SoftmaxCrossEntropyLoss": 1, "NegativeLogLikelihoodLoss": 2}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_and_weights_of_a_loss_have_the_lengths_of_scores(name: str, weighted: bool) -> None:
+    def loss(scores: tuple[int, ...], labels: tuple[int, ...], weights: int, **attributes: Any) -> onnx.ModelProto:
+        inputs: list[np.ndarray] = [normal(*scores), np.zeros(labels, np.int64)]
+        inputs += [np.ones(weights, np.float32)] * weighted
+        return single(name, inputs, opset=13, **attributes)[0]
+
+    for lens in ((4, 3), (2, 3, 5), (2, 3, 4, 5)):
+        assert parse_onnx(loss(lens, (lens[0], *lens[2:]), 3)).output_shapes()
+    for scores, labels, expected in (
+        ((4, 4), (3,), r"\[4\]"),
+        ((4, 3), (4, 1), r"\[4\]"),
+        ((2, 3, 5), (2, 1), r"\[2, 5\]"),
+    ):
+        fails(
+            loss(scores, labels, scores[1]),
+            rf"labels are of lengths \[.*\], expected {expected} as the scores have",
+            ShapeError,
+        )
+    fails(loss((4,), (4,), 4), "input 0 has 1 dimensions, expected at least 2")
+    fails(loss((4, 3), (4,), 3, reduction="product"), "reduction")
+    if weighted:
+        fails(loss((4, 3), (4,), 4), r"weights are of lengths \[4\], expected \[3\]", ShapeError)
 
 
 def test_operator_sets() -> None:

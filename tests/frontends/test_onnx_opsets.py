@@ -31,6 +31,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "squeeze_7_attribute": ("Squeeze", [normal(1, 3, 1, 2)], {"opset": 7, "axes": [0, 2]}),
     "squeeze_11_negative": ("Squeeze", [normal(1, 3, 1)], {"opset": 11, "axes": [-1]}),
     "squeeze_13_input": ("Squeeze", [normal(1, 3, 1), ints(0)], {"opset": 13, "constant": [1]}),
+    "squeeze_13_empty": ("Squeeze", [normal(1, 3, 1), ints()], {"opset": 13, "constant": [1]}),
     "squeeze_13_all": ("Squeeze", [normal(1, 3, 1)], {"opset": 13}),
     "unsqueeze_7_attribute": ("Unsqueeze", [normal(3, 2)], {"opset": 7, "axes": [0, 3]}),
     "unsqueeze_13_input": ("Unsqueeze", [normal(3, 2), ints(-1, 0)], {"opset": 13, "constant": [1]}),
@@ -162,6 +163,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         "BatchNormalization",
         [X4, normal(3, seed=1), normal(3, seed=2), normal(3, seed=3), np.abs(normal(3, seed=4))],
         {"opset": 7, "epsilon": 1e-3},
+    ),
+    "batch_normalization_15_of_a_vector": (
+        "BatchNormalization",
+        [normal(5), *(np.array([v], np.float32) for v in (2, 1, 0.5, 4))],
+        {"opset": 15},
     ),
     "batch_normalization_15": (
         "BatchNormalization",

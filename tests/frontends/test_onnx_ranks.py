@@ -325,3 +325,51 @@ def test_results_of_control_flow_have_the_ranks_of_onnxruntime(build: Any, targe
 def test_the_runner_of_node_tests_tells_ranks_apart() -> None:
     with pytest.raises(AssertionError):
         compare(np.ones(1, np.float32), np.ones((), np.float32), 0, 0)
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("factor", [-2.0, 1.0])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_a_constant_vector_of_one_element_gave_a_product_with_a_scalar_no_axis(
+    tiled: bool, factor: float, fast_math: bool
+) -> None:
+    nodes = [node("Mul", ["c", "x"], ["a"]), node("MatMul", ["a", "w"], ["b"])]
+    nodes += [node("Tile", ["b", "r"], ["y"])] if tiled else []
+    feeds = {"x": np.array(3, np.float32)}
+    constants = {"c": np.array([factor], np.float32), "w": normal(1, 4), "r": ints(3)}
+    model = make_model(nodes, feeds, {nodes[-1].output[0]: FLOAT}, constants=constants)
+    (found,) = public_program.wrap(parse_onnx(model)).compile("cpu", fast_math=fast_math).run(feeds)
+    wanted = np.tile(np.float32(3 * factor) * constants["w"][0], 3 if tiled else 1)
+    compare(np.asarray(found), wanted, 1e-6, 0)
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_results_of_one_cluster_with_and_without_an_axis(fast_math: bool) -> None:
+    nodes = [
+        node("Exp", ["x"], ["a"]),
+        node("Mul", ["a", "c"], ["b"]),
+        node("Neg", ["b"], ["d"]),
+        node("Unsqueeze", ["b", "zero"], ["e"]),
+        node("Add", ["a", "x"], ["f"]),
+    ]
+    feeds = {"x": np.array(0.5, np.float32)}
+    constants = {"c": np.array([2], np.float32), "zero": ints(0)}
+    model = make_model(nodes, feeds, dict.fromkeys("abdef", FLOAT), constants=constants)
+    results = public_program.wrap(parse_onnx(model)).compile("cpu", fast_math=fast_math).run(feeds)
+    assert [np.asarray(r).shape for r in results] == [(), (1,), (1,), (1, 1), ()]
+    a = np.exp(np.float32(0.5))
+    for found, wanted in zip(results, (a, a * 2, -a * 2, a * 2, a + np.float32(0.5)), strict=True):
+        np.testing.assert_allclose(np.asarray(found).reshape(()), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_an_output_may_be_listed_twice(target: str) -> None:
+    x = normal(3)
+    nodes = [node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["z"])]
+    model = make_model(nodes, {"x": x}, {"y": FLOAT, "z": FLOAT})
+    for name in ("y", "x", "x"):
+        model.graph.output.add().CopyFrom(helper.make_tensor_value_info(name, FLOAT, [3]))
+    assert_like_onnxruntime(model, {"x": x})
+    results = [np.asarray(r) for r in public_program.wrap(parse_onnx(model)).compile(target).run({"x": x})]
+    for found, wanted in zip(results, (np.maximum(x, 0), -x, np.maximum(x, 0), x, x), strict=True):
+        np.testing.assert_array_equal(found, wanted)

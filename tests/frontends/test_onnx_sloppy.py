@@ -110,6 +110,11 @@ def scales_of_each_channel() -> Sloppy:
     return Sloppy(_groups(18), {"x0": IMAGE}, "'norm' .*: scale and bias are given per channel", _groups(21))
 
 
+def an_undefined_type_of_statistics() -> Sloppy:
+    model, feeds = single("LayerNormalization", [X, np.ones(3, np.float32)], stash_type=0, name="norm")
+    return Sloppy(model, feeds, r"'norm' .*: stash_type is 0 \(undefined\), taken for 1 \(float32\)")
+
+
 def _of_lengths(*dims: int) -> onnx.ModelProto:
     model, _ = single("Relu", [X])
     for dim, length in zip(model.graph.input[0].type.tensor_type.shape.dim, dims):
@@ -145,6 +150,7 @@ RULES = [
     not_imported, ml_not_imported, in_the_default_domain, of_a_later_operator_set,
     of_a_type_that_later_operator_sets_allow, an_integer_for_a_float, integer_limits_of_clip, integers_for_floats,
     another_result_type_than_declared, int32_pads, an_int32_shape_that_a_run_gives, scales_of_each_channel,
+    an_undefined_type_of_statistics,
     a_negative_length, a_length_of_zero, an_absent_roi, unsorted_nodes,
 ]  # fmt: skip
 

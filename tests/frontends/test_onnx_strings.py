@@ -67,6 +67,12 @@ def test_split(lens: tuple[int, ...], attributes: dict[str, Any]) -> None:
     same_as_onnxruntime(*single("StringSplit", [x], opset=20, outputs=(STRING, INT64), **attributes))
 
 
+@pytest.mark.parametrize("axis", [0, -1])
+def test_one_hot(axis: int) -> None:
+    inputs = [np.array([[1, 0, 2], [-1, 5, 1]]), np.array([3]), np.array(["no", "certainly"], object)]
+    same_as_onnxruntime(*single("OneHot", inputs, outputs=(STRING,), constant=(1,), axis=axis))
+
+
 def test_split_of_a_string_without_axes() -> None:
     model, feeds = single("StringSplit", [np.array("a b c", object)], opset=20, outputs=(STRING, INT64))
     for target in ("ref", "cpu"):

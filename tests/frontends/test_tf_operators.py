@@ -503,3 +503,15 @@ def test_every_operator_has_a_case() -> None:
     covered = {one.op for family in FAMILIES for one in cases_of(family)}
     elsewhere = {"Const", "PartitionedCall", "Placeholder", "StatefulPartitionedCall"}
     assert set(get_tf_operators()) == covered | elsewhere
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_values_inside_of_an_operator_are_float32(target: str) -> None:
+    """Of float16 ``erf(x)`` is 1 for numbers whose complement is none."""
+    x = np.array([0.5, 1, 2, 2.5, 3], np.float16)
+    graph = Graph()
+    graph.input("x", x.shape, x.dtype)
+    graph.add("Erfc", "y", ["x"])
+    (found,) = run(graph.parse(), {"x": x}, target)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found.astype(np.float64), 1 - _erf(x.astype(np.float64)), rtol=2e-3)

@@ -48,6 +48,8 @@ def attention(
         inputs["mask"] = drawn > 0 if mask[0] is BOOL else drawn.astype(mask[0].numpy)
         if spoil:
             inputs["mask"][..., 2, :] = False if mask[0] is BOOL else -np.inf
+    if "fill" in attributes:
+        inputs["q"] *= 8  # so that scores survive in a sum with the fill
     m.add_return([m.add_instruction("attention", operands, **{"scale": 0.3, **attributes})])
     made = compiled(program, on, fast_math=True, float32_matmul_precision=precision)
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
@@ -85,6 +87,15 @@ def test_values(type: Type, lens: tuple[int, ...], mask: Mask, causal: bool, on:
 @pytest.mark.parametrize("mask", [(BOOL, (1, 1, 5, 20)), (F16, (5, 20))])
 def test_rows_that_see_no_key(mask: Mask, nan_rows: bool, on: Engine) -> None:
     attention(F16, (1, 1, 1, 5, 20, 16, 16), on, mask, spoil=True, nan_rows=nan_rows)
+
+
+@pytest.mark.parametrize("fill", [-1e9, -20.0, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize(("type", "queries", "causal"), [(F16, 5, False), (F32, 5, True), (BF16, 3, False)])
+def test_a_fill_replaces_scores_where_the_mask_does_not_keep(
+    type: Type, queries: int, causal: bool, fill: float, on: Engine
+) -> None:
+    lens = (1, 2, 1, queries, 260, 16, 16)
+    attention(type, lens, on, (BOOL, (1, 1, queries, 260)), spoil=True, fill=fill, causal=causal, nan_rows=True)
 
 
 def test_first_queries_see_no_key(on: Engine) -> None:

@@ -66,6 +66,12 @@ def test_rows_that_see_no_key(name: str, mask: Mask, monkeypatch: pytest.MonkeyP
         attention(F16, (1, 1, 1, 5, 20, 16, 16), interpreter(), mask, spoil=True, nan_rows=nan_rows)
 
 
+@pytest.mark.parametrize("name", ["gfx942", "gfx1100", "sm_75"])
+def test_a_fill_replaces_scores_where_the_mask_does_not_keep(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    attention(F16, (1, 1, 1, 5, 70, 16, 16), interpreter(), (BOOL, (1, 1, 5, 70)), spoil=True, fill=-1e9)
+
+
 @pytest.mark.parametrize("name", ["gfx942", "gfx1201"])
 def test_a_negative_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", name)

@@ -69,6 +69,10 @@ def test_rows_that_see_no_key(nan_rows: bool, on: Engine, monkeypatch: pytest.Mo
     agree((1, 1, 1, 5, 70, 16, 16), SMALL, on, monkeypatch, mask=(BOOL, (1, 1, 5, 70)), spoil=True, nan_rows=nan_rows)
 
 
+def test_a_fill_replaces_scores_where_the_mask_does_not_keep(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree((1, 1, 1, 5, 140, 16, 16), SMALL, on, monkeypatch, mask=(BOOL, (1, 1, 5, 140)), spoil=True, fill=-1e9)
+
+
 def test_first_queries_see_no_key(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     agree((1, 1, 1, 150, 7, 16, 16), SMALL, on, monkeypatch, causal=True)
 

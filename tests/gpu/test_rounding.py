@@ -159,7 +159,8 @@ def test_gelu_in_float16_is_as_exact_as_that(type: Type, on: Engine) -> None:
         point = {Type.uint8_type: 31, Type.int8_type: -5}.get(type, 0)
         given = m.add_parameter("x", Shape(Type.half_type, x.shape))
         wide = m.add_instruction("add", [given, given])  # in float32 it may be more than float16 holds
-        value = m.add_instruction("convert", [m.add_instruction("gelu_erf", [wide])], target_type=Type.float_type)
+        near = m.add_instruction("gelu_erf", [wide])
+        value = m.add_instruction("convert", [near], target_type=Type.float_type, elidable=True)
         operands = [np.array([step], np.float32), *([] if floats else [np.array([point], type.numpy)])]
         spread = [m.add_instruction("multibroadcast", [m.add_literal(o)], out_lens=x.shape) for o in operands]
         m.add_return([m.add_instruction("quantizelinear", [value, *spread], out_type=type)])
@@ -258,3 +259,13 @@ def kernel(args):
     made = assembly(source, ARCHITECTURES["sm_90a"])
     assert made.count(f"cvt.rn.satfinite.{kind}.f32") == 4 and made.count(f"cvt.rn.f16x2.{kind}") == 3
     assert "e4m3x2" not in assembly(source, ARCHITECTURES["sm_80"])
+
+
+@pytest.mark.parametrize("dtype", ["double", "float", "int32"])
+def test_a_float16_is_rounded_before_it_becomes_another_type(dtype: str, on: Engine) -> None:
+    """It is computed in float32, in the same kernel."""
+    x, program = np.array([1.0009765625, 1.001953125, 3.3, 99.7, 300, np.nan], np.float16), Program()
+    m = program.main
+    p = m.add_parameter("x", Shape(Type.half_type, x.shape))
+    m.add_return([m.add_instruction("convert", [m.add_instruction("mul", [p, p])], target_type=dtype)])
+    np.testing.assert_array_equal(compiled(program, on).run({"x": x})[0], reference(program, {"x": x}).results[0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,3 +128,30 @@ def test_what_does_not_fit_is_told() -> None:
             bind()
     with pytest.raises(UnsupportedError, match="device 'dml', expected 'cpu' or 'cuda'"):
         ort.OrtValue.ortvalue_from_numpy(x, "dml")
+
+
+def test_initializer_that_a_run_overrides_and_a_profile_of_it(tmp_path: Path) -> None:
+    declared = {"x": ["n", 4], "w": [4, 3]}
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, lens) for name, lens in declared.items()]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        given,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(W, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    options = ort.SessionOptions(enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
+    made = ort.InferenceSession(model.SerializeToString(), options, [("CUDAExecutionProvider", {"fast_math": False})])
+    x = normal(2, 4, seed=2)
+    np.testing.assert_allclose(made.run(None, {"x": x})[0], x @ W, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(made.run(None, {"x": x, "w": -W})[0], -(x @ W), rtol=1e-5, atol=1e-5)
+    binding = made.io_binding()
+    for name, value in (("x", x), ("w", W * 2)):
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0))
+    binding.bind_output("y", "cuda")
+    made.run_with_iobinding(binding)
+    np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], x @ W * 2, rtol=1e-5, atol=1e-5)
+    events = json.loads(Path(made.end_profiling()).read_text())
+    assert any(e["cat"] == "Node" and e["args"]["provider"] == "CUDAExecutionProvider" for e in events)
+    assert sum(e["name"] == "model_run" for e in events) == 2

@@ -72,6 +72,13 @@ def test_rows_that_see_no_key(mask: Mask, nan_rows: bool, on: Engine, monkeypatc
 
 
 @pytest.mark.parametrize("tile", [SMALL, TURNS])
+def test_a_fill_replaces_scores_where_the_mask_does_not_keep(
+    tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agree((1, 1, 1, 5, 140, 16, 16), tile, on, monkeypatch, mask=(BOOL, (1, 1, 5, 140)), spoil=True, fill=-1e9)
+
+
+@pytest.mark.parametrize("tile", [SMALL, TURNS])
 def test_first_queries_see_no_key(tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     agree((1, 1, 1, 150, 7, 16, 16), tile, on, monkeypatch, causal=True)
 

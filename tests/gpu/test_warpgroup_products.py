@@ -167,6 +167,24 @@ def test_convolutions(
     agree(program, inputs, F16, on)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_padding_beside_the_only_slice_of_a_volume_is_no_row_of_images(stride: int, on: Engine) -> None:
+    """Such positions were rows below the image, where the copy engine ends the launch (CUDA_ERROR_ILLEGAL_INSTRUCTION);
+    with a stride of 3 the only position is in the padding."""
+    program, rng = Program(), np.random.default_rng(stride)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (2, 1, 3, 9, 64)))
+    weights = m.add_literal(rng.standard_normal((24, 64, 1, 2, 3)).astype(np.float16))
+    y = m.add_instruction(
+        "convolution", [m.add_instruction("transpose", [x], permutation=(0, 4, 1, 2, 3)), weights],
+        padding=(1, 1, 2, 1, 1, 0), stride=(stride, 1, 1), dilation=(1, 1, 1), group=1,
+    )  # fmt: skip
+    m.add_return([y])
+    inputs = {"x": rng.standard_normal((2, 1, 3, 9, 64)).astype(np.float16)}
+    (got,), (wanted,) = compiled(program, on, fast_math=True).run(inputs), reference(program, inputs).results
+    np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=5e-3, atol=5e-2)
+
+
 def test_float32_images_as_one_product_in_tf32(on: Engine) -> None:
     program, rng = Program(), np.random.default_rng(1)
     m: Module = program.main

@@ -40,6 +40,13 @@ def test_padding_up_to_lengths_and_of_nothing(on: Engine) -> None:
     check_operator(on, "pad", [values(3, 5)], pads=(-3, 0, 0, 1))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.int64, 2**53 + 1), (np.int64, 2**63 - 1), (np.uint64, 2**64 - 1), (np.int32, 2**31 - 1)]
+)
+def test_padding_with_integers_that_no_float_holds(dtype: Any, value: int, on: Engine) -> None:
+    check_operator(on, "pad", [np.arange(6, dtype=dtype).reshape(2, 3)], pads=(1, 0, 0, 2), value=value)
+
+
 def test_reversing(on: Engine) -> None:
     check_operator(on, "reverse", [values(3, 5, 4)], axes=(0, 2))
     check_operator(on, "reverse", [values(0, 4)], axes=(1,))

@@ -501,10 +501,11 @@ def test_malformed_open_axes_are_refused(found: Any) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_a_model_says_of_itself_is_kept(tmp_path: Path, format: str) -> None:
     program = branching_program()
-    program.origin = Origin(("z", "y"), (("n", ""), ()), "tool", "g", "", "org.example", "text", 7, {"names": "a,b"})
+    program.origin = Origin(("z", "y"), (("n", "", 3), ()), "tool", "g", "", "org.example", "text", 7, {"names": "a,b"})
     save_program(program, tmp_path / "p", format)
     loaded, extra = load_program(tmp_path / "p", format)
     assert loaded.origin == program.origin == program.clone().origin and "origin" not in extra
+    assert Origin.from_json({"output_symbols": [["n", ""]]}).output_dims == (("n", ""),)  # of older files
     assert loaded.origin.names(2) == ["z", "y"] and loaded.origin.names(1) == ["output_0"]
     save_program(dynamic_program(), tmp_path / "p", format)
     assert load_program(tmp_path / "p", format)[0].origin == Origin()
@@ -517,8 +518,10 @@ def test_what_a_model_says_of_itself_is_kept(tmp_path: Path, format: str) -> Non
         ({"version": "7"}, "'version' of type str"),
         ({"colour": 1}, "'colour' of type int"),
         ({"output_names": [1]}, "must be strings"),
+        ({"output_dims": ["n"]}, "must be arrays"),
+        ({"output_dims": [[0]]}, "must hold symbols and lengths"),
+        ({"output_dims": [["n", 2.0]]}, "must hold symbols and lengths"),
         ({"output_symbols": ["n"]}, "must be arrays"),
-        ({"output_symbols": [[0]]}, "must be strings"),
         ({"properties": {"a": 1}}, "must be strings"),
     ],
 )

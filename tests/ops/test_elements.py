@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.body import scalar_body
+from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.errors import MgxError, OperatorError, ShapeError
+from mgx_numba.ops.base import make_op
 from mgx_numba.ops.elements import ScalarElement
 from mgx_numba.ops.scalar import NumpyScalar, TypeScalar
 
@@ -69,6 +71,17 @@ def test_types_are_those_of_values_and_of_recorded_calls(expression: Callable[..
     assert by_handler(TypeScalar(), expression, Type.float_type, Type.float_type) is wanted
     body = scalar_body(lambda s, *v: by_handler(s, expression, *v), [Type.float_type] * 2)
     assert body.dtype is wanted
+
+
+@pytest.mark.parametrize("name", ["sqdiff", "gelu_erf", "gelu_tanh", "softsign", "mish", "hard_sigmoid"])
+def test_a_pointwise_operator_rounds_once(name: str) -> None:
+    op, x = make_op(name), (normal(50, seed=3) * 200).astype(np.float16)
+    args = [x, x[::-1]][: op.arity]  # type: ignore[attr-defined]
+    half, single = (
+        op.compute(op.compute_shape([Shape(from_numpy(a.dtype), a.shape) for a in given]), given)
+        for given in (args, [a.astype(np.float32) for a in args])
+    )
+    np.testing.assert_array_equal(half, single.astype(np.float16))
 
 
 def test_functions_that_numpy_lacks() -> None:

@@ -121,17 +121,21 @@ def test_if_uses_values_of_the_enclosing_module(condition: bool) -> None:
 def test_if_of_different_lengths_and_what_it_refuses() -> None:
     program = Program()
     branches = []
-    for k, lens in enumerate([(2, 3), (5, 3), (2,)]):
+    for k, value in enumerate(
+        [np.zeros((2, 3)), np.zeros((5, 3)), np.zeros(2), np.zeros(1), np.zeros(()), np.array(0)]
+    ):
         branch = program.create_module(f"b{k}")
-        branch.add_return([branch.add_literal(np.zeros(lens, np.float32))])
+        branch.add_return([branch.add_literal(value.astype(np.float32) if value.dtype.kind == "f" else value)])
         branches.append(branch)
     op, flag = make_op("if"), Shape(BOOL)
     assert op.compute_shape([flag], branches[:2]).sub_shapes[0].dims == (
         DynamicDimension(2, 5),
         DynamicDimension(3, 3),
     )
+    for first, second in ((1, 2), (2, 4), (3, 4), (4, 3)):  # of two ranks
+        assert op.compute_shape([flag], [branches[first], branches[second]]).sub_shapes[0] == Shape.unranked(FLOAT)
     with pytest.raises(ShapeError, match="in one branch"):
-        op.compute_shape([flag], branches[1:])
+        op.compute_shape([flag], branches[4:])
     with pytest.raises(ShapeError, match="one bool"):
         op.compute_shape([Shape(FLOAT)], branches[:2])
     with pytest.raises(ShapeError, match="2"):

@@ -65,7 +65,7 @@ def both(kind: str, args: list[Any], onnx_attributes: dict | None = None, **attr
         direction=attributes.get("direction", "forward"), **(onnx_attributes or {}),
     )  # fmt: skip
     op = make_op(kind, hidden_size=HIDDEN, **attributes)
-    shapes = [Shape(Type.float_type, ()) if a is MISSING else shapes_of(a)[0] for a in args]
+    shapes = [Shape.absent(Type.float_type) if a is MISSING else shapes_of(a)[0] for a in args]
     output = op.compute_shape(shapes)
     y = op.compute(output, args)
     assert (y.shape, y.dtype) == (output.lens, np.float32)

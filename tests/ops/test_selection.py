@@ -125,6 +125,17 @@ def test_nonmaxsuppression(centre: bool, threshold: float | None) -> None:
     assert not padded[len(found) :].any()
 
 
+@pytest.mark.parametrize("limits", [(), (-1,)])
+def test_boxes_whose_score_is_nan_are_never_kept(limits: tuple[int, ...]) -> None:
+    """As kernels have it; ONNX Runtime's order of them depends on where they lie."""
+    scores = np.array([[[0.5, np.nan, 0.9, -np.inf, np.inf, np.nan]]], np.float32)
+    corners = np.arange(6, dtype=np.float32)[:, None] * 4 + np.arange(2, dtype=np.float32)
+    boxes = np.concatenate([corners, corners + 2], 1)[None]
+    inputs = [boxes, scores, np.array([9]), *(np.array([v], np.float32) for v in (0.5, *limits))]
+    found = call("nonmaxsuppression", *inputs, use_dyn_output=True)
+    assert found[:, 2].tolist() == ([4, 2, 0] if limits else [4, 2, 0, 3])
+
+
 def test_nonmaxsuppression_keeps_nothing_by_default() -> None:
     boxes, scores = np.zeros((1, 3, 4), np.float32), np.ones((1, 1, 3), np.float32)
     assert call("nonmaxsuppression", boxes, scores, use_dyn_output=True).shape == (0, 3)

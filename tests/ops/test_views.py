@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.shape import DynamicDimension, Shape, row_major_strides
 from mgx_numba.core.types import Type
 from mgx_numba.errors import OperatorError, ShapeError
 from mgx_numba.ops.base import make_op
@@ -96,7 +96,8 @@ def test_scalar_repeats_one_element() -> None:
 def test_slice_clips_like_numpy(axes: tuple, starts: tuple, ends: tuple, index: tuple) -> None:
     x = counting(2, 4, 5)
     np.testing.assert_array_equal(call("slice", x, axes=axes, starts=starts, ends=ends), x[index])
-    assert shape("slice", x, axes=axes, starts=starts, ends=ends).strides == (20, 5, 1)
+    made = shape("slice", x, axes=axes, starts=starts, ends=ends)
+    assert made.strides == ((20, 5, 1) if made.elements else row_major_strides(made.lens))
 
 
 def test_slice_takes_missing_attributes_as_inputs() -> None:

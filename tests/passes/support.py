@@ -41,6 +41,10 @@ class Graph:
     def op(self, op: str, *inputs: Instruction, **attributes: Any) -> Instruction:
         return self.module.add_instruction(op, inputs, **attributes)
 
+    def own(self, x: Instruction, type: Type) -> Instruction:
+        """A conversion that the compiler added, not the model's author."""
+        return self.op("convert", x, target_type=type, elidable=True)
+
     def spread(self, x: Instruction, *lens: int) -> Instruction:
         return self.op("multibroadcast", x, out_lens=lens)
 

@@ -17,6 +17,7 @@ from mgx_numba.graph.passes.inline_module import InlineModule
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.propagate_constant import PropagateConstant
 from mgx_numba.ops.scalar import cast_array
+from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import Graph, check, find, names
 
@@ -132,6 +133,16 @@ def test_common_subexpressions_are_shared_transitively() -> None:
     second = g.op("exp", g.op("add", y, x))
     after = check(g.ret(g.op("sub", first, second)), EliminateCommonSubexpression())
     assert names(after) == ["add", "exp", "sub"]
+
+
+def test_attributes_that_differ_in_the_sign_of_a_zero_are_different() -> None:
+    g = Graph()
+    x = g.param("x", [2])
+    both = [g.op("pad", x, pads=(0, 1), value=value) for value in (0.0, -0.0)]
+    after = check(g.ret(g.op("concat", *both, axis=0)), EliminateCommonSubexpression())
+    assert names(after) == ["pad", "pad", "concat"]
+    (found,) = evaluate(after, {"x": np.ones(2, np.float32)})
+    assert np.signbit(found).tolist() == [False, False, False, False, False, True]
 
 
 def test_operands_of_other_operators_keep_their_order() -> None:
@@ -347,6 +358,34 @@ def test_lossless_conversions_in_between_vanish() -> None:
     z = g.op("convert", wide, target_type="int32_t")
     after = check(g.ret(y, z, g.op("convert", x, target_type="half")), EliminateConvert(), special=True)
     assert names(after) == ["convert"] and find(after, "convert").inputs[0].is_param
+
+
+@pytest.mark.parametrize("type", ["half", "bf16"])
+def test_conversions_around_a_pointwise_operation_vanish(type: str) -> None:
+    """It computes in float32 and rounds once by itself."""
+    g = Graph()
+    x, y, c = g.param("x", [2, 8], type), g.param("y", [2, 8], type), g.param("c", [2, 8], "bool")
+    a, b = (g.op("convert", v, target_type="float") for v in (x, y))
+    values = [
+        g.op("gelu_tanh", a),
+        g.op("sqdiff", a, b),
+        g.op("where", c, a, b),
+        g.op("clip", b, *(g.scalar(v, a) for v in (-0.5, 1))),
+    ]
+    after = check(g.ret(*(g.op("convert", v, target_type=type) for v in values)), EliminateConvert(), special=True)
+    assert "convert" not in names(after)
+
+
+@pytest.mark.parametrize("case", ["constant", "operand", "reader", "chain", "type"])
+def test_conversions_around_a_pointwise_operation_stay_where_bits_are_lost(case: str) -> None:
+    g = Graph()
+    x, f = g.param("x", [2, 8], "half"), g.param("f", [2, 8])
+    wide = g.op("convert", x, target_type="float")
+    other = {"constant": g.scalar(0.1, wide), "operand": f, "chain": g.op("exp", wide)}.get(case, wide)
+    y = g.op("mul", wide, other)
+    results = [g.op("convert", y, target_type="bf16" if case == "type" else "half")]
+    after = check(g.ret(*results, *([y] if case == "reader" else [])), EliminateConvert())
+    assert names(after).count("convert") == 2
 
 
 def test_lossy_conversions_in_between_stay() -> None:

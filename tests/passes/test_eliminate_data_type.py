@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,17 @@ from mgx_numba.graph.passes.eliminate_data_type import EliminateDataType, is_sto
 from mgx_numba.graph.passes.fuse_contraction import FuseContraction
 from mgx_numba.graph.passes.layout_convolution import LayoutConvolution
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
+from mgx_numba.graph.passes.store_bfloat16 import StoreBfloat16
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.ops.pooling import PoolingMode
+from mgx_numba.targets.cpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import FAST, STRICT, Graph, check, find, names, random_inputs
 
+BF16 = Type.bf16_type
 NARROW = ["half", "bf16", "fp8e4m3fn", "fp8e5m2"]
 TOLERANCE = {"half": 5e-3, "bf16": 4e-2, "fp8e4m3fn": 0.3, "fp8e5m2": 0.6}
 
@@ -77,17 +82,30 @@ def test_special_values_and_overflow(type: str) -> None:
     np.testing.assert_array_equal(evaluate(after, large)[0].astype(float), evaluate(program, large)[0].astype(float))
 
 
-def chain(type: str) -> Program:
-    """A sum that a type of few bits loses."""
+def chain(own: bool = True, narrowed: bool = False) -> Program:
+    """A sum that float16 rounds, in a conversion of the compiler's own or of the author's, or in its own type."""
     g = Graph()
-    x = g.param("x", [1, 4], f"{type}_type")
-    wide = g.op("convert", g.op("add", x, g.scalar(2048, x)), target_type=2)
-    return g.ret(g.op("sub", wide, g.scalar(2048, wide)))
+    x = g.param("x", [1, 4], "float" if narrowed else "half")
+    total = g.op("add", x, g.scalar(2048, x))
+    for type in (Type.half_type, Type.float_type) if narrowed else (Type.float_type,):
+        total = g.own(total, type) if own else g.op("convert", total, target_type=type)
+    return g.ret(g.op("sub", total, g.scalar(2048, total)))
 
 
-def test_rounding_between_operations_is_left_out_with_fast_math_alone() -> None:
-    values = {"x": np.array([[0.25, 0.5, 1, 3]], np.float16)}
-    program = chain("half")
+@pytest.mark.parametrize("narrowed", [False, True])
+def test_conversions_of_the_author_are_kept(narrowed: bool) -> None:
+    program = chain(False, narrowed)
+    values = {"x": np.array([[0.25, 0.5, 1, 3]], np.float32 if narrowed else np.float16)}
+    for options in (STRICT, FAST):
+        after = program.clone()
+        run_passes(after, [EliminateDataType()], options, validate=True)
+        assert evaluate(after, values)[0].tolist() == [[0, 0, 0, 4]]
+
+
+@pytest.mark.parametrize("narrowed", [False, True])
+def test_rounding_between_operations_is_left_out_with_fast_math_alone(narrowed: bool) -> None:
+    values = {"x": np.array([[0.25, 0.5, 1, 3]], np.float32 if narrowed else np.float16)}
+    program = chain(narrowed=narrowed)
     found = {}
     for options in (STRICT, FAST):
         after = program.clone()
@@ -197,6 +215,30 @@ def test_weights_stay_in_16_bits_until_they_are_packed(shared: bool) -> None:
     assert all(any(p.shape.type is Type.half_type for p in i.inputs) for i in fused)
     values = random_inputs(program)
     np.testing.assert_allclose(evaluate(after, values)[0], evaluate(program, values)[0], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("between", ["", "reshape", "concat"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_rounding_stays_beside_readers_in_float32_where_products_are_in_bfloat16(asked: bool, between: str) -> None:
+    """`StoreBfloat16` rounds for all readers a value that a product reads without a conversion."""
+    known = pass_options(TargetOptions()).capabilities
+    assert known is not None
+    g = Graph()
+    x = g.op("tanh", g.param("x", [6, 6]))
+    seen = x
+    if between:
+        seen = g.op("reshape", x, dims=(6, 6)) if between == "reshape" else g.op("concat", x, x, axis=0)
+    w = g.lit(np.random.default_rng(0).uniform(-1, 1, (6, 5)).astype(BF16.numpy), BF16.numpy)
+    product = g.own(g.op("dot", g.own(seen, BF16), w), Type.float_type)
+    total = g.op("sigmoid", g.own(g.own(x, BF16), Type.float_type) if asked else x)
+    program = g.ret(product, total)
+    options = replace(FAST, capabilities=replace(known, multiplies_bfloat16=lambda ins: True))
+    steps = [EliminateDataType(), DeadCodeElimination(), StoreBfloat16(), DeadCodeElimination()]
+    after = check(program, *steps, options=options, rtol=2e-2, atol=2e-2, idempotent=False)
+    values = random_inputs(program)
+    whole = np.allclose(evaluate(after, values)[1], 1 / (1 + np.exp(-np.tanh(values["x"]))), rtol=1e-6)
+    assert (find(after, "sigmoid").inputs[0].name == "tanh") != asked and (whole or asked)
+    assert find(after, "dot").inputs[0].name == "convert"
 
 
 def test_nothing_to_do() -> None:

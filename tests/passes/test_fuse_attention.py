@@ -140,8 +140,11 @@ def test_a_constant_causal_choice_becomes_an_attribute(fill: float, inverted: bo
         other = g.scalar(fill, x)
         return g.op("where", condition, other, x) if inverted else g.op("where", condition, x, other)
 
-    after = fused(g.ret(attend(g, *operands(g, s), choose)))
+    program = g.ret(attend(g, *operands(g, s), choose))
+    after = fused(program.clone(), FAST)
     assert find(after, "attention").op.attributes()["causal"] and len(find(after, "attention").inputs) == 3
+    exact = find(fused(program), "attention")
+    assert exact.op.attributes()["causal"] == (fill != -1e4) and exact.op.attributes().get("fill", fill) == fill
 
 
 def test_a_constant_causal_sum_becomes_an_attribute() -> None:
@@ -172,8 +175,8 @@ def test_a_choice_at_run_time_is_exact_for_rows_without_keys_too(rows: str) -> N
     mask[1] = rows == "some keys"
     rng = np.random.default_rng(1)
     values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", S), ("k", T), ("v", T))}
-    after = fused(program, inputs={**values, "mask": mask})
-    assert find(after, "where").shape.lens == (B, 1, 1, T)
+    attention = find(fused(program, inputs={**values, "mask": mask}), "attention")
+    assert attention.inputs[3].shape.lens == (B, 1, 1, T) and attention.op.attributes()["fill"] == LOWEST
 
 
 def test_rows_that_a_mask_hides_wholly_stay_nan() -> None:
@@ -187,16 +190,104 @@ def test_rows_that_a_mask_hides_wholly_stay_nan() -> None:
     fused(program, inputs={**values, "mask": mask})
 
 
-def test_a_choice_at_run_time_of_a_small_value_needs_fast_math() -> None:
+FILLS = [0.0, -3.0, -1e4, -1e9, LOWEST, -np.inf]
+
+
+def loud_operands(s: int = S, t: int = T) -> dict[str, np.ndarray]:
+    """Queries, keys and values whose scores are in the hundreds: adding -1e9 to these keeps some of them."""
+    rng = np.random.default_rng(2)
+    values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", s), ("k", t), ("v", t))}
+    return {**values, "q": 200 * values["q"]}
+
+
+def some_rows_hidden(*lens: int) -> np.ndarray:
+    """A condition that keeps some keys of each row of the first batch, and none of one row of the last."""
+    keep = np.random.default_rng(3).random(lens) < 0.5
+    keep[..., 0] = True
+    keep[-1, ..., -1, :] = False
+    return keep
+
+
+@pytest.mark.parametrize("options", [STRICT, FAST])
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_choice_replaces_scores_that_a_fill_would_not_absorb(fill: float, inverted: bool, options: Options) -> None:
     g = Graph()
-    condition = g.spread(g.param("mask", [B, 1, 1, T], "bool"), B, H, S, T)
-    program = g.ret(attend(g, *operands(g), lambda x: g.op("where", condition, x, g.scalar(-1e4, x))))
+    condition = g.spread(g.param("mask", [B, 1, S, T], "bool"), B, H, S, T)
+
+    def choose(x: Instruction) -> Instruction:
+        other = g.scalar(fill, x)
+        return g.op("where", condition, other, x) if inverted else g.op("where", condition, x, other)
+
+    keep = some_rows_hidden(B, 1, S, T)
+    program = g.ret(attend(g, *operands(g), choose))
+    after = fused(program, options, inputs={**loud_operands(), "mask": keep != inverted})
+    assert find(after, "attention").op.attributes().get("fill", -np.inf) == np.float32(fill)
+
+
+@pytest.mark.parametrize("fill", [2.0, np.inf, np.nan])
+def test_a_fill_above_zero_is_no_mask(fill: float) -> None:
+    g = Graph()
+    condition = g.spread(g.param("mask", [B, 1, S, T], "bool"), B, H, S, T)
+    program = g.ret(attend(g, *operands(g), lambda x: g.op("where", condition, x, g.scalar(fill, x))))
     step = FuseAttention()
     assert "attention" not in names(check(program, step))
-    assert "masking value" in step.refusals("find_attention")[0].reason
-    again = program.clone()
-    run_passes(again, [FuseAttention()], FAST, validate=True)
-    assert "attention" in names(again)
+    assert "no mask" in step.refusals("find_attention")[0].reason
+
+
+@pytest.mark.parametrize("fills", [(-1e9, -1e9), (-np.inf, -np.inf), (LOWEST, -np.inf), (-np.inf, LOWEST)])
+def test_choices_after_each_other(fills: tuple[float, float]) -> None:
+    """The outer one decides where both hide a key; with equal fills they are one."""
+    g = Graph()
+    inner, outer = g.param("inner", [B, 1, 1, T], "bool"), g.param("outer", [S, T], "bool")
+
+    def choose(x: Instruction) -> Instruction:
+        for fill, condition in zip(fills, (inner, outer)):
+            x = g.op("where", g.spread(condition, B, H, S, T), x, g.scalar(fill, x))
+        return x
+
+    given = {"inner": some_rows_hidden(B, 1, 1, T), "outer": some_rows_hidden(1, S, T)[0]}
+    program = g.ret(attend(g, *operands(g), choose))
+    attention = find(fused(program, inputs={**loud_operands(), **given}), "attention")
+    assert (attention.inputs[3].shape.type is Type.bool_type) == (fills[0] == fills[1])
+
+
+@pytest.mark.parametrize("first", ["where", "add"])
+@pytest.mark.parametrize("fill", [-1e9, LOWEST, -np.inf])
+def test_a_choice_and_a_sum_in_either_order(fill: float, first: str) -> None:
+    """A fill that scores survive in a sum is left to the operators as they are written."""
+    g = Graph()
+    condition, added = g.param("mask", [B, 1, 1, T], "bool"), g.param("added", [H, S, T])
+
+    def mask(x: Instruction) -> Instruction:
+        for step in (first, {"where": "add", "add": "where"}[first]):
+            if step == "add":
+                x = g.op("add", g.spread(added, B, H, S, T), x)
+            else:
+                x = g.op("where", g.spread(condition, B, H, S, T), x, g.scalar(fill, x))
+        return x
+
+    program = g.ret(attend(g, *operands(g), mask))
+    bias = np.random.default_rng(4).standard_normal((H, S, T)).astype(np.float32)
+    given = {**loud_operands(), "mask": some_rows_hidden(B, 1, 1, T), "added": bias}
+    if fill != -1e9:
+        fused(program, FAST, inputs=given)
+        return
+    step = FuseAttention()
+    assert "attention" not in names(check(program, step, options=FAST, inputs=given))
+    assert "combined with other masks" in step.refusals("find_attention")[0].reason
+
+
+def test_a_scale_outside_of_a_choice_scales_the_fill() -> None:
+    g = Graph()
+    condition = g.spread(g.param("mask", [B, 1, S, T], "bool"), B, H, S, T)
+    q, kt, v = operands(g)
+    scores = g.op("dot", q, kt)
+    scores = g.op("where", condition, scores, g.scalar(-40.0, scores))
+    scores = g.op("mul", scores, g.scalar(0.25, scores))
+    program = g.ret(g.op("dot", g.op("softmax", scores, axis=3), v))
+    after = fused(program, inputs={**loud_operands(), "mask": some_rows_hidden(B, 1, S, T)})
+    assert find(after, "attention").op.attributes()["fill"] == -10
 
 
 @pytest.mark.parametrize("padded", [True, False])
@@ -436,7 +527,20 @@ def test_a_softmax_in_float32_between_products_in_16_bits(type: Type, form: str)
     after = check(program, FuseAttention(), options=options, rtol=4 * rounding, atol=2 * rounding)
     attention = find(after, "attention")
     assert attention.shape.type is type and "softmax" not in names(after)
-    assert [i.shape.type for i in attention.inputs[3:]] == [Type.float_type] * (form in ("masked", "chosen"))
+    masks = {"masked": [Type.float_type], "chosen": [Type.bool_type]}
+    assert [i.shape.type for i in attention.inputs[3:]] == masks.get(form, [])
+
+
+def test_products_of_different_types_stay_as_they_are() -> None:
+    """FlexAttention of float16 on the target gpu: scores of 16 bits, weights and values in float32."""
+    g = Graph()
+    q, kt, v = operands(g)
+    narrow = [g.op("convert", x, target_type=Type.half_type) for x in (q, kt)]
+    scores = g.op("convert", g.op("dot", *narrow), target_type=Type.float_type)
+    program = g.ret(g.op("dot", g.op("softmax", scores, axis=3), v))
+    run_passes(program, [FuseAttention()], FAST, validate=True)
+    assert "attention" not in names(program)
+    assert any("products of half_type and of float_type" in r.reason for r in program.log.refusals())
 
 
 def test_weights_in_double_are_not_rounded_on_the_way() -> None:

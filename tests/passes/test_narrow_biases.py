@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -18,16 +20,26 @@ LOOSE = {"rtol": 2e-2, "atol": 2e-2}
 
 
 def biased(
-    g: Graph, rows: int = 5, turned: bool = False, maker: str = "dot", bias: Instruction | None = None
+    g: Graph,
+    rows: int = 5,
+    turned: bool = False,
+    maker: str = "dot",
+    bias: Instruction | None = None,
+    convert: Callable[[Graph, Instruction, Type], Instruction] = Graph.own,
 ) -> Program:
-    x = g.op("convert", g.param("x", [rows, 7]), target_type=BF16)
+    x = g.own(g.param("x", [rows, 7]), BF16)
     weights = g.lit(np.random.default_rng(0).uniform(-1, 1, (7, 7)).astype(BF16.numpy), BF16.numpy)
     product = g.op(maker, x, weights) if maker == "dot" else g.op(maker, x)
-    wide = g.op("convert", product, target_type=FLOAT)
+    wide = convert(g, product, FLOAT)
     row = g.random(7) if bias is None else bias
     spread = g.spread(row, rows, 7)
     total = g.op("add", *((spread, wide) if turned else (wide, spread)))
-    return g.ret(g.op("relu", g.op("convert", total, target_type=BF16)))
+    return g.ret(g.op("relu", convert(g, total, BF16)))
+
+
+def written(g: Graph, x: Instruction, type: Type) -> Instruction:
+    """A conversion of the model's author."""
+    return g.op("convert", x, target_type=type)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -48,11 +60,12 @@ def test_biases_may_be_anything(number: float) -> None:
     assert find(after, "add").shape.type is BF16
 
 
-@pytest.mark.parametrize("why", ["exact", "no product", "computed", "read otherwise"])
+@pytest.mark.parametrize("why", ["exact", "no product", "computed", "read otherwise", "author"])
 def test_what_stays_in_float32(why: str) -> None:
     g = Graph()
     bias = g.op("tanh", g.param("b", [7])) if why == "computed" else None
-    program = biased(g, maker="tanh" if why == "no product" else "dot", bias=bias)
+    convert = written if why == "author" else Graph.own
+    program = biased(g, maker="tanh" if why == "no product" else "dot", bias=bias, convert=convert)
     if why == "read otherwise":
         program.main.replace_return([*program.main.results(), find(program, "add")])
     options = STRICT if why == "exact" else FAST
@@ -62,11 +75,11 @@ def test_what_stays_in_float32(why: str) -> None:
 @pytest.mark.parametrize("number", [7e4, np.inf])
 def test_biases_beyond_float16_became_infinite(number: float) -> None:
     g = Graph()
-    x = g.op("convert", g.param("x", [5, 7]), target_type=Type.half_type)
+    x = g.own(g.param("x", [5, 7]), Type.half_type)
     weights = g.lit(np.full((7, 7), 0.5, np.float16), np.float16)
-    wide = g.op("convert", g.op("dot", x, weights), target_type=FLOAT)
+    wide = g.own(g.op("dot", x, weights), FLOAT)
     total = g.op("add", wide, g.spread(g.lit([number, 0.3, 1, -2, 0, 5, 6]), 5, 7))
-    program = g.ret(g.op("convert", total, target_type=Type.half_type))
+    program = g.ret(g.own(total, Type.half_type))
     with np.errstate(all="ignore"):
         after = check(program, NarrowBiases(), options=FAST, **LOOSE)
     assert find(after, "add").shape.type is (Type.half_type if np.isinf(number) else FLOAT)

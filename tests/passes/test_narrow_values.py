@@ -7,12 +7,10 @@ import pytest
 
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
-from mgx_numba.graph.passes.base import Options, run_passes
-from mgx_numba.graph.passes.narrow_residuals import NarrowResiduals
+from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
 from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.passes.truncate_float import TruncateFloat
-from mgx_numba.targets.cpu.capabilities import pass_options as cpu_options
 from mgx_numba.targets.gpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
@@ -22,90 +20,7 @@ from .test_quantize import quantized, weights
 
 GPU = pass_options(TargetOptions(fast_math=True))
 """What the ``gpu`` target tells its passes."""
-CPU = cpu_options(TargetOptions(fast_math=True))
 FLOAT, HALF, U8, I8 = Type.float_type, Type.half_type, Type.uint8_type, Type.int8_type
-
-
-def stream(g: Graph, *lens: int) -> tuple[Instruction, Instruction]:
-    """A computed value, and the sum of it and what is made of it in 8 bits."""
-    x = g.op("tanh", g.param("x", lens))
-    return x, g.op("add", x, g.op("relu", quantized(g, x, 0.01, 99)))
-
-
-@pytest.mark.parametrize("options", [CPU, GPU], ids=["cpu", "gpu"])
-def test_sums_of_images_are_read_in_8_bits(options: Options) -> None:
-    g = Graph()
-    _, total = stream(g, 2, 3, 4, 5)
-    after = check(g.ret(total), NarrowResiduals(), options=options, atol=0.0051)
-    assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
-
-
-@pytest.mark.parametrize("scale", [0.005, 0.009])
-def test_coarser_steps_are_of_what_finer_ones_clip(scale: float) -> None:
-    g = Graph()
-    x = g.op("tanh", g.param("x", [2, 3, 4, 5]))
-    fine, coarse = quantized(g, x, 0.004, 128), quantized(g, x, scale, 128)
-    program = g.ret(g.op("relu", fine), g.op("abs", coarse))
-    check(program, NarrowResiduals(), SimplifyQdq(), options=CPU, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("short", [Type.bf16_type, Type.half_type])
-def test_operands_of_contractions_in_16_bits_are_not_read_in_8(short: Type) -> None:
-    """Steps of 0.001 end below what the value has."""
-    g = Graph()
-    x = g.op("tanh", g.param("x", [2, 3, 6, 6]))
-    operands = (g.op("convert", v, target_type=short) for v in (x, g.param("w", [4, 3, 3, 3])))
-    y = g.op("convert", g.op("convolution", *operands), target_type=FLOAT)
-    program = g.ret(y, g.op("relu", quantized(g, x, 0.001, 99)))
-    assert str(check(program, NarrowResiduals(), options=CPU, atol=0.05)) == str(program)
-
-
-def test_sums_of_images_are_read_in_float8_where_they_are_quantised_so() -> None:
-    """And what only moves or compares them, here a maximum, does it in 8 bits."""
-    g = Graph()
-    x = g.op("tanh", g.param("x", [2, 3, 6, 6]))
-    pooled = g.op("pooling", x, mode="max", lengths=(3, 3), padding=(1, 1), stride=(2, 2), dilations=(1, 1))
-    total = g.op("add", pooled, g.op("relu", in_float8(g, pooled, 0.01)))
-    program = g.ret(total)
-    assert str(check(program, NarrowResiduals(), options=CPU)) == str(program)
-    after = check(program, NarrowResiduals(), SimplifyQdq(), options=GPU, atol=0.04)
-    assert [u.name for u in find(after, "tanh").users] == ["quantizelinear"]
-    assert find(after, "pooling").shape.type is Type.fp8e4m3fn_type
-
-
-@pytest.mark.parametrize("step", [1e-37, 1e36])
-def test_steps_of_float8_whose_numbers_float32_does_not_hold_are_kept(step: float) -> None:
-    g = Graph()
-    x = g.op("tanh", g.param("x", [2, 3, 4, 5]))
-    program = g.ret(g.op("add", x, in_float8(g, x, step)))
-    assert str(check(program, NarrowResiduals(), options=GPU)) == str(program)
-
-
-def in_float8(g: Graph, x: Instruction, step: float) -> Instruction:
-    """A value quantised and dequantised."""
-    scale = g.scalar(step, x)
-    return g.op("dequantizelinear", g.op("quantizelinear", x, scale, out_type=Type.fp8e4m3fn_type), scale)
-
-
-def test_other_sums_are_read_in_16_bits_where_kernels_do_so() -> None:
-    g = Graph()
-    _, total = stream(g, 7, 5)
-    program = g.ret(total)
-    assert str(check(program, NarrowResiduals(), options=CPU)) == str(program)
-    after = check(program, NarrowResiduals(), options=GPU, atol=1e-3)
-    assert {u.name: u.shape.type for u in find(after, "tanh").users} == {"quantizelinear": U8, "convert": HALF}
-
-
-def test_results_and_parameters_and_what_fast_math_is_not_asked_for_keep_their_bits() -> None:
-    for results, options in (((0, 1), GPU), ((1,), STRICT)):
-        g = Graph()
-        both = stream(g, 7, 5)
-        program = g.ret(*(both[k] for k in results))
-        assert str(check(program, NarrowResiduals(), options=options)) == str(program)
-    g = Graph()
-    x = g.param("x", (7, 5))
-    program = g.ret(g.op("add", x, quantized(g, x, 300.0, 3)))
-    assert str(check(program, NarrowResiduals(), options=GPU)) == str(program)
 
 
 @pytest.mark.parametrize(("zero", "type", "wanted"), [(128, "uint8", I8), (0, "int8", I8), (127, "uint8", U8)])

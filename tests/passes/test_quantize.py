@@ -70,83 +70,20 @@ def test_products_of_quantised_values(scale: float, zero: int | None, type: str)
         assert names(after).count("quantizelinear") == 1 and "convert" not in names(after)
 
 
-def skipping(first: str = "pooled", activation: str = "relu", fine: float = 0.01, **attributes: Any) -> Program:
-    """A value that goes, quantised, through a maximum and into a concatenation, in either order."""
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("activation, zero", [("relu", 0), ("tanh", 128), ("abs", 255)])
+def test_what_is_quantised_twice_is_quantised_from_the_value_twice(activation: str, zero: int, order: int) -> None:
+    """The finer steps clip numbers that the coarser steps do not."""
     g = Graph()
     x = g.op(activation, g.param("x", [1, 3, 6, 4]))
-    attributes = {"lengths": (2, 2), "stride": (2, 2), "mode": "max", **attributes}
-
-    def pooled() -> Instruction:
-        return quantized(g, g.op("pooling", x, **attributes), fine, 0)
-
-    def joined() -> Instruction:
-        return quantized(g, g.op("concat", x, g.random(1, 2, 6, 4), axis=1), 0.03, 128)
-
-    return g.ret(*(f() for f in ((pooled, joined) if first == "pooled" else (joined, pooled))))
-
-
-def test_coarser_steps_are_made_of_finer_ones() -> None:
-    for program in (skipping(), skipping("joined"), skipping(lengths=(3, 3), stride=(1, 1), padding=(0, 1, 1, 2))):
-        after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
-        assert "relu" not in names(after)  # what is below 0 saturates
-        assert len([i for i in after.main if i.name == "quantizelinear"]) == 2
-        coarse = [i for i in after.main if i.name == "quantizelinear" and i.inputs[0].name == "dequantizelinear"]
-        assert len(coarse) == 1 and [u.name for u in coarse[0].users] == ["concat"]
-        inputs = {"x": np.full((1, 3, 6, 4), np.nan, np.float32)}
-        for a, b in zip(evaluate(program, inputs), evaluate(after, inputs)):
-            np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
-
-
-def test_coarser_steps_that_are_made_of_values() -> None:
-    """A maximum says nothing of what is negative or beside its windows, and steps that are alike nothing new."""
-    for program, options in (
-        (skipping(), STRICT), (skipping(activation="tanh"), FAST), (skipping(fine=0.021), FAST),
-        (skipping(stride=(3, 2)), FAST), (skipping(stride=(2, 1), lengths=(1, 1)), FAST),
-        (skipping(lengths=(2, 3), stride=(2, 2)), FAST),
-    ):  # fmt: skip
-        after = check(program, SimplifyQdq(), OptimizeModule(), options=options)
-        direct = [i for i in after.main if i.name == "quantizelinear" and i.inputs[0].name in ("relu", "tanh")]
-        assert len(direct) == 2
-
-
-@pytest.mark.parametrize("relu_first", [False, True])
-def test_coarser_steps_of_what_is_negative_where_finer_ones_are_of_a_relu(relu_first: bool) -> None:
-    g = Graph()
-    x = g.op("tanh", g.param("x", [1, 3, 6, 4]))
-    makers = [lambda: quantized(g, g.op("relu", x), 0.004, 0), lambda: quantized(g, x, 0.008, 0, "int8")]
-    program = g.ret(*(make() for make in (makers if relu_first else makers[::-1])))
-    check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0081)
-
-
-def test_coarser_steps_of_what_is_positive_where_finer_ones_are_of_nothing_positive() -> None:
-    g = Graph()
-    x = g.op("tanh", g.param("x", [1, 3, 6, 4]))
-    joined = quantized(g, g.op("concat", x, g.random(1, 3, 6, 4), axis=1), 0.03, 128)
-    check(g.ret(quantized(g, x, 0.01, 255), joined), SimplifyQdq(), OptimizeModule(), options=FAST, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("least, most, finer", [(0.0, 2.5, True), (-1.0, 2.5, False), (0.0, 2.6, False)])
-def test_coarser_steps_of_limited_values(least: float, most: float, finer: bool) -> None:
-    g = Graph()
-    limits = (g.spread(g.lit(v), 1, 3, 6, 4) for v in (least, most))
-    x = g.op("clip", g.param("x", [1, 3, 6, 4]), *limits)
-    program = g.ret(quantized(g, x, 0.01, 0), quantized(g, x, 0.03, 128))
-    after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
-    assert any(i.inputs[0].name == "dequantizelinear" for i in after.main if i.name == "quantizelinear") == finer
-
-
-@pytest.mark.parametrize("between", ["transpose", "pooling"])
-def test_coarser_steps_where_a_maximum_behind_other_operations_leaves_some_out(between: str) -> None:
-    g = Graph()
-    x = g.op("relu", g.param("x", [1, 5, 5, 3]))
-    axes = (0, 3, 1, 2) if between == "transpose" else (0, 1, 2, 3)
-    moved = g.op("transpose", x, permutation=axes)
-    if between == "pooling":
-        moved = g.op("pooling", moved, lengths=(1, 1), stride=(1, 1), mode="max")
-    pooled = quantized(g, g.op("pooling", moved, lengths=(2, 2), stride=(2, 2), mode="max"), 0.01, 0)
-    program = g.ret(pooled, quantized(g, g.op("concat", x, g.random(1, 5, 5, 2), axis=3), 0.03, 128))
-    after = check(program, SimplifyQdq(), OptimizeModule(), options=FAST, atol=0.0301)
-    assert all(i.inputs[0].name != "dequantizelinear" for i in after.main if i.name == "quantizelinear")
+    makers = [
+        lambda: quantized(g, g.op("pooling", x, lengths=(2, 2), stride=(2, 2), mode="max"), 0.001, zero),
+        lambda: quantized(g, g.op("concat", x, g.random(1, 2, 6, 4), axis=1), 0.03, 128),
+        lambda: quantized(g, x, 0.02, 100),
+        lambda: quantized(g, x, 0.008, 0, "int8"),
+    ]
+    program = g.ret(*(make() for make in makers[::order]))
+    check(program, SimplifyQdq(), OptimizeModule(), options=FAST, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("scale, zero, type", LEFT)
@@ -270,6 +207,45 @@ def test_inserted_pairs(type: Type) -> None:
     assert ("quant_dot" in names(after)) == (limit == 127)
 
 
+def residual_network(rank: int = 4, projected: bool = True) -> Program:
+    """``conv(relu(x + conv(x)))``, or the sum itself, of a computed ``x``; products of vectors in place of images."""
+    g = Graph()
+    x = g.op("tanh", g.param("x", [2, 4, 5, 6][: 2 if rank == 2 else 4]))
+
+    def product(value: Instruction) -> Instruction:
+        if rank == 2:
+            return g.op("dot", value, g.random(4, 4))
+        return g.op("convolution", value, g.random(4, 4, 1, 1))
+
+    total = g.op("relu", g.op("add", product(x), x))
+    return g.ret(product(total) if projected else total)
+
+
+@pytest.mark.parametrize(
+    "rank, projected, scales, clipped, type, shared",
+    [
+        (4, True, (0.008, 0.02), 0.0, Type.uint8_type, True),
+        (4, True, (0.008, 0.003), 0.0, Type.uint8_type, False),
+        (4, True, (0.008, 0.02), 1e-5, Type.uint8_type, False),
+        (4, True, (0.008, 0.02), 0.0, Type.fp8e4m3fn_type, False),
+        (4, False, (0.008,), 0.0, Type.uint8_type, False),
+        (2, True, (0.008, 0.02), 0.0, Type.uint8_type, False),
+    ],
+)
+def test_residual_sums_read_in_8_bits_what_a_convolution_reads_so(
+    rank: int, projected: bool, scales: tuple[float, ...], clipped: float, type: Type, shared: bool
+) -> None:
+    """If the sum is quantised in steps that are no finer than half of the addend's, of which none was clipped."""
+    program = residual_network(rank, projected)
+    values = calibrated_values(program, CHOSEN)
+    zero = 0 if type.is_floating else 128
+    known = [QuantParameters(scale, zero, type, clipped) for scale in scales]
+    step = Quantize8Bits({v: ValuePlan(p) for v, p in zip(values, known, strict=True)}, CHOSEN)
+    run_passes(program, [step], Options(), validate=True)
+    addends = {i.name for i in find(program, "add").inputs}
+    assert ("dequantizelinear" in addends) == shared and ("tanh" in addends) != shared
+
+
 def test_layers_that_cannot_be_quantised_say_why() -> None:
     g = Graph()
     x = g.param("x", [3, 4])
@@ -335,24 +311,18 @@ def test_float8_inputs_and_results_become_float32() -> None:
     check(program, AutocastFp8())
 
 
-def centred(g: Graph, x: Instruction, zero: int) -> Instruction:
-    """As QLinearConv and QLinearMatMul are read."""
-    wide = g.op("convert", x, target_type=int(Type.int32_type))
-    number = g.op("convert", g.lit(zero, x.shape.type.numpy), target_type=int(Type.int32_type))
-    return g.op("convert", g.op("sub", wide, g.spread(number, *x.shape.lens)), target_type=int(Type.float_type))
-
-
 @pytest.mark.parametrize("x_zero, w_zero, w_type", [(0, 0, np.int8), (7, 0, np.int8), (200, 130, np.uint8)])
 def test_integers_less_their_zero_point(x_zero: int, w_zero: int, w_type: Any) -> None:
     rng = np.random.default_rng(x_zero)
     low, high = (-100, 100) if w_type == np.int8 else (30, 240)
     g = Graph()
     x, z = g.param("x", [1, 8, 5, 6], "uint8"), g.param("z", [3, 40], "uint8")
-    w = centred(g, g.lit(rng.integers(low, high, (6, 8, 3, 3)), w_type), w_zero)
-    v = centred(g, g.lit(rng.integers(low, high, (40, 9)), w_type), w_zero)
-    y = g.op("convolution", centred(g, x, x_zero), w, padding=(1, 1))
-    after = check(g.ret(y, g.op("dot", centred(g, z, x_zero), v)), SimplifyQdq(), RewriteQuantization())
+    points = g.lit(x_zero, np.uint8), g.lit(w_zero, w_type)
+    w, v = g.lit(rng.integers(low, high, (6, 8, 3, 3)), w_type), g.lit(rng.integers(low, high, (40, 9)), w_type)
+    y = g.op("integer_convolution", x, w, *points, padding=(1, 1))
+    after = check(g.ret(y, g.op("integer_dot", z, v, *points)), SimplifyQdq(), RewriteQuantization())
     assert {"quant_convolution", "quant_dot"} <= set(names(after))
+    assert not {"integer_convolution", "integer_dot", "reduce_sum"} & set(names(after))
     inputs = random_inputs(after)
     inputs = {name: rng.integers(0, 256, a.shape).astype(np.uint8) for name, a in inputs.items()}
     for found, expected in zip(evaluate(after, inputs), evaluate(g.program, inputs)):
@@ -365,17 +335,26 @@ def test_integer_products_with_a_computed_zero_point(type: str, w_zero: int) -> 
     rng = np.random.default_rng(1)
     g = Graph()
     x, zero = g.param("x", [2, 3, 70], type), g.param("zero", [1], type)
-    wide, point = (g.op("convert", i, target_type=int(Type.int32_type)) for i in (x, zero))
-    left = g.op("sub", wide, g.spread(point, 2, 3, 70))
-    w = g.op("convert", g.lit(rng.integers(-120, 120, (70, 9)), np.int8), target_type=int(Type.int32_type))
-    if w_zero:
-        less = g.op("convert", g.lit(w_zero, np.int8), target_type=int(Type.int32_type))
-        w = g.op("sub", w, g.spread(less, 70, 9))
-    program = g.ret(g.op("dot", left, g.spread(w, 2, 70, 9)))
+    w = g.spread(g.lit(rng.integers(-120, 120, (70, 9)), np.int8), 2, 70, 9)
+    program = g.ret(g.op("integer_dot", x, w, zero, g.lit(w_zero, np.int8)))
     values = random_inputs(program)
     check(program, SimplifyQdq(), inputs=values)
     after = check(g.program, SimplifyQdq(), inputs={k: v * 7 for k, v in values.items()})
-    assert ("quant_dot" in names(after)) and "dot" not in names(after)
+    assert ("quant_dot" in names(after)) and "integer_dot" not in names(after)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_products_by_unsigned_integers_are_by_signed_ones(constant: bool) -> None:
+    rng = np.random.default_rng(2)
+    g = Graph()
+    x, given = g.param("x", [4, 30], "int8"), rng.integers(0, 256, (30, 9))
+    w = g.lit(given, np.uint8) if constant else g.param("w", [30, 9], "uint8")
+    values = {"x": rng.integers(-128, 128, (4, 30)).astype(np.int8)}
+    if not constant:
+        values["w"] = given.astype(np.uint8)
+    after = check(g.ret(g.op("quant_dot", x, w)), SimplifyQdq(), inputs=values)
+    (product,) = (i for i in after.main if i.name == "quant_dot")
+    assert product.inputs[1].shape.type is Type.int8_type
 
 
 def pairs(program: Program) -> int:

@@ -1,4 +1,4 @@
-"""Values that contractions take in 16 bits are rounded once for all that reads them, and kernels read them so."""
+"""Values that contractions take in 16 bits are rounded by what computes them, and kernels read them so."""
 
 from __future__ import annotations
 
@@ -20,53 +20,6 @@ LOOSE = {"rtol": 5e-3, "atol": 5e-3}
 
 def narrow(g: Graph, x: Instruction, type: Type = HALF) -> Instruction:
     return g.op("convert", x, target_type=type)
-
-
-def residual(g: Graph, transposed: bool = False) -> tuple[Instruction, Instruction]:
-    """``x``, and ``x + product(x)``, the product in 16 bits."""
-    x = g.op("relu", g.param("x", [5, 7]))
-    left = narrow(g, x)
-    left = g.op("transpose", left, permutation=(1, 0)) if transposed else left
-    product = g.op("dot", left, narrow(g, g.random(5 if transposed else 7, 7)))
-    product = narrow(g, product, FLOAT)
-    return x, product if transposed else g.op("add", x, product)
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_a_residual_is_rounded_once(transposed: bool) -> None:
-    g = Graph()
-    x, total = residual(g, transposed)
-    results = [g.op("tanh", x), total] if transposed else [total]
-    after = check(g.ret(*results), RoundOnce(), options=FAST, **LOOSE)
-    relu = find(after, "relu")
-    (rounded,) = relu.users
-    assert rounded.name == "convert" and rounded.shape.type is HALF and len(rounded.users) == 2
-
-
-def test_several_conversions_become_one() -> None:
-    g = Graph()
-    x = g.op("relu", g.param("x", [5, 7]))
-    parts = [narrow(g, g.op("dot", narrow(g, x), narrow(g, g.random(7, 7, seed=s))), FLOAT) for s in (1, 2)]
-    after = check(g.ret(g.op("add", x, g.op("add", *parts))), RoundOnce(), options=FAST, **LOOSE)
-    assert len(find(after, "relu").users) == 1
-
-
-def test_results_parameters_and_what_no_contraction_takes_keep_their_bits() -> None:
-    def untouched(*results: Instruction, options: Options = FAST) -> None:
-        program = g.ret(*results)
-        assert str(check(program, RoundOnce(), options=options)) == str(program)
-
-    g = Graph()
-    x, total = residual(g)
-    untouched(total, x)
-    g = Graph()
-    untouched(residual(g)[1], options=STRICT)
-    g = Graph()
-    x = g.op("relu", g.param("x", [5, 7]))
-    untouched(g.op("add", x, narrow(g, g.op("tanh", narrow(g, x)), FLOAT)))
-    g = Graph()
-    x = g.param("x", [5, 7])
-    untouched(g.op("add", x, narrow(g, g.op("dot", narrow(g, x), narrow(g, g.random(7, 7))), FLOAT)))
 
 
 def test_epilogues_read_and_leave_16_bits() -> None:

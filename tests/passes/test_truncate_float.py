@@ -15,7 +15,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.targets.ref.interpreter import evaluate
 
-from .support import Graph, names, random_inputs
+from .support import Graph, find, names, random_inputs
 
 HALF, BF16 = Type.half_type, Type.bf16_type
 
@@ -129,6 +129,21 @@ def test_a_residual_stream_may_pass_65504() -> None:
         found, expected = (evaluate(p, values)[0] for p in (truncated(program), program))
     assert types(truncated(program))["add"] == {Type.float_type}
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("why", ["", "names", "kept", "result", "other reader", "given"])
+def test_residual_sums_read_what_a_product_reads_if_all_is_to_be_in_16_bits(why: str) -> None:
+    """Then one form of the addend is stored; a reader that was not chosen sees all bits."""
+    g = Graph()
+    x = g.param("x", [5, 7])
+    x = x if why == "given" else g.op("exp", x)
+    total = g.op("add", g.op("dot", g.op("dot", x, g.random(7, 7)), g.random(7, 7, seed=2)), x)
+    others = [x] if why == "result" else [g.op("sin", x)] if why == "other reader" else []
+    program = g.ret(total, *others)
+    step = TruncateFloat(("dot",) if why == "names" else ("all",), kept=[total] if why == "kept" else [])
+    run_passes(program, [step, "optimize_module"], Options(), validate=True)
+    read = {i.name for i in find(program, "add").inputs}
+    assert ("exp" in read or "@param" in read) == bool(why)
 
 
 @pytest.mark.parametrize("type", [HALF, BF16])

@@ -162,6 +162,10 @@ ROWS = (_dense, _dense, _relu, _add, _concat, _sigmoid)
 MOVES = (_mul, _transpose, _slice, _pad, _leaky)
 MOVING = 1_000_000
 """The first seed of models that have `MOVES` and nearest pixels, too."""
+ONE_SIDED = 2_000_000
+"""The first seed of models whose values some readers take without a pair, which may clip them."""
+CLIPPED = 0.25
+"""Part of a value's range that such a pair may be for."""
 
 
 def _float_model(rng: np.random.Generator, moves: bool = False) -> tuple[_Graph, str]:
@@ -197,11 +201,16 @@ def quantized_model(seed: int) -> tuple[onnx.ModelProto, np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     ranges = {"x": x, **dict(zip(names, session.run(None, {"x": x})))}
-    return _with_pairs(g, result, given, ranges, rng), x
+    return _with_pairs(g, result, given, ranges, rng, seed >= ONE_SIDED), x
 
 
 def _with_pairs(
-    g: _Graph, result: str, given: list[onnx.ValueInfoProto], ranges: dict[str, np.ndarray], rng: np.random.Generator
+    g: _Graph,
+    result: str,
+    given: list[onnx.ValueInfoProto],
+    ranges: dict[str, np.ndarray],
+    rng: np.random.Generator,
+    one_sided: bool,
 ) -> onnx.ModelProto:
     unsigned, per_channel = rng.random() < 0.6, rng.random() < 0.6
     dtype = np.uint8 if unsigned else np.int8
@@ -212,6 +221,8 @@ def _with_pairs(
 
     def pair(name: str) -> None:
         low, high = min(float(ranges[name].min()), 0.0), max(float(ranges[name].max()), 0.0)
+        if one_sided and name != result and rng.random() < 0.5:
+            low, high = low * CLIPPED, high * CLIPPED
         scale = np.float32(max(high - low, 1e-3) / 255)
         zero = dtype(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max))
         arrays[f"{name}_scale"], arrays[f"{name}_zero"] = scale, np.asarray(zero)
@@ -244,11 +255,15 @@ def _with_pairs(
         nodes.append(helper.make_node("DequantizeLinear", parts, [f"{name}_dq"], **extra))
         return f"{name}_dq"
 
+    def read(name: str) -> str:
+        """A value as one of its readers takes it."""
+        return name if one_sided and rng.random() < 0.4 else f"{name}_dq"
+
     pair("x")
     for node in g.nodes:
         first, *rest = node.input
-        others = [stored(name, first, rest[0]) if name in g.arrays else name and f"{name}_dq" for name in rest]
-        inputs = [f"{first}_dq", *others]
+        others = [stored(name, first, rest[0]) if name in g.arrays else name and read(name) for name in rest]
+        inputs = [read(first), *others]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         nodes.append(helper.make_node(node.op_type, inputs, list(node.output), **attributes))
         pair(node.output[0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,11 @@ import pytest
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu.toolchain.loader import load
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.kernel import gpu_kernel
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.toolchain.assignment import Unassigned, check_assignments
+from mgx_numba.codegen.toolchain.dead_ends import dead_end
 from mgx_numba.errors import CompileError
 from mgx_numba.runtime.cpu.threads import NativeKernel
 
@@ -22,6 +29,17 @@ _PYTHON = {
     "imin": min,
     "imax": max,
 }
+
+
+def cpu_compile(lines: list[str]) -> object:
+    """Compile a kernel of these lines for the CPU."""
+    text = "def kernel(args, begin, end):\n" + "".join(f"    {line}\n" for line in lines)
+    return compile_object(cpu_kernel("bad_kernel", text))
+
+
+def gpu_compile(lines: list[str]) -> object:
+    """Compile a kernel of these lines for a GPU."""
+    return assembly(gpu_kernel("bad_kernel", lines, 32, 3), ARCHITECTURES["sm_90a"])
 
 
 def native(text: str, words: np.ndarray, begin: int, end: int) -> np.ndarray:
@@ -162,6 +180,93 @@ def test_range_of_step_zero_is_empty() -> None:
         assert native(text, np.zeros(WORDS, np.int64), begin, end)[0] == 0
 
 
+def function_of(*lines: str) -> ast.FunctionDef:
+    text = "def kernel(args, begin, end):\n" + "".join(f"    {line}\n" for line in lines)
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    return function
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["if begin > 100:", "    x = 5", "args[1] = x"], "line 4: variable x .* if `begin > 100` of line 2 is false"),
+        (["if begin > 100:", "    pass", "else:", "    x = 5", "args[1] = x"], "x .* if `begin > 100` .* is true"),
+        (["if begin:", "    x = 1", "elif end:", "    x = 2", "args[1] = x"], "x .* if `end` of line 4 is false"),
+        (["if begin:", "    x = 1", "if begin:", "    args[1] = x"], "line 5: variable x .* if `begin` of line 2 is"),
+        (
+            ["while begin < end:", "    x = begin", "    begin += 1", "args[1] = x"],
+            "x .* loop of line 2 runs zero times",
+        ),
+        (["while begin < end:", "    args[1] = x", "    x = 1"], "line 3: variable x .* before its first assignment"),
+        (["for i in range(end):", "    x = i", "args[1] = x"], "line 4: variable x .* loop of line 2 runs zero times"),
+        (["for i in range(end):", "    pass", "args[1] = i"], "variable i .* loop of line 2 runs zero times"),
+        (["for i in range(3, 3):", "    x = i", "args[1] = x"], "variable x .* runs zero times"),
+        (["for i in range(3):", "    if begin:", "        break", "    x = i", "args[1] = x"], "x .* left by break"),
+        (["for i in range(3):", "    if end:", "        continue", "    x = i", "args[1] = x"], "x .* has a continue"),
+        (
+            ["while True:", "    if begin:", "        break", "    x = 1", "    begin += x", "args[1] = x"],
+            "x .* by break",
+        ),
+        (["for i in range(end):", "    if i > 0:", "        args[1] = x", "    x = i"], "line 4: variable x"),
+        (["x += 1"], "line 2: variable x .* before its first assignment"),
+        (["if begin:", "    x = 1", "x -= 1"], "line 4: variable x"),
+        (["if begin:", "    x, y = 1, 2", "args[y] = 1"], "line 4: variable y"),
+        (["args[1] = 1 if begin else x", "x = 2"], "line 2: variable x"),
+    ],
+)
+def test_a_variable_without_a_value_on_some_path_is_refused(lines: list[str], says: str) -> None:
+    """LLVM took any value for it, and compiled something else without a word."""
+    with pytest.raises(Unassigned, match=says):
+        check_assignments(function_of(*lines))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["if begin:", "    x = 1", "else:", "    x = 2", "args[1] = x"],
+        ["if begin:", "    return", "else:", "    x = 2", "args[1] = x"],
+        ["for i in range(2):", "    x = i", "args[i] = x"],
+        [
+            "for i in range(3, -1, -1):",
+            "    if begin:",
+            "        x = 2",
+            "        continue",
+            "    x = i",
+            "args[1] = x",
+        ],
+        ["while True:", "    x = begin", "    if x > 3:", "        break", "    begin += 1", "args[1] = x"],
+        ["for i in range(end):", "    if i > begin:", "        continue", "    x = i", "    args[1] = x"],
+        ["if 1:", "    x = 2", "args[1] = x"],
+    ],
+)
+def test_a_variable_with_a_value_on_every_path_is_taken(lines: list[str]) -> None:
+    check_assignments(function_of(*lines))
+
+
+def test_a_text_that_is_taken_never_reads_an_unassigned_variable_in_python() -> None:
+    taken = refused = 0
+    for seed in range(150):
+        text = _Writer(seed).text()
+        left_out = random.Random(seed).choice(("    c = 1\n", "    x = 0.5\n", "    v = 3\n", "    w = 1.5\n"))
+        text = text.replace(left_out, "", 1) + left_out
+        words = np.random.default_rng(seed).integers(-5, 9, WORDS)
+        try:
+            check_assignments(function_of(*(line[4:] for line in text.splitlines()[1:])))
+        except Unassigned:
+            refused += 1
+            continue
+        taken += 1
+        interpreted(text, words, 2, 5)  # which would raise UnboundLocalError
+    assert taken > 5 and refused > 5
+
+
+@pytest.mark.parametrize("compiled", [cpu_compile, gpu_compile])
+def test_compiling_names_the_kernel_and_the_variable(compiled: Callable[[list[str]], object]) -> None:
+    with pytest.raises(CompileError, match="kernel bad_kernel: .*variable x is read here"):
+        compiled(["if args[1] > 100:", "    x = 5", "args[2] = x"])
+
+
 def test_what_follows_a_return_or_an_endless_loop_is_not_written() -> None:
     lines = [
         "def kernel(args, begin, end):",
@@ -199,7 +304,7 @@ def test_variables_of_one_place_are_no_memory() -> None:
             "if begin:\n        y = 1.0\n    else:\n        y = const_float32(0, 8)\n    args[1] = y",
             "y has no value here",
         ),
-        ("while begin < end:\n        args[1] = y\n        y = 1", "line 3: y is no variable and no number"),
+        ("args[1] = y", "line 2: y is no variable and no number"),
         ("args[1] = 1 if begin < 2 < end else 0", "compares two values at a time"),
         ("args[1] = imin(a=begin, b=end)", "name no parameters"),
         ("a, b = begin", "a tuple is assigned from a tuple"),
@@ -223,3 +328,28 @@ def test_refusals_say_what_is_wrong_and_where(lines: str, says: str) -> None:
     with pytest.raises(CompileError, match=f"(?s){says}") as caught:
         compile_object(cpu_kernel("bad_kernel", f"def kernel(args, begin, end):\n    {lines}\n"))
     assert "line " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("  unreachable", "line 2: unreachable"),
+        ("  call void @llvm.trap()", "line 2: call void @llvm.trap()"),
+        ("\ttrap;", "line 2: trap;"),
+        ("@%p1 brkpt;", "line 2: @%p1 brkpt;"),
+        ("  br label %unreachable_block", ""),
+        ("; no trap here", ""),
+    ],
+)
+def test_paths_that_end_without_a_return_are_found(line: str, found: str) -> None:
+    assert dead_end(f"entry:\n{line}\n  ret void\n") == found
+
+
+@pytest.mark.parametrize("compiled", [cpu_compile, gpu_compile])
+def test_a_path_that_llvm_takes_for_unreachable_is_refused(
+    compiled: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU would end the launch with an error there, a CPU would run into other code."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    with pytest.raises(CompileError, match="kernel bad_kernel: a path ends without a return, at line .*unreachable"):
+        compiled(["if idiv(args[1], 0) > 3:", "    args[2] = 1"])

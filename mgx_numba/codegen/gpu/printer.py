@@ -50,11 +50,15 @@ class ThreadPrinter(VectorPrinter):
             self._uniform.add(made.name)
         return made
 
-    def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, a limited one a
-        float8 as it is limited, and with fast math float32 is rounded to 16 bits only where it is stored."""
+    def cast_loosely(self, x: VectorValue, dtype: Type) -> VectorValue:
+        """See `VectorPrinter.cast_loosely`; with fast math float32 is rounded to 16 bits only where it is stored."""
         if self.fast_math and dtype in _SIXTEEN_BITS and x.dtype.compute is Type.float_type:
             return VectorValue(self.register(x), dtype, constant=x.constant)
+        return self._cast(x, dtype)
+
+    def _cast(self, x: VectorValue, dtype: Type) -> VectorValue:
+        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, a limited one a
+        float8 as it is limited."""
         source, limit = self._limited.get(x.name, ("", 0.0))
         if source and limit == _SATURATED.get(dtype):
             argument, other = self._gelu_product(source)
@@ -75,7 +79,7 @@ class ThreadPrinter(VectorPrinter):
             else:
                 text = f"rounded_{dtype_name(dtype)}({source}, {zero})"
             return VectorValue(self.buffer.emit(text), dtype)
-        made = super().cast(x, dtype)
+        made = super()._cast(x, dtype)
         if x.dtype in _EIGHT_BITS:
             self._points[made.name] = x.dtype
         return made
@@ -116,7 +120,7 @@ class ThreadPrinter(VectorPrinter):
         return made
 
     def _note(self, name: str, made: VectorValue, operands: tuple[VectorValue, ...]) -> None:
-        """Remember how a float32 came to be, for `cast`."""
+        """Remember how a float32 came to be, for `_cast`."""
         if name == "mul" and self.fast_math:
             x, y = (self.register(v) for v in operands)
             self._products[made.name] = (y, x) if y in self._gelus else (x, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import field, replace
 
@@ -10,7 +11,7 @@ from ...errors import ShapeError
 from .element_types import ITEMSIZE
 from .epilogue import Epilogue
 
-__all__ = ["AttentionProblem", "MaskLayout"]
+__all__ = ["AttentionProblem", "MaskLayout", "float64_bits"]
 
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -21,12 +22,18 @@ class MaskLayout:
     """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype or float32 is added.
 
     ``strides`` are 0 where the mask is broadcast. There are ``period`` masks, after which those of further batches
-    repeat; None: one for each batch, or all alike.
+    repeat; None: one for each batch, or all alike. ``fill`` is the score of keys that a ``bool`` mask does not keep.
     """
 
     dtype: str
     strides: tuple[int, ...]
     period: int | None = None
+    fill: float = -math.inf
+
+    @property
+    def replaces(self) -> bool:
+        """Whether scores are replaced by a finite `fill`, which has a weight in rows without larger scores."""
+        return self.dtype == "bool" and self.fill != -math.inf
 
 
 @dataclass(frozen=True)
@@ -139,4 +146,9 @@ class AttentionProblem:
     @property
     def scale_bits(self) -> int:
         """``scale`` as an argument slot holds it: the bits of a float64."""
-        return int(struct.unpack("<q", struct.pack("<d", self.scale))[0])
+        return float64_bits(self.scale)
+
+
+def float64_bits(value: float) -> int:
+    """Return the bits of a float64 as an argument slot holds them."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])

@@ -26,7 +26,9 @@ class RecurrenceProblem:
     batch, hidden], strides given), ``peephole`` [lanes, 3 * hidden] and, for gru that resets after the product,
     ``inner_bias`` [lanes, hidden]. States of narrow floats are kept in float32. ``int16``
     weights have 16 bits (`contraction.int16_weights` of the CPU), ``int8`` ones 8, with a scale for each row; then the
-    states are brought to 21 or 8 bits for their products (`ops.recurrence.quantized_product` for those of 8).
+    states are brought to 21 or 8 bits for their products (`ops.recurrence.quantized_product` for those of 8). With
+    ``dynamic`` those of 8 bits are brought to uint8 by their range (`ops.recurrence.dynamic_product`), and the weights
+    have a zero point for each row.
     """
 
     cell: str
@@ -49,6 +51,7 @@ class RecurrenceProblem:
     fast_math: bool = False
     int16: bool = False
     int8: bool = False
+    dynamic: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:

@@ -219,8 +219,8 @@ class Inference:
         return known
 
     def _merge(self, ways: Sequence[tuple[Way, Environment]]) -> Environment | None:
-        """Types where several ways meet. A variable that one of them has not assigned has any value there, and one that
-        has types with nothing in common has none."""
+        """Types where several ways meet. A variable that one of them has not assigned is not read there
+        (`assignment.py`), and one that has types with nothing in common has no value."""
         if not ways:
             return None
         merged: dict[str, types.Type | None] = dict(ways[0][1])

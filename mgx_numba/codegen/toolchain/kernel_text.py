@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import CompileError
 from ..kernel import KernelSource
+from .assignment import Unassigned, check_assignments
 
 __all__ = ["failure", "read_text"]
 
@@ -17,7 +18,7 @@ def read_text(source: KernelSource, vocabulary: Mapping[str, Any]) -> tuple[ast.
     constants that the text defines beside it.
 
     Raises:
-        CompileError: the text is not valid, or has no such function.
+        CompileError: the text is not valid, has no such function, or reads a variable that may have no value.
     """
     try:
         tree = ast.parse(source.text)
@@ -32,6 +33,10 @@ def read_text(source: KernelSource, vocabulary: Mapping[str, Any]) -> tuple[ast.
         raise failure(source, f"its text cannot be executed: {type(error).__name__}: {error}") from error
     if not functions:
         raise failure(source, "its text defines no function named kernel")
+    try:
+        check_assignments(functions[-1])
+    except Unassigned as error:
+        raise failure(source, str(error)) from None
     return functions[-1], namespace
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from ...errors import OptionError
-from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_iterations
-from ..batches import check_plot, measure_batches, parse_sizes, plot_batches, write_batches
+from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_repeats
+from ..batches import check_plot, machine_line, measure_batches, parse_sizes, plot_batches, write_batches
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model, title_of
 from ..measure import measure
 from ..page.data import page_data
-from ..page.writing import read_page, write_page
+from ..page.writing import read_page, write_json, write_page
 from ..rebatch import batch_of
 from ..report import write_report
 from ..timeline import record_runs, write_trace_events
@@ -32,38 +32,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-sizes", metavar="N,N,...", help="compare the throughput of batch sizes instead")
     parser.add_argument("--plot", metavar="FILE", help="with --batch-sizes: draw it into a PNG file")
     parser.add_argument("--html", metavar="FILE", help="write a page with roofline, graph, sources, times and memory")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all that was measured as JSON: times in seconds, sizes in bytes"
+    )
     parser.add_argument("--compare", metavar="FILE", help="with --html: an earlier page to compare with")
     parser.add_argument("--trace", metavar="FILE", help="write what each thread does in some runs, for Perfetto")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    iterations = checked_iterations(args)
+    repeats = checked_repeats(args)
     if args.batch_sizes is not None:
         sizes = parse_sizes(args.batch_sizes)
         if args.plot:
             check_plot(args.plot)
-        times = measure_batches(args, sizes, iterations)
+        times = measure_batches(args, sizes, repeats)
         write_batches(times)
         if args.plot:
-            plot_batches(times, args.plot, title_of(args))
+            plot_batches(times, args.plot, title_of(args), machine_line(args))
         return 0
     if args.plot:
         raise OptionError("--plot needs --batch-sizes")
     if args.compare and not args.html:
         raise OptionError("--compare needs --html FILE: the comparison is a part of the page")
-    for path in filter(None, (args.trace, args.html)):
+    for path in filter(None, (args.trace, args.html, args.json)):
         check_writable(path)
     other = read_page(args.compare) if args.compare else None
     args.debug_symbols |= bool(args.html) and file_type(args) == "onnx"  # the page leads from nodes to their kernels
     model = load_model(args)
     inputs = make_inputs(model, args)
     compile_model(model, args)
-    measured = measure(model, inputs, iterations)
-    batch = batch_of(model, inputs, args.batch)
+    measured = measure(model, inputs, repeats)
+    batch = batch_of(model, inputs, args.batch or 0)
     write_report(measured, batch, args.detailed)
-    if args.html:
-        write_page(args.html, page_data(model, measured, batch, title_of(args)), other)
+    if args.html or args.json:
+        data = page_data(model, measured, batch, title_of(args))
+        if args.html:
+            write_page(args.html, data, other)
+        if args.json:
+            write_json(args.json, data)
     if args.trace:
-        write_trace_events(args.trace, record_runs(model, inputs, min(iterations, TRACED_RUNS)), title_of(args))
+        write_trace_events(args.trace, record_runs(model, inputs, min(repeats.iterations, TRACED_RUNS)), title_of(args))
     return 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_iterations
+from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_repeats
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model, title_of
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    iterations = checked_iterations(args)
+    iterations = checked_repeats(args).iterations
     check_writable(args.trace)
     model = load_model(args)
     inputs = make_inputs(model, args)

@@ -1,4 +1,4 @@
-"""Compile a model, run it once and print it."""
+"""Compile a model, run it once and print it; its results may go to a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ..arguments import add_compile, add_inputs, add_loader
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
+from ..writing import check_writable, write_results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,12 +16,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_loader(parser)
     add_compile(parser)
     add_inputs(parser)
+    parser.add_argument("-o", "--output", metavar="FILE.npz", help="write the results as NumPy arrays, by name")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.output:
+        check_writable(args.output)
     model = load_model(args)
     inputs = make_inputs(model, args)
-    compile_model(model, args).run(inputs)
-    print(model)
+    results = compile_model(model, args).run(inputs)
+    if args.output:
+        write_results(args.output, dict(zip(model.get_output_names(), results, strict=True)))
+    else:
+        print(model)
     return 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import time
 
-from ...progress import track
-from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_iterations
+from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_repeats
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
@@ -24,16 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    iterations = checked_iterations(args)
+    repeats = checked_repeats(args)
     model = load_model(args)
     inputs = make_inputs(model, args)
     compile_model(model, args)
     LOG.info("Running ...")
-    model.run(inputs)
-    seconds = []
-    for _ in track(range(iterations), iterations, "Running"):
-        start = time.perf_counter()
-        model.run(inputs)
-        seconds.append(time.perf_counter() - start)
+    seconds = repeats.times(lambda: model.run(inputs), "Running")
     print(f"Total time: {average(seconds) * 1e3:.6g}ms")
     return 0

@@ -68,6 +68,14 @@ function bytes(count, like = count) {
   return `${digits(count / 1024 ** unit)} ${units[unit]}`;
 }
 
+/** About `most` round numbers from 0 to `end`: multiples of 1, 2 or 5 times a power of 10, or of a power of 2. */
+function ticks(end, most, binary = false) {
+  const raw = Math.max(end / most, 1);
+  const power = binary ? 2 ** Math.ceil(Math.log2(raw)) : 10 ** Math.floor(Math.log10(raw));
+  const step = binary ? power : power * [1, 2, 5, 10].find((factor) => factor * power >= raw);
+  return Array.from({ length: Math.floor(end / step) + 1 }, (_, k) => k * step);
+}
+
 /** Steps of one label together, the longest first; `steps` are those of a page. */
 function grouped(steps) {
   const groups = new Map();

@@ -20,12 +20,11 @@ function drawMemory(page, choose) {
   const x = (step) => box.left + ((box.width - box.left - box.right) * step) / steps;
   const y = (offset) => box.height - box.bottom - ((box.height - box.top - box.bottom) * offset) / arena;
   const drawing = svg("svg", { viewBox: `0 0 ${box.width} ${box.height}`, role: "group", "aria-label": "Memory over the steps of the plan" });
-  for (let k = 0; k <= 4; k++) {
-    const at = (arena * k) / 4;
+  for (const at of ticks(arena, 6, true)) {
     drawing.append(svg("line", { class: "grid", x1: box.left, x2: box.width - box.right, y1: y(at), y2: y(at) }));
     drawing.append(svg("text", { class: "muted", x: box.left - 6, y: y(at) + 4, "text-anchor": "end" }, bytes(at, arena)));
   }
-  for (const step of new Set([0, 1, 2, 3, 4].map((k) => Math.round((steps * k) / 4)))) {
+  for (const step of ticks(steps, 8)) {
     const anchor = step === steps ? "end" : "middle";
     drawing.append(svg("text", { class: "muted", x: x(step), y: box.height - box.bottom + 16, "text-anchor": anchor }, String(step)));
   }

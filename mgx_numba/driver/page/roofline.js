@@ -36,10 +36,18 @@ function drawRoofline(page, choose) {
     const points = roof.map(([x, y]) => `${Math.min(scale.x(x), box.width - box.right)},${scale.y(y)}`).join(" ");
     drawing.append(svg("polyline", { class: "roof", points }));
   }
-  for (const [name, rate] of units) {
-    const place = { class: "muted", x: box.width - box.right, y: scale.y(rate) - 4, "text-anchor": "end" };
-    drawing.append(svg("text", place, name));
+  const taken = [];
+  for (const [name, rate] of [["float32", gflops], ...units]) {
+    const text = `${name}: ${digits(rate)} GFLOP/s`;
+    const place = { class: "name muted", x: box.width - box.right, y: scale.y(rate) - 6, "text-anchor": "end" };
+    drawing.append(svg("text", place, text));
+    taken.push(spaceOf(text, place.x - widthOf(text), place.y));
   }
+  const slope = `copy: ${digits(gbytes)} GB/s`;
+  const middle = Math.max(scale.xs[0], scale.ys[0] / gbytes) ** 0.5 * ridge ** 0.5;
+  const at = { class: "name muted", x: scale.x(middle) + 8, y: scale.y(middle * gbytes) + 14 };
+  drawing.append(svg("text", at, slope));
+  taken.push(spaceOf(slope, at.x, at.y));
   const total = sum(page.steps.map((s) => s.seconds));
   for (const point of points) {
     const kind = kindOf(page, point.steps[0]);
@@ -49,7 +57,7 @@ function drawRoofline(page, choose) {
     dot.append(svg("title", {}, text));
     drawing.append(pressable(dot, text, () => choose(point.steps[0].instruction)));
   }
-  labelLargest(drawing, points, scale, box);
+  labelLargest(drawing, points.map((p) => ({ ...p, r: 4 + 26 * Math.sqrt(p.seconds / total) })), scale, box, taken);
   figure.append(drawing);
 }
 
@@ -71,7 +79,8 @@ function drawAxes(drawing, box, scale) {
   for (const value of powers(scale.xs)) {
     const x = scale.x(value);
     drawing.append(svg("line", { class: "grid", x1: x, x2: x, y1: box.top, y2: bottom }));
-    drawing.append(svg("text", { class: "muted", x, y: bottom + 16, "text-anchor": "middle" }, digits(value)));
+    const anchor = x > box.width - box.right - 16 ? "end" : "middle"; // not cut off at the edge
+    drawing.append(svg("text", { class: "muted", x, y: bottom + 16, "text-anchor": anchor }, digits(value)));
   }
   for (const value of powers(scale.ys)) {
     const y = scale.y(value);
@@ -84,25 +93,38 @@ function drawAxes(drawing, box, scale) {
   drawing.append(svg("text", { transform: turned, "text-anchor": "middle" }, "GFLOP/s"));
 }
 
+/** Powers of ten between two ends, and 2 and 5 times these where there are fewer than three. */
 function powers([low, high]) {
-  const found = [];
-  for (let e = Math.ceil(Math.log10(low)); e <= Math.floor(Math.log10(high)); e++) found.push(10 ** e);
-  return found;
+  const within = (factors) => {
+    const found = [];
+    for (let e = Math.floor(Math.log10(low)); e <= Math.floor(Math.log10(high)); e++)
+      found.push(...factors.map((factor) => factor * 10 ** e));
+    return found.filter((value) => low <= value && value <= high);
+  };
+  const tens = within([1]);
+  return tens.length < 3 ? within([1, 2, 5]) : tens;
 }
 
-/** Names of the kernels that take longest, where no other name is in the way. */
-function labelLargest(drawing, points, scale, box) {
-  const taken = [];
-  for (const point of points.slice(0, 8)) {
+/** Names of the kernels that take longest, beside their dots, where neither a name nor a dot is in the way. */
+function labelLargest(drawing, points, scale, box, taken) {
+  const dots = points.map((p) => ({ left: scale.x(p.x) - p.r, right: scale.x(p.x) + p.r, top: scale.y(p.y) - p.r, bottom: scale.y(p.y) + p.r }));
+  for (const [number, point] of points.slice(0, 8).entries()) {
     const text = shortLabel(point.label);
-    const width = 6.6 * text.length;
-    const x = Math.min(scale.x(point.x) + 10, box.width - box.right - width);
-    const y = Math.max(scale.y(point.y) - 10, box.top + 12);
-    if (taken.some((t) => Math.abs(t.y - y) < 14 && x < t.x + t.width && t.x < x + width)) continue;
-    taken.push({ x, y, width });
-    drawing.append(svg("text", { class: "name", x, y }, text));
+    const [x, y, width] = [scale.x(point.x), scale.y(point.y), widthOf(text)];
+    const places = [[x + point.r + 4, y + 4], [x - point.r - 4 - width, y + 4], [x - width / 2, y - point.r - 6], [x - width / 2, y + point.r + 14]];
+    const free = places.map(([left, base]) => spaceOf(text, left, base)).find((space) =>
+      space.left >= box.left && space.right <= box.width - box.right && space.top >= 0 && space.bottom <= box.height - box.bottom &&
+      ![...taken, ...dots.filter((_, k) => k !== number)].some((other) => overlap(space, other)));
+    if (!free) continue;
+    taken.push(free);
+    drawing.append(svg("text", { class: "name", x: free.left, y: free.bottom - 3 }, text));
   }
 }
+
+/** Pixels of a text in the figure's font of 12 pixels: about 6.6 a character. */
+const widthOf = (text) => 6.6 * text.length;
+const spaceOf = (text, left, base) => ({ left, right: left + widthOf(text), top: base - 11, bottom: base + 3 });
+const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 
 const shortLabel = (label) => {
   const plain = label.replace(/^\w+::/, "").replace(/_kernel$/, "");

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import FormatError
 from .data import FORMAT
 
-__all__ = ["read_page", "write_page"]
+__all__ = ["read_page", "write_json", "write_page"]
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
@@ -37,6 +37,18 @@ def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = N
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
     try:
         Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def write_json(path: str, data: dict[str, Any]) -> None:
+    """Write the data of a page alone.
+
+    Raises:
+        FormatError: the file cannot be written.
+    """
+    try:
+        Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
 

@@ -26,6 +26,26 @@ def add_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
     return x if value == 0 else g.pointwise("add", x, g.like(value, x))
 
 
+def above(g: Builder, x: Instruction, limit: float) -> Instruction:
+    """Emit ``x > limit``; an integer is above a limit if it is above the limit's floor."""
+    return _compared(g, "greater", x, limit if x.shape.type.is_floating else np.floor(limit))
+
+
+def below(g: Builder, x: Instruction, limit: float) -> Instruction:
+    """Emit ``x < limit``; an integer is below a limit if it is below the limit's ceiling."""
+    return _compared(g, "less", x, limit if x.shape.type.is_floating else np.ceil(limit))
+
+
+def _compared(g: Builder, op: str, x: Instruction, limit: float) -> Instruction:
+    """Emit a comparison with a limit, which every integer passes that lies outside of the type's range."""
+    if not x.shape.type.is_floating:
+        range = np.iinfo(x.shape.type.numpy)
+        passed = limit < range.min if op == "greater" else limit > range.max
+        if passed:
+            return g.op("not", g.pointwise("less", x, x))
+    return g.pointwise(op, x, g.like(limit, x))
+
+
 def mul_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
     """``x * value``."""
     return x if value == 1 else g.pointwise("mul", x, g.like(value, x))
@@ -64,7 +84,7 @@ def leaky_relu(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Elu")
 def elu(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x`` where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+    """``x`` where not negative, ``alpha * (exp(x) - 1)`` elsewhere."""
     return g.op("elu", x, alpha=node.get_float("alpha", 1.0))
 
 
@@ -118,22 +138,21 @@ def swish_node(g: Builder, node: Node, x: Instruction) -> Instruction:
 @register("ThresholdedRelu")
 def thresholded_relu(g: Builder, node: Node, x: Instruction) -> Instruction:
     """``x`` where greater than ``alpha``, 0 elsewhere."""
-    above = g.pointwise("greater", x, g.like(node.get_float("alpha", 1.0), x))
-    return g.pointwise("where", above, x, g.like(0, x))
+    return g.pointwise("where", above(g, x, node.get_float("alpha", 1.0)), x, g.like(0, x))
 
 
 @register("Shrink")
 def shrink(g: Builder, node: Node, x: Instruction) -> Instruction:
     """``x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, 0 between.
 
-    Integers are computed in float64; what is left of a result is its whole part.
+    Of integers a bias that is no integer is added in float64; what is left of a result is its whole part.
     """
     lambd, bias = node.get_float("lambd", 0.5), node.get_float("bias", 0.0)
     type = x.shape.type
-    x = x if type.is_floating else g.convert(x, Type.double_type)
-    below, above = g.pointwise("less", x, g.like(-lambd, x)), g.pointwise("greater", x, g.like(lambd, x))
-    rest = g.pointwise("where", above, add_scalar(g, x, -bias), g.like(0, x))
-    return g.convert(g.pointwise("where", below, add_scalar(g, x, bias), rest), type)
+    low, high = below(g, x, -lambd), above(g, x, lambd)
+    wide = x if type.is_floating or bias.is_integer() else g.convert(x, Type.double_type)
+    rest = g.pointwise("where", high, add_scalar(g, wide, -bias), g.like(0, wide))
+    return g.convert(g.pointwise("where", low, add_scalar(g, wide, bias), rest), type)
 
 
 @register("Gelu")

@@ -47,7 +47,7 @@ def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, mode: str = 
             x = g.convert(x, Type.float_type)
         largest = float(ml_dtypes.finfo(type.numpy).max)
         x = g.pointwise("clip", x, g.like(-largest, x), g.like(largest, x))
-    return g.convert(x, type) if type != source else g.op("identity", x)
+    return g.op("convert", x, target_type=type) if type != source else g.op("identity", x)
 
 
 def _power_of_two(g: Builder, x: Instruction, saturate: bool, mode: str) -> Instruction:

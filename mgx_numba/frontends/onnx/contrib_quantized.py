@@ -19,9 +19,9 @@ from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .cast import as_bytes, nearest_float, powers_below
 from .contrib_attention import attend_projected
-from .matmul import gemm, scaled_integer_product
+from .matmul import matmul_integer, scaled_integer_product
 from .node import Node
-from .qlinear import centred, requantize
+from .qlinear import requantize
 from .quantization import along_axis, dequantize, dynamic_quantize, quantize
 from .registry import MICROSOFT, register
 from .tensors import elem_name
@@ -44,12 +44,11 @@ def qgemm(
     """``alpha * a' * b'`` of 8-bit matrices plus ``c``, whose unit is the product of the scales times ``alpha``.
 
     ``b`` has scales per tensor or per column of the product, which is of float32 without ``y_scale``."""
-    turned = (node.get_bool("transA"), node.get_bool("transB"))
-    if turned[1] and rank(b_zero) == 1 and b_zero.shape.elements > 1:
-        b_zero = g.unsqueeze(b_zero, [1])
-    wide = centred(g, a, g.reshape(a_zero, ())), centred(g, b, b_zero)
-    bias = None if c is None else g.convert(c, Type.float_type)
-    sums = gemm(g, *wide, bias, transposed=turned)
+    if rank(a) != 2 or rank(b) != 2:
+        raise ShapeError(f"inputs A and B have {rank(a)} and {rank(b)} dimensions, expected 2")
+    a, b = (g.swap_last(v) if node.get_bool(name) else v for v, name in ((a, "transA"), (b, "transB")))
+    sums = matmul_integer(g, a, b, a_zero, b_zero)
+    sums = g.convert(sums if c is None else g.pointwise("add", sums, c), Type.float_type)
     scale = g.pointwise("mul", g.reshape(a_scale, ()), b_scale)
     scale = g.pointwise("mul", scale, g.like(node.get_float("alpha", 1.0), scale))
     if y_scale is not None:

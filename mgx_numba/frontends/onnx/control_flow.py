@@ -5,19 +5,24 @@ ai.onnx: If Loop Scan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.shape import UNBOUNDED, DynamicDimension, Shape
+from ...core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ...core.types import Type
-from ...errors import ParseError, ShapeError, UnsupportedError
+from ...errors import MgxError, ParseError, ShapeError, UnknownValueError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
+from ...messages import warn
+from ...ops.unfitting import Unfitting
 from .builder import Builder, rank
+from .deferred import values_taken
+from .leniency import FinalError
 from .node import Node
 from .registry import register
+from .value_types import declared_shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
@@ -46,13 +51,62 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
     if value is not None:
         chosen = branches[0 if value.ravel()[0] else 1]
         return g.parser.subgraph(g, chosen, node.scope, g.module, {})
-    modules = []
-    for graph, suffix in zip(branches, ("if", "else"), strict=True):
-        module = _module(g, node, suffix)
-        module.add_return(g.parser.subgraph(g, graph, node.scope, module, {}))
-        modules.append(module)
+    modules = [_module(g, node, suffix) for suffix in ("if", "else")]
+    found = [_read(g, node, graph, module, {}) for graph, module in zip(branches, modules, strict=True)]
+    fitting = [f for f in found if isinstance(f, list)]
+    if not fitting:
+        reasons = (f"branch {graph.name!r}: {reason}" for graph, reason in zip(branches, found, strict=True))
+        raise ShapeError("; ".join(reasons))
+    for k, (a, b) in enumerate(zip(fitting[0], fitting[-1], strict=True)):
+        if covering(a.shape, b.shape) is None:
+            raise FinalError(f"result {k} is {a.shape} in one branch and {b.shape} in the other, expected one type")
+    for graph, module, results in zip(branches, modules, found, strict=True):
+        if isinstance(results, UnsupportedError) and not g.parser.leniency.silent:
+            warn(f"{node.where}: branch {graph.name!r} fails if it is taken: {results}")
+        made = results if isinstance(results, list) else _failing(g, module, results, [r.shape for r in fitting[0]])
+        module.add_return(made)
     result = g.op("if", condition, modules=modules)
     return [g.op("get_tuple_elem", result, index=k) for k in range(len(node.outputs))]
+
+
+def _read(
+    g: Builder, node: Node, graph: GraphProto, module: Module, parameters: Mapping[str, Instruction]
+) -> list[Instruction] | MgxError:
+    """Read a subgraph that may never run: return its results, or why it does not fit the shapes of what it takes.
+
+    Nothing of a subgraph that does not fit stays in ``module`` but its parameters.
+
+    Raises:
+        MgxError: the subgraph is wrong whatever it takes, or may fit when more is known of what it takes.
+    """
+    program = g.parser.program
+    count = program.module_count
+    try:
+        return g.parser.subgraph(g, graph, node.scope, module, parameters)
+    except (FinalError, UnknownValueError):
+        raise
+    except MgxError as error:
+        if any(x.shape.is_dynamic for x in values_taken(node).values()):
+            raise
+        program.remove_modules_since(count)
+        for ins in reversed(list(module)):
+            if not ins.is_param:
+                module.remove_instruction(ins)
+        return error
+
+
+def _failing(g: Builder, module: Module, reason: MgxError, shapes: Sequence[Shape]) -> list[Instruction]:
+    """Emit results of these shapes that raise ``reason`` if they are computed."""
+    inner = Builder(module, g.parser)
+    return [inner.op(Unfitting(str(reason), shape)) for shape in shapes]
+
+
+def _declared(infos: Sequence[ValueInfoProto], reason: MgxError) -> list[Shape]:
+    """Return the shapes that results are declared to have; raise ``reason`` if one is not declared."""
+    try:
+        return [declared_shape(info.type) for info in infos]
+    except MgxError:
+        raise reason from None
 
 
 def _check_carried(names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]) -> None:
@@ -73,13 +127,9 @@ def _wider(entered: Shape, kept: Instruction, info: ValueInfoProto) -> Shape:
     """The shape of a parameter that also takes what an iteration makes of it: lengths that differ become ranges, with
     the symbols that the body has for them. A range grows at once as far as it can, so that few readings settle it."""
     made = kept.shape
-    if (
-        entered.element is not None
-        or not entered.ranked
-        or (entered.without_axes and not made.is_dynamic and made.elements == 1)
-    ):
+    if entered.element is not None or entered.rank is None:
         return entered
-    if not made.ranked or entered.ndim != made.ndim:
+    if entered.rank != made.rank:
         return Shape.unranked(entered.type)
     declared = info.type.tensor_type.shape.dim
     symbols = [d.dim_param for d in declared] if len(declared) == entered.ndim else [""] * entered.ndim
@@ -127,7 +177,13 @@ def loop(
     while True:
         module = _module(g, node, "loop")
         parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
-        results = g.parser.subgraph(g, body, node.scope, module, parameters)
+        read = _read(g, node, body, module, parameters)
+        if isinstance(read, MgxError):
+            first = g.constants.value(start)
+            if longest > 0 and first is not None and first.all():
+                raise read
+            rows = _declared(body.output[1 + count :], read)
+        results = read if isinstance(read, list) else _failing(g, module, read, [*shapes[1:], *rows])
         unwrapped = _hold_again(Builder(module, g.parser), carried, results)
         _check_carried(names[2:], carried, results[1:])
         wider = [*shapes[:2], *map(_wider, shapes[2:], results[1:], body.input[2:])]
@@ -176,14 +232,14 @@ def _members(g: Builder, result: Instruction, module: Module) -> list[Instructio
     values = [g.op("get_tuple_elem", result, index=k) for k in range(len(result.shape.sub_shapes))]
     carried = len(result.inputs) - 2
     for k, element in enumerate(module.results()[1 + carried :], carried):
-        if rank(element) == 0:
+        if element.shape.rank == 0:
             values[k] = g.squeeze(values[k], [1])
     return values
 
 
 def _as_entered(g: Builder, value: Instruction, entered: Instruction) -> Instruction:
     """A carried scalar stays a scalar."""
-    return g.reshape(value, ()) if rank(entered) == 0 and rank(value) != 0 else value
+    return g.reshape(value, ()) if entered.shape.rank == 0 and value.shape.ranked and rank(value) != 0 else value
 
 
 def _free(module: Module, name: str) -> str:
@@ -290,7 +346,11 @@ def _scan_attributes(
 
 
 def _moved(g: Builder, x: Instruction, axis: int) -> Instruction:
-    """The first axis moved to another place."""
+    """Return ``x`` with its first axis moved to another place; a negative one counts from the end."""
+    if axis == 0:
+        return x
+    if not x.shape.ranked:
+        return g.op("concat_from_sequence", g.op("split_to_sequence", x, keepdims=False), axis=axis, new_axis=True)
     count = rank(x)
     order = list(range(1, count))
     order.insert(g.axis(axis, count, "scan_output_axes"), 0)

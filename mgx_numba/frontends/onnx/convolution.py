@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .activation import mul_scalar
 from .builder import Builder, rank
+from .matmul import is_zero, zero_point
 from .node import Node
 from .registry import MICROSOFT, register
 from .window import AUTO_PAD, check_spatial, read_window
 
-__all__ = ["add_bias", "convolution", "fused_activation"]
+__all__ = ["add_bias", "convolution", "fused_activation", "integer_convolution"]
 
 
 def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instruction:
@@ -30,8 +30,10 @@ def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instructio
     return g.op("add", y, g.broadcast_axis(bias, 1, y))
 
 
-def convolution(g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution") -> Instruction:
-    """The convolution that a node's attributes describe, without bias."""
+def convolution(
+    g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution", more: Sequence[Instruction] = ()
+) -> Instruction:
+    """The convolution that a node's attributes describe, without bias, by an operator that may have more inputs."""
     if rank(w) != rank(x) or w.shape.is_dynamic:
         raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
     window = read_window(g, node, x, w.shape.lens[2:])
@@ -41,6 +43,7 @@ def convolution(g: Builder, node: Node, x: Instruction, w: Instruction, op: str 
         op,
         x,
         w,
+        *more,
         padding=window.shared_padding,
         stride=window.stride,
         dilation=window.dilation,
@@ -106,19 +109,20 @@ def conv_integer(
     w_zero: Instruction | None = None,
 ) -> Instruction:
     """8-bit convolution into int32 of values less their zero points."""
-    zeros = [None if z is None else g.constants.value(z) for z in (x_zero, w_zero)]
-    if all(z is None or (v is not None and not v.any()) for z, v in zip((x_zero, w_zero), zeros, strict=False)):
+    return integer_convolution(g, node, x, w, x_zero, w_zero)
+
+
+def integer_convolution(
+    g: Builder, node: Node, x: Instruction, w: Instruction, x_zero: Instruction | None, w_zero: Instruction | None
+) -> Instruction:
+    """int32 convolution of 8-bit ``x`` and ``w`` less their zero points: of one element, or one for each output channel
+    of ``w``."""
+    if is_zero(g, x_zero) and is_zero(g, w_zero):
         return convolution(g, node, x, w, "quant_convolution")
-    wide = g.convert(x, Type.int32_type)
-    if x_zero is not None:
-        wide = g.pointwise("sub", wide, g.convert(g.reshape(x_zero, ()), Type.int32_type))
-    weights = g.convert(w, Type.int32_type)
-    if w_zero is not None:
-        zero = g.convert(w_zero, Type.int32_type)
-        if zero.shape.elements > 1:
-            zero = g.unsqueeze(zero, list(range(1, rank(w))))
-        weights = g.pointwise("sub", weights, zero)
-    return convolution(g, node, wide, weights)
+    x_zero, w_zero = (zero_point(g, *pair) for pair in ((x, x_zero), (w, w_zero)))
+    if w_zero.shape.elements > 1:
+        w_zero = g.reshape(w_zero, (w_zero.shape.elements, *(1 for _ in range(rank(w) - 1))))
+    return convolution(g, node, x, w, "integer_convolution", (x_zero, w_zero))
 
 
 @register("ConvTranspose")

@@ -28,7 +28,7 @@ from .value_types import type_proto
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-__all__ = ["LIMIT", "Attempt"]
+__all__ = ["LIMIT", "Attempt", "values_taken"]
 
 LIMIT = "limit_max_iterations"
 """Metadata of a deferred node's model: the option of this name."""
@@ -66,19 +66,18 @@ class Attempt:
             return False
         if isinstance(error, FinalError):
             return False
-        return isinstance(error, UnknownValueError) or any(x.shape.is_dynamic for x in _taken(self._node).values())
+        if isinstance(error, UnknownValueError):
+            return True
+        return any(x.shape.is_dynamic for x in values_taken(self._node).values())
 
     def _take_back(self) -> None:
-        program = self._g.parser.program
-        for module in program.modules_since(self._modules):
-            if program.module(module.name) is module:
-                program.remove_module(module)
+        self._g.parser.program.remove_modules_since(self._modules)
         self._g.take_back(self._written)
 
     def deferred(self, types: Mapping[int, Type]) -> list[Instruction]:
         """The node, written as one that waits; its results, of which some have ``types`` by their position."""
         g, node = self._g, self._node
-        taken = _taken(node)
+        taken = values_taken(node)
         if g.module is g.parser.settled:
             raise self.error or UnknownValueError("not known")
         model = _model(g, node, taken)
@@ -99,7 +98,7 @@ class Attempt:
         return results
 
 
-def _taken(node: Node) -> dict[str, Instruction]:
+def values_taken(node: Node) -> dict[str, Instruction]:
     """Values by name that a node takes, those that its subgraphs take from outside included."""
     names = dict.fromkeys(node.inputs)
     for attribute in node.proto.attribute:

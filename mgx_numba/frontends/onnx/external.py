@@ -1,4 +1,4 @@
-"""External tensor data: files beside the model, read into memory, never outside of the model's folder.
+"""External tensor data: files beside the model, read into memory, never outside of the model's folder; or a caller's.
 
 ONNX `ExternalData.md`: ``location`` is a path relative to the model, ``offset`` and ``length`` are in bytes. A model
 reached through a link has two folders, that of the link and that of the file, as in the cache of Hugging Face, where
@@ -24,12 +24,16 @@ __all__ = ["ExternalData"]
 
 
 class ExternalData:
-    """Reads external data below ``folders``, of which the first that has a file is taken (empty: the model came without
-    one, external data is an error).
+    """Reads external data.
+
+    Args:
+        folders: where files are looked for; the first that has a file is taken. Without one, files are an error.
+        files: contents in memory by location, which come before files of the same location.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], files: Mapping[str, memoryview] | None = None) -> None:
         self._folders = folders
+        self._files = files or {}
         self._read: weakref.WeakValueDictionary[tuple[Path, int, int], np.ndarray] = weakref.WeakValueDictionary()
 
     def __call__(self, tensor: TensorProto, length: int) -> np.ndarray:
@@ -40,18 +44,25 @@ class ExternalData:
         """
         where = f"tensor {tensor.name!r}"
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        if not self._folders:
+        location = entries.get("location", "")
+        if not self._folders and location not in self._files:
+            given = f"; in memory are: {', '.join(map(repr, self._files))}" if self._files else ""
             raise ParseError(
-                f"{where} has its data in {entries.get('location', '')!r}: give"
-                " external_data_path, the folder of that file"
+                f"{where} has its data in {location!r}: give external_data_path, the folder of that file{given}"
             )
-        path = _resolve(self._folders, entries.get("location", ""), where)
         offset = _number(entries, "offset", 0, where)
         stated = _number(entries, "length", length, where)
         if stated != length:
             raise ParseError(
                 f"{where}: external data has length {stated}, expected {length} for its type and dimensions"
             )
+        if location in self._files:
+            content = self._files[location]
+            _check_range(offset, length, len(content), location, where)
+            found = np.frombuffer(content[offset : offset + length], np.uint8)
+            aligned = found.__array_interface__["data"][0] % 8 == 0  # the widest element of ONNX
+            return found if aligned and content.readonly else found.copy()
+        path = _resolve(self._folders, location, where)
         data = self._read.get((path, offset, length))
         if data is None:
             self._read[path, offset, length] = data = _read(path, offset, length, where)
@@ -61,14 +72,15 @@ class ExternalData:
 def _read(path: Path, offset: int, length: int, where: str) -> np.ndarray:
     try:
         content = FileContent(path)
-        if offset + length > content.size:
-            raise ParseError(
-                f"{where}: external data is bytes {offset} to {offset + length}"
-                f" of {path.name!r}, which has {content.size}"
-            )
+        _check_range(offset, length, content.size, path.name, where)
         return content.array(offset, length)
     except (OSError, FormatError) as error:
         raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
+
+
+def _check_range(offset: int, length: int, size: int, name: str, where: str) -> None:
+    if offset + length > size:
+        raise ParseError(f"{where}: external data is bytes {offset} to {offset + length} of {name!r}, which has {size}")
 
 
 def _resolve(folders: Sequence[Path], location: str, where: str) -> Path:

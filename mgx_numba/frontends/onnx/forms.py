@@ -6,10 +6,8 @@ only later sets have. A node that keeps another form of its operator means what 
 
 from __future__ import annotations
 
-import functools
-
 from .node import Node
-from .schema import Schema, find_schema, misfit
+from .schema import Schema, find_schema, misfit, versions
 
 __all__ = ["form_of"]
 
@@ -47,7 +45,7 @@ def form_of(node: Node, schema: Schema) -> Schema:
 
 def _fitting(node: Node, schema: Schema) -> Schema | None:
     """Return the nearest other form that a node keeps."""
-    since = _versions().get((node.domain, node.op_type), ())
+    since = versions(node.domain, node.op_type)
     older = [v for v in reversed(since) if v < schema.since]
     for version in (*older, *(v for v in since if v > schema.since)):
         form = find_schema(node.domain, node.op_type, version)
@@ -59,7 +57,7 @@ def _fitting(node: Node, schema: Schema) -> Schema | None:
 def _idle(node: Node, schema: Schema) -> list[str]:
     """Return attributes that a form does not have, and that have the default value of another form that has them."""
     found = []
-    for version in _versions().get((node.domain, node.op_type), ()):
+    for version in versions(node.domain, node.op_type):
         form = find_schema(node.domain, node.op_type, version)
         known = {} if form is None else form.source.attributes
         for name, attribute in node.attributes.items():
@@ -69,14 +67,3 @@ def _idle(node: Node, schema: Schema) -> list[str]:
             if name == CONSUMED or (default.type == attribute.type and default == attribute):
                 found.append(name)
     return found
-
-
-@functools.cache
-def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
-    """Operator sets in which an operator changed, by domain and name, in order."""
-    import onnx.defs
-
-    found: dict[tuple[str, str], set[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), set()).add(schema.since_version)
-    return {key: tuple(sorted(versions)) for key, versions in found.items()}

@@ -118,7 +118,7 @@ def pad(
     where = g.axes(g.ints(axes, "axes"), axes_count) if axes is not None else list(range(axes_count))
     if len(given) != 2 * len(where):
         raise ParseError(f"pads {given} must be {2 * len(where)} numbers for {len(where)} dimensions")
-    fill = node.get_float("value", 0.0)
+    fill: float | int = node.get_float("value", 0.0)
     if x.shape.type.hosted and mode == "constant":
         filler = g.literal("" if x.shape.type is Type.string_type else 0, x.shape.type) if value is None else value
         return _pad_with_value(g, x, where, given, filler)
@@ -137,7 +137,7 @@ def pad(
     if not any(begins) and not any(ends):
         return g.op("identity", x)
     if mode == "constant":
-        return g.op("pad", x, pads=(*begins, *ends), value=float(fill), mode=0)
+        return g.op("pad", x, pads=(*begins, *ends), value=fill, mode=0)
     lens = g.lens(x)
     for axis in range(axes_count):
         if (begins[axis] or ends[axis]) and lens[axis] < 1:

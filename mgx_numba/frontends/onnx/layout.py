@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
+from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
@@ -32,6 +35,8 @@ def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instr
     if any(d < -1 for d in target) or target.count(-1) > 1:
         raise ParseError(f"shape {target} may hold one -1 and no other negative value")
     if x.shape.is_dynamic:
+        if node.get_bool("allowzero") and 0 in target and -1 not in target:
+            return g.literal(np.empty(target, x.shape.type.numpy))
         return g.op("reshape", x, dims=tuple(target))
     return g.reshape(x, _static_dims(g.lens(x), target, node.get_bool("allowzero")))
 
@@ -86,9 +91,9 @@ def _axes(g: Builder, node: Node, axes: Instruction | None) -> list[int] | None:
 
 @register("Squeeze")
 def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """Without axes, all of length 1 go."""
+    """Without axes, or with an empty list of these, all of length 1 go."""
     given = _axes(g, node, axes)
-    found = g.axes(given, rank(x)) if given is not None else [k for k, n in enumerate(g.lens(x)) if n == 1]
+    found = g.axes(given, rank(x)) if given else [k for k, n in enumerate(g.lens(x)) if n == 1]
     for axis in found:
         dim = x.shape.dims[axis]
         if not dim.min <= 1 <= dim.max:
@@ -134,10 +139,19 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
         return g.op("identity", x)
     out = [n * m for n, m in zip(counts, lens, strict=False)]
     element_count(out, "the result")
-    inner = [n for count, length in zip(counts, lens, strict=False) for n in ([1, length] if count != 1 else [length])]
-    wide = [
-        n for count, length in zip(counts, lens, strict=False) for n in ([count, length] if count != 1 else [length])
-    ]
+    inner: list[int] = []
+    wide: list[int] = []
+    joined = len(lens) + sum(count != 1 for count in counts) > MAX_RANK
+    for axis, (count, length) in enumerate(zip(counts, lens, strict=True)):
+        if count == 1 and joined and axis and counts[axis - 1] == 1:  # one axis with that before
+            inner[-1] *= length
+            wide[-1] *= length
+        elif count == 1 or (joined and length == 1):
+            inner.append(length)
+            wide.append(count * length)
+        else:
+            inner += [1, length]
+            wide += [count, length]
     return g.reshape(g.broadcast(g.reshape(x, inner), wide), out)
 
 

@@ -27,12 +27,13 @@ class Leniency:
         silent: give no warnings.
 
     Attributes:
+        silent: as given.
         told: what was accepted, and the node that has it (``None``: the graph), in order and once each.
     """
 
     def __init__(self, strict: bool = False, silent: bool = False) -> None:
         self.strict = strict
-        self._silent = silent
+        self.silent = silent
         self._noted: dict[Node, list[str]] = {}
         self.told: dict[tuple[Node | None, str], None] = {}
 
@@ -49,7 +50,7 @@ class Leniency:
         self.told[node, what] = None
         if node in self._noted:
             self._noted[node].append(what)
-        elif not self._silent:
+        elif not self.silent:
             warn(what if node is None else f"{node.where}: {what}")
 
     @contextlib.contextmanager
@@ -60,5 +61,5 @@ class Leniency:
             yield
         finally:
             noted = self._noted.pop(node)
-            if noted and not self._silent:
+            if noted and not self.silent:
                 warn(f"{node.where}: {'; '.join(noted)}")

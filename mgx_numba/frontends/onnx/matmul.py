@@ -52,12 +52,13 @@ def gemm(
     type = a.shape.type
     a = g.swap_last(a) if transposed[0] else a
     b = g.swap_last(b) if transposed[1] else b
+    beta = 1.0 if c is None else beta
     if not type.is_floating and not (alpha.is_integer() and beta.is_integer()):
         wide = Type.double_type
         a, b, c = g.convert(a, wide), g.convert(b, wide), None if c is None else g.convert(c, wide)
         return g.convert(gemm(g, a, b, c, alpha, beta), type)
     if alpha != 1:
-        a = g.convert(mul_scalar(g, a, alpha), type)
+        a = mul_scalar(g, a, alpha)
     product = g.op("dot", a, b)
     if c is None or beta == 0:
         return product
@@ -108,29 +109,28 @@ def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Inst
     return mul_scalar(g, matmul(g, a, b), node.get_float("alpha", 1.0))
 
 
-def without_zero_point(g: Builder, x: Instruction, zero: Instruction | None, rows: bool) -> Instruction:
-    """8-bit ``x`` less its zero point as int32; ``rows`` says that a vector of zero points goes along the
-    rows.
-    """
-    wide = g.convert(x, Type.int32_type)
-    if zero is None:
-        return wide
-    zero = g.convert(zero, Type.int32_type)
-    if rows and rank(zero) == 1 and zero.shape.elements > 1:
-        zero = g.unsqueeze(zero, [1])
-    return g.pointwise("sub", wide, zero)
-
-
 def matmul_integer(
     g: Builder, a: Instruction, b: Instruction, a_zero: Instruction | None, b_zero: Instruction | None
 ) -> Instruction:
-    """int32 product of 8-bit matrices less their zero points."""
-    if _is_zero(g, a_zero) and _is_zero(g, b_zero):
+    """int32 product of 8-bit matrices less their zero points: of one element, one for each row of ``a``, or one for
+    each column of ``b``."""
+    if is_zero(g, a_zero) and is_zero(g, b_zero):
         return matmul(g, a, b, "quant_dot")
-    return matmul(g, without_zero_point(g, a, a_zero, rows=True), without_zero_point(g, b, b_zero, rows=False))
+    a_zero, b_zero = (zero_point(g, *pair) for pair in ((a, a_zero), (b, b_zero)))
+    if rank(a_zero) == 1 and a_zero.shape.elements > 1:
+        a_zero = g.unsqueeze(a_zero, [1])
+    if rank(a) == 0 or rank(b) == 0:
+        raise ShapeError("an input has no dimensions")
+    return g.matmul(a, b, "integer_dot", (a_zero, b_zero))
 
 
-def _is_zero(g: Builder, zero: Instruction | None) -> bool:
+def zero_point(g: Builder, x: Instruction, zero: Instruction | None) -> Instruction:
+    """The zero point of ``x``: 0 if none is given."""
+    return g.like(0, x) if zero is None else zero
+
+
+def is_zero(g: Builder, zero: Instruction | None) -> bool:
+    """Whether a zero point is known to be 0."""
     value = None if zero is None else g.constants.value(zero)
     return zero is None or (value is not None and not value.any())
 
@@ -160,8 +160,27 @@ def matmul_integer_to_float(
     b_zero: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """The integer product times both scales, plus a bias."""
+    """The integer product times both scales, plus a bias; a vector of A's scales or zero points has one for each
+    column of A, whose product is then one of float32.
+    """
+    if any(v is not None and rank(v) == 1 and v.shape.elements > 1 for v in (a_scale, a_zero)):
+        columns = g.lens(a)[-1]
+        for what, v in (("a_scale", a_scale), ("a_zero_point", a_zero)):
+            count = 1 if v is None else v.shape.elements
+            if count not in (1, columns):
+                raise ShapeError(f"input {what!r} has {count} elements, expected 1, or {columns} as A has columns")
+        type = a_scale.shape.type
+        wide = g.pointwise("mul", _from_zero(g, a, a_zero, type), a_scale)
+        product = matmul(g, wide, _from_zero(g, b, b_zero, type))
+        scaled = g.pointwise("mul", product, b_scale)
+        return scaled if bias is None else g.pointwise("add", scaled, bias)
     return scaled_integer_product(g, a, b, a_scale, b_scale, a_zero, b_zero, bias)
+
+
+def _from_zero(g: Builder, x: Instruction, zero: Instruction | None, type: Type) -> Instruction:
+    """Return ``x - zero`` in another type; a vector of zero points has one for each column."""
+    wide = g.convert(x, type)
+    return wide if zero is None else g.pointwise("sub", wide, g.convert(zero, type))
 
 
 def scaled_integer_product(
@@ -174,10 +193,7 @@ def scaled_integer_product(
     b_zero: Instruction | None,
     bias: Instruction | None,
 ) -> Instruction:
-    """`matmul_integer` times both scales, of which ``a`` may have one for each row and ``b`` for each column, plus a
-    bias."""
+    """`matmul_integer` times both scales, of which ``b`` may have one for each column, plus a bias."""
     product = g.convert(matmul_integer(g, a, b, a_zero, b_zero), a_scale.shape.type)
-    if rank(a_scale) == 1 and a_scale.shape.elements > 1:
-        a_scale = g.unsqueeze(a_scale, [1])
     scaled = g.pointwise("mul", product, g.pointwise("mul", a_scale, b_scale))
     return scaled if bias is None else g.pointwise("add", scaled, bias)

@@ -16,6 +16,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
+from .activation import above
 from .builder import Builder, rank
 from .ml_scores import ML
 from .node import Node
@@ -77,9 +78,7 @@ def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
 def binarizer(g: Builder, node: Node, x: Instruction) -> Instruction:
     """1 where the input exceeds ``threshold``, else 0, in the input's type."""
     threshold = node.get_float("threshold", 0.0)
-    # an integer is above a threshold if it is above its floor
-    bound = threshold if x.shape.type.is_floating else math.floor(threshold)
-    return g.convert(g.pointwise("greater", x, g.like(bound, x)), x.shape.type)
+    return g.convert(above(g, x, threshold), x.shape.type)
 
 
 @register("FeatureVectorizer", domain=ML)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,26 @@ from .wire import ByteRange, split_raw_data
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-__all__ = ["OLDEST_OPSET", "Model", "canonical_domain", "load_model", "opset_versions"]
+__all__ = [
+    "OLDEST_OPSET",
+    "Model",
+    "NoGraphError",
+    "NotProtobufError",
+    "canonical_domain",
+    "load_model",
+    "opset_versions",
+]
 
 OLDEST_OPSET = 7
 """Operators of older sets are brought into their form of this one (`legacy.py`)."""
+
+
+class NotProtobufError(ParseError):
+    """A file or bytes that are no message of ONNX."""
+
+
+class NoGraphError(ParseError):
+    """A message without a graph, as an empty file is."""
 
 
 def canonical_domain(domain: str) -> str:
@@ -57,7 +74,7 @@ class Model:
         m, g = self.proto, self.graph
         return Origin(
             output_names=tuple(output.name for output in g.output),
-            output_symbols=tuple(tuple(d.dim_param for d in o.type.tensor_type.shape.dim) for o in g.output),
+            output_dims=tuple(tuple(map(_declared, o.type.tensor_type.shape.dim)) for o in g.output),
             producer_name=m.producer_name,
             graph_name=g.name,
             graph_description=g.doc_string,
@@ -78,18 +95,26 @@ class Model:
         return sparse_array(sparse, self.external)
 
 
-def load_model(source: Any, external_data_path: str = "") -> Model:
+def _declared(dim: Any) -> int | str:
+    """A dimension's length, else its symbol, or "" without one."""
+    return dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0 else dim.dim_param
+
+
+def load_model(source: Any, external_data_path: str = "", files: Mapping[str, memoryview] | None = None) -> Model:
     """Decode a model.
 
     Args:
-        source: a path, the bytes of a file, or an ``onnx.ModelProto``.
+        source: a path, the bytes of a file, or an ``onnx.ModelProto``; a `Model` is returned as it is.
         external_data_path: folder of external data; when empty and ``source`` is a path, that of the path, or of the
             file to which it links.
+        files: contents of external data by location, in place of files.
 
     Raises:
         ParseError: the file cannot be read or is no ONNX model, or its operator set imports are unusable.
         UnsupportedError: an operator set outside of what is supported.
     """
+    if isinstance(source, Model):
+        return source
     folders = [Path(external_data_path)] if external_data_path else []
     raw: dict[int, np.ndarray] = {}
     if isinstance(source, (str, os.PathLike)):
@@ -103,14 +128,14 @@ def load_model(source: Any, external_data_path: str = "") -> Model:
     else:
         raise ParseError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     if not proto.HasField("graph"):
-        raise ParseError("the model has no graph")
+        raise NoGraphError("the model has no graph")
     functions = {(canonical_domain(f.domain), f.name, f.overload): f for f in proto.functions}
     if len(functions) != len(proto.functions):
         raise ParseError("the model defines a function twice")
     opsets = opset_versions(proto.opset_import, {domain for domain, _, _ in functions})
     if not opsets:
         raise ParseError("the model imports no operator set")
-    return Model(proto, ExternalData(folders), opsets, functions, raw)
+    return Model(proto, ExternalData(folders, files), opsets, functions, raw)
 
 
 def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[str, int]:
@@ -149,7 +174,7 @@ def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
     raw: dict[int, np.ndarray] = {}
     try:
         if path.is_dir():
-            raise ParseError(f"{str(path)!r} is a folder, expected an ONNX file")
+            raise NotProtobufError(f"{str(path)!r} is a folder, expected an ONNX file")
         content = FileContent(path)
         proto, spans = _decode(FileWindow(content), repr(str(path)))
         for number, span in spans.items():
@@ -168,18 +193,18 @@ def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, ByteRange]]:
 
     view = data if isinstance(data, FileWindow) else memoryview(data).cast("B")
     if len(view) == 0:
-        raise ParseError(f"{name} is empty")
+        raise NoGraphError(f"{name} is empty")
     try:
         small, spans = split_raw_data(view)
     except FormatError as error:
-        raise ParseError(str(error)) from None
+        raise NotProtobufError(str(error)) from None
     except ParseError as error:
-        raise ParseError(f"{name}: {error}") from None
+        raise NotProtobufError(f"{name}: {error}") from None
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(small)
     except Exception as error:
-        raise ParseError(f"{name} is not an ONNX model: {error}") from error
+        raise NotProtobufError(f"{name} is not an ONNX model: {error}") from error
     return proto, spans
 
 

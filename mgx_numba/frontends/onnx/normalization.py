@@ -72,7 +72,10 @@ def rms_norm(
 
 def stash_type(node: Node, x: Instruction) -> Type:
     """Type of the statistics: the attribute, but never narrower than a double input."""
-    stash = ir_type(node.get_int("stash_type", 1))
+    number = node.get_int("stash_type", 1)
+    if number == 0:
+        node.accept("stash_type is 0 (undefined), taken for 1 (float32)")
+    stash = ir_type(number or 1)
     return x.shape.type if x.shape.type is Type.double_type else stash
 
 
@@ -120,8 +123,10 @@ def batch_normalization(
     """
     node.refuse("spatial", 1)
     epsilon = node.get_float("epsilon", 1e-5)
-    if rank(x) == 1:
-        raise UnsupportedError("an input of one dimension has no channels")
+    if rank(x) == 1:  # one channel, as ONNX has it
+        results = batch_normalization(g, node, g.unsqueeze(x, [1]), scale, bias, mean, variance)
+        y, *running = [results] if isinstance(results, Instruction) else results
+        return [g.squeeze(y, [1]), *running]
     if node.get_bool("training_mode"):
         return _batch_training(g, node, x, scale, bias, mean, variance, epsilon)
     if node.opset < 14 and node.wants(1):
@@ -141,9 +146,11 @@ def _apply_batch(
     epsilon: float,
 ) -> Instruction:
     type = x.shape.type
-    inverse = g.op("rsqrt", g.pointwise("add", variance, g.like(epsilon, variance)))
+    wide = max(type, variance.shape.type, key=lambda t: t.size).compute  # also of a norm that becomes part of weights
+    spread = g.convert(variance, wide)
+    inverse = g.op("rsqrt", g.pointwise("add", spread, g.like(epsilon, spread)))
     centred = g.pointwise("sub", x, g.convert(mean, type))
-    factor = g.pointwise("mul", g.convert(scale, type), g.convert(inverse, type))
+    factor = g.convert(g.pointwise("mul", g.convert(scale, wide), inverse), type)
     return g.pointwise("add", g.pointwise("mul", centred, factor), g.convert(bias, type))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+import numpy as np
+
 from ...core.shape import UNBOUNDED, DynamicDimension
 from ...dataclass import dataclass
 from ...errors import OptionError
@@ -15,7 +17,11 @@ __all__ = ["ParseOptions"]
 
 @dataclass(frozen=True)
 class ParseOptions:
-    """What `parse_onnx` was asked for; the fields are its keyword arguments.
+    """What `parse_onnx` was asked for; the fields are its keyword arguments, and these.
+
+    Attributes:
+        initializers: arrays in place of initializers of the main graph, by name.
+        opened: initializers that are inputs of the model, too, and that become inputs of the program.
 
     Raises:
         OptionError: a value of the wrong kind, or two options that contradict each other.
@@ -33,6 +39,8 @@ class ParseOptions:
     use_debug_symbols: bool = False
     external_data_path: str = ""
     strict: bool = False
+    initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    opened: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("default_dim_value", "max_loop_iterations", "limit_max_iterations"):

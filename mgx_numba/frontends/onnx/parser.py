@@ -18,6 +18,7 @@ from ...graph.module import Module
 from ...graph.program import Program
 from ...messages import warn
 from ...nearest import did_you_mean
+from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
@@ -26,7 +27,8 @@ from .domains import home_of, implied_opset
 from .forms import form_of
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
-from .leniency import Leniency
+from .leniency import FinalError, Leniency
+from .losses import LOSSES, check_loss
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
@@ -36,13 +38,21 @@ from .promotion import Promotion, promotion
 from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
-from .tensors import elem_name, element_count, ir_type
+from .tensors import elem_name, element_count, ir_type, replacing
 from .value_types import declared_shape, type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
 __all__ = ["GraphParser", "parse"]
+
+_FIRST_WITH_DEFAULTS = 4
+"""The IR version from which on initialisers that are inputs, too, are default values (ONNX IR.md); all were before."""
+
+
+WIDE_PRODUCTS = frozenset("AffineGrid DFT Einsum Resize STFT Upsample".split())
+"""Operators whose products are float32 where another rounding follows inside of the node: seldom does a model's time go
+into them. The product of any other node is rounded to the type of its operands, as that of MatMul is."""
 
 
 @np.errstate(all="ignore")
@@ -160,7 +170,10 @@ class GraphParser:
         """
         inner = scope.inner()
         builder = g if module is g.module else Builder(module, self)
-        self._initializers(builder, graph, inner, numbered=False)
+        try:
+            self._initializers(builder, graph, inner, numbered=False)
+        except ParseError as error:
+            raise FinalError(str(error)) from error
         for name, value in inputs.items():
             inner.define(name, value)
         return self.parse_graph(builder, graph, inner)
@@ -250,14 +263,14 @@ class GraphParser:
         schema = find_schema(node.domain, node.op_type, node.opset)
         if handler is None and (schema is None or not has_body(schema)) and not self.options.skip_unknown_operators:
             raise self._unknown(node)
+        since = newest_since(node.domain, node.op_type) if schema is None and handler is not None else None
+        if since is not None:
+            node.accept(f"the operator exists from operator set {since} on")
+            node.opset, schema = since, find_schema(node.domain, node.op_type, since)
         if schema is not None and not schema.deprecated:
             schema = form_of(node, schema)
             check_node(node, schema)
             promoted = promotion(node, schema, [self._type_string(x) for x in inputs])
-        elif schema is None and handler is not None:
-            since = newest_since(node.domain, node.op_type)
-            if since is not None:
-                node.accept(f"the operator exists from operator set {since} on")
         if handler is not None and not _is_old(node, schema):
             check_arity(handler, inputs)
         return handler, schema, promoted
@@ -275,10 +288,11 @@ class GraphParser:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)
                 check_arity(handler, inputs)
-            return handler.parse(g, node, *inputs)
-        body = None if schema is None else schema_body(node, schema, inputs)
-        if schema is not None and body is not None:
-            return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
+            if node.op_type == "BatchNormalization" and inputs[0] is not None and is_product(inputs[0]):
+                return handler.parse(g, node, *inputs)  # becomes part of the product's weights, with no rounding inside
+            return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type in WIDE_PRODUCTS)
+        if schema is not None and schema_body(node, schema, inputs) is not None:
+            return composed(g, lambda given: _expanded(g, node, schema, given, scope.path), inputs)
         if self.options.skip_unknown_operators:
             return [g.op("unknown", *(x for x in inputs if x is not None), operator=node.op_type)] * len(node.outputs)
         raise self._unknown(node)
@@ -286,15 +300,15 @@ class GraphParser:
     def _unknown(self, node: Node) -> MgxError:
         since = newest_since(node.domain, node.op_type)
         if since is not None and since > node.opset:
-            return ParseError(f"the operator exists from operator set {since} on")
+            return FinalError(f"the operator exists from operator set {since} on")
         if since is not None:
             return UnsupportedError("the operator is not supported")
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
-            return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
+            return FinalError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
         hint = did_you_mean(node.op_type, registry.names()) or ";"
         way = f"register_custom_op({node.domain or 'your.domain'!r}, {node.op_type!r}, ...) adds a custom one"
-        return ParseError(f"unknown operator {node.op_type!r}{hint} {way}")
+        return FinalError(f"unknown operator {node.op_type!r}{hint} {way}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:
@@ -305,6 +319,8 @@ class GraphParser:
         for number, tensor in enumerate(graph.initializer):
             if not tensor.name:
                 raise ParseError(f"graph {graph.name!r}: initializer #{number} has no name")
+            if numbered and tensor.name in self.options.opened:
+                continue
             try:
                 value = self.literal(g, tensor, number if numbered else None)
             except MgxError as error:
@@ -320,7 +336,8 @@ class GraphParser:
 
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
-        return g.literal(self.model.tensor(tensor, initializer))
+        given = None if initializer is None else self.options.initializers.get(tensor.name)
+        return g.literal(self.model.tensor(tensor, initializer) if given is None else replacing(tensor, given))
 
     def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
         names = dict.fromkeys(i.name for i in graph.input if not scope.knows(i.name))
@@ -331,9 +348,13 @@ class GraphParser:
                         f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}"
                     )
         symbols: set[str] = set()
+        overridable = self.model.proto.ir_version >= _FIRST_WITH_DEFAULTS
         for info in graph.input:
             if not info.name:
                 raise ParseError(f"graph {graph.name!r} has an input without a name")
+            default = None if info.name in names or not overridable else scope.find(info.name)
+            if default is not None:
+                self.program.defaults[info.name] = default.shape
             if info.name in names:
                 try:
                     shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
@@ -415,11 +436,7 @@ class GraphParser:
         return self.options.unknown_dim
 
     def _check_outputs(self, graph: GraphProto, main: Module) -> None:
-        seen = set()
         for info, value in zip(graph.output, main.results(), strict=False):
-            if info.name in seen:
-                raise ParseError(f"graph {graph.name!r}: output {info.name!r} is declared twice")
-            seen.add(info.name)
             number = info.type.tensor_type.elem_type
             given = self._type_string(value)
             declared = f"tensor({elem_name(number)})"
@@ -427,6 +444,17 @@ class GraphParser:
                 self.leniency.accept(
                     f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                 )
+
+
+def _expanded(
+    g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None], path: tuple[str, ...]
+) -> list[Instruction | None]:
+    """Read the body that ONNX gives an operator for these inputs."""
+    if node.op_type in LOSSES:
+        check_loss(node, inputs)
+    body = schema_body(node, schema, inputs)
+    assert body is not None  # there is one for inputs in 16 bits, so there is one for float32
+    return expand(g, node, body, inputs, schema_attributes(schema), path)
 
 
 def _is_old(node: Node, schema: Schema | None) -> bool:

@@ -7,6 +7,8 @@ Mean Min Mod Mul Neg Not Or Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan 
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
@@ -97,16 +99,23 @@ def mod(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
 
 @register("Pow")
 def power(g: Builder, node: Node, base: Instruction, exponent: Instruction) -> Instruction:
-    """The result has the base's type; mixed operands are computed in the floating one."""
+    """The result has the base's type; integers with a floating exponent are computed in float64, unless the exponent
+    is a constant without fractions.
+    """
     type = base.shape.type
-    if exponent.shape.type == type:
-        return g.pointwise("pow", base, exponent)
-    common = type if type.is_floating else exponent.shape.type
-    if common is Type.float_type and not type.is_floating:
-        common = Type.double_type
-    if not common.is_floating:
-        common = type
+    common = type
+    if not type.is_floating and not _has_only(g.constants.value(exponent), type):
+        wider = max(type, exponent.shape.type, key=lambda t: t.size)
+        common = Type.double_type if exponent.shape.type.is_floating else wider
     return g.convert(g.pointwise("pow", g.convert(base, common), g.convert(exponent, common)), type)
+
+
+def _has_only(values: np.ndarray | None, type: Type) -> bool:
+    """Whether values are known, and an integer type has all of them."""
+    if values is None:
+        return False
+    limits = np.iinfo(type.numpy)
+    return bool(np.all((values >= limits.min) & (values < float(limits.max)) & (values == np.trunc(values))))
 
 
 @register("Where")

@@ -116,7 +116,11 @@ def global_pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> Instr
 def max_unpool(
     g: Builder, node: Node, x: Instruction, indices: Instruction, shape: Instruction | None = None
 ) -> Instruction:
-    """Elements put at flat positions of a larger tensor of zeros."""
+    """Elements put at flat positions of a tensor of zeros.
+
+    The positions are those that MaxPool gives of its input, which has the lengths of the result: ``output_shape``, or
+    the least that the windows cover. ONNX's test of ``output_shape`` takes them as positions in the latter always.
+    """
     lens = g.lens(x)
     spatial = check_spatial(x)
     kernel = node.get_ints("kernel_shape")
@@ -129,26 +133,9 @@ def max_unpool(
         for n, s, k, before, after in zip(lens[2:], stride, kernel, pads[:spatial], pads[spatial:], strict=False)
     ]
     out = [*lens[:2], *natural] if shape is None else g.ints(shape, "output_shape")
-    if len(out) != len(lens) or any(n < 1 for n in out) or any(a < b for a, b in zip(out[2:], natural, strict=False)):
-        raise ShapeError(f"output_shape {out} does not hold the unpooled lengths {[*lens[:2], *natural]}")
-    places = g.convert(indices, Type.int64_type)
-    old = [*lens[:2], *natural]
-    if out != old:
-        negative = g.pointwise("less", places, g.like(0, places))
-        places = g.pointwise("where", negative, places, _replaced(g, places, old, out))
-    places = g.from_start(places)
+    if len(out) != len(lens) or tuple(out[:2]) != lens[:2] or any(n < 1 for n in out[2:]):
+        raise ShapeError(f"output_shape is {out}, expected {list(lens[:2])} and {spatial} lengths of at least 1")
+    places = g.from_start(g.convert(indices, Type.int64_type))
     zeros = g.broadcast(g.like(0, x), (prod(out),))
     flat = g.op("scatter_none", zeros, g.reshape(places, (prod(lens),)), g.reshape(x, (prod(lens),)), axis=0)
     return g.reshape(flat, out)
-
-
-def _replaced(g: Builder, places: Instruction, old: list[int], new: list[int]) -> Instruction:
-    """Flat positions in lengths ``old`` as flat positions of the same elements in lengths ``new``."""
-    result = None
-    for length, stride, target in zip(old, row_major_strides(old), row_major_strides(new), strict=False):
-        axis = g.pointwise("div", places, g.like(stride, places))
-        if result is not None:  # what is beyond the old lengths is to stay beyond the new ones
-            axis = g.pointwise("mod", axis, g.like(length, axis))
-        part = g.pointwise("mul", axis, g.like(target, axis))
-        result = part if result is None else g.op("add", result, part)
-    return places if result is None else result

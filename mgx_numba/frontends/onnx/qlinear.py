@@ -12,8 +12,8 @@ from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
-from .convolution import add_bias, convolution
-from .matmul import matmul
+from .convolution import add_bias, integer_convolution
+from .matmul import matmul, matmul_integer
 from .node import Node
 from .pooling import global_pool_mode, pool_mode
 from .quantization import along_axis, dequantize, quantize
@@ -21,12 +21,8 @@ from .registry import MICROSOFT, register
 
 
 def centred(g: Builder, x: Instruction, zero: Instruction) -> Instruction:
-    """``x - zero`` as float32, exactly; the zero point broadcasts.
-
-    Products of such values and their sums are those of the integers as long as they stay below 2**24.
-    """
-    exact = Type.float_type if x.shape.type.is_floating else Type.int32_type
-    return g.convert(g.pointwise("sub", g.convert(x, exact), g.convert(zero, exact)), Type.float_type)
+    """``x - zero`` of float8 as float32; the zero point broadcasts."""
+    return g.pointwise("sub", g.convert(x, Type.float_type), g.convert(zero, Type.float_type))
 
 
 def requantize(
@@ -39,6 +35,7 @@ def requantize(
     """
     scale, y_scale = (g.convert(_rows(g, v, 0), Type.float_type) for v in (scale, y_scale))
     factor = g.pointwise("div", scale, y_scale)
+    x = g.convert(x, Type.float_type)
     y = g.pointwise("mul", x, factor if rank(factor) > 1 else along_axis(g, factor, x, axis))
     return quantize(g, y, g.like(1, y), y_zero, axis)
 
@@ -66,8 +63,7 @@ def qlinear_conv(
 ) -> Instruction:
     """Weights have one scale, or one for each output channel; the bias has the product of the scales."""
     node.refuse("channels_last", 0)
-    y = convolution(g, node, centred(g, x, g.reshape(x_zero, ())), centred(g, w, _rows(g, w_zero, rank(w) - 1)))
-    y = add_bias(g, y, None if bias is None else g.convert(bias, Type.float_type))
+    y = add_bias(g, integer_convolution(g, node, x, w, x_zero, w_zero), bias)
     scale = g.pointwise("mul", g.reshape(x_scale, ()), w_scale)
     return requantize(g, y, scale, y_scale, y_zero, axis=1)
 
@@ -86,7 +82,10 @@ def qlinear_matmul(
     y_zero: Instruction,
 ) -> Instruction:
     """A has scales per tensor or per row, B per tensor or per column."""
-    product = matmul(g, centred(g, a, _rows(g, a_zero, min(rank(a) - 1, 1))), centred(g, b, _rows(g, b_zero, 0)))
+    if a.shape.type.is_floating:
+        product = matmul(g, centred(g, a, _rows(g, a_zero, min(rank(a) - 1, 1))), centred(g, b, _rows(g, b_zero, 0)))
+    else:
+        product = matmul_integer(g, a, b, a_zero, b_zero)
     # a product with a vector has no columns
     scale = g.pointwise("mul", _rows(g, a_scale, min(rank(a) - 1, rank(b) - 1, 1)), _rows(g, b_scale, 0))
     return requantize(g, product, scale, y_scale, y_zero, axis=-1)

@@ -88,7 +88,8 @@ def quantize_linear(
         x = g.convert(x, scale.shape.type)
     axis, block = node.get_int("axis", 1), node.get_int("block_size", 0)
     if type is Type.fp4e2m1_type:  # it has no zero points but 0
-        return g.convert(g.op("div", x, g.convert(along_axis(g, scale, x, axis, block), x.shape.type)), type)
+        scaled = g.op("div", x, g.convert(along_axis(g, scale, x, axis, block), x.shape.type))
+        return g.op("convert", scaled, target_type=type)
     if not type.is_narrow:
         return quantize(g, x, scale, zero, axis, block, type)
     y = quantize(g, x, scale, None if zero is None else as_bytes(g, zero), axis, block, BYTES[type])
@@ -134,6 +135,7 @@ def dynamic_quantize(g: Builder, x: Instruction) -> list[Instruction]:
     low = g.pointwise("min", g.reduce("reduce_min", x, axes, keep=False), zero)
     high = g.pointwise("max", g.reduce("reduce_max", x, axes, keep=False), zero)
     scale = g.pointwise("div", g.pointwise("sub", high, low), g.like(255, x))
+    scale = g.pointwise("where", g.pointwise("equal", low, high), g.like(1, x), scale)  # as ONNX Runtime has it
     raw = g.op("neg", g.pointwise("div", low, scale))
     point = g.convert(g.op("nearbyint", g.pointwise("clip", raw, zero, g.like(255, x))), Type.uint8_type)
     return [quantize(g, x, scale, point), scale, point]

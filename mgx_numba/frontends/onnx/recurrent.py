@@ -1,7 +1,6 @@
 """Recurrent layers.
 
 ai.onnx: GRU LSTM RNN.
-com.microsoft: DynamicQuantizeLSTM.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ...graph.instruction import Instruction
 from ...ops.base import Operator, make_op
 from .builder import Builder, rank
 from .node import Node
-from .registry import MICROSOFT, register
+from .registry import register
 
 FUNCTIONS: dict[str, tuple[str, dict[str, float]]] = {
     "relu": ("relu", {}),
@@ -90,48 +89,6 @@ def recurrent(
     batch first.
     """
     return layer(g, node, node.op_type, x, w, r, bias, lengths, hidden, cell, peephole)
-
-
-@register("DynamicQuantizeLSTM", domain=MICROSOFT)
-def dynamic_quantize_lstm(
-    g: Builder,
-    node: Node,
-    x: Instruction,
-    w: Instruction,
-    r: Instruction,
-    bias: Instruction | None = None,
-    lengths: Instruction | None = None,
-    hidden: Instruction | None = None,
-    cell: Instruction | None = None,
-    peephole: Instruction | None = None,
-    w_scale: Instruction | None = None,
-    w_zero: Instruction | None = None,
-    r_scale: Instruction | None = None,
-    r_zero: Instruction | None = None,
-) -> list[Instruction]:
-    """LSTM with weights ``[directions, terms, 4 * hidden]`` of 8 bits, whose scales and zero points are per direction
-    or per column. Inputs and states stay floating point, which ONNX Runtime brings to 8 bits.
-    """
-    if w_scale is None or w_zero is None or r_scale is None or r_zero is None:
-        raise ParseError("a scale or zero point of weights (inputs 8 to 11) is missing")
-    w, r = _dequantized(g, w, w_scale, w_zero), _dequantized(g, r, r_scale, r_zero)
-    return layer(g, node, "LSTM", x, w, r, bias, lengths, hidden, cell, peephole)
-
-
-def _dequantized(g: Builder, codes: Instruction, scale: Instruction, zero: Instruction) -> Instruction:
-    """Weights as LSTM has them, ``[directions, 4 * hidden, terms]``."""
-    if rank(codes) != 3:
-        raise ParseError(f"weights have {rank(codes)} dimensions, expected 3: directions, terms, 4 * hidden")
-    directions, _, columns = g.lens(codes)
-    type, parts = scale.shape.type, []
-    for part in (zero, scale):
-        if part.shape.elements not in (directions, directions * columns):
-            expected = f"{directions} or {directions} x {columns}"
-            raise ParseError(f"a scale or zero point of weights has lengths {list(g.lens(part))}, expected {expected}")
-        lens = (directions, 1, part.shape.elements // directions)
-        parts.append(g.convert(g.reshape(part, lens), type))
-    less = g.pointwise("sub", g.convert(codes, type), parts[0])
-    return g.transpose(g.pointwise("mul", less, parts[1]), (0, 2, 1))
 
 
 def layer(

@@ -40,6 +40,7 @@ FAMILIES = (
     "rotary",
     "contrib",
     "contrib_quantized",
+    "contrib_recurrent",
     "contrib_tensors",
     "detection",
     "ml_features",

@@ -53,20 +53,22 @@ def resize(
         raise ParseError("exactly one of inputs 'scales' and 'sizes' must be given")
     if len(factors or lengths) != len(axes):
         raise ParseError(f"scales or sizes have {len(factors or lengths)} values for {len(axes)} axes")
-    if any(not math.isfinite(f) or f <= 0 for f in factors) or any(n < 1 for n in lengths):
+    if any(not math.isfinite(f) or f <= 0 for f in factors) or any(n < 0 for n in lengths):
         raise ParseError(f"scales {factors} or sizes {lengths} are not positive")
-    if any(lens[a] < 1 for a in axes):
-        raise ShapeError(f"an axis of the input {list(lens)} is empty")
+    if any((n == 0) != (lens[a] == 0) for n, a in zip(lengths, axes, strict=False)):
+        raise ShapeError(
+            f"sizes {lengths} of axes {list(axes)} make an axis of the input {list(lens)} empty, or fill one"
+        )
     policy = node.get_choice("keep_aspect_ratio_policy", POLICIES, "stretch")
     if lengths and policy != "stretch":
         choose = min if policy == "not_larger" else max
-        factor = choose(n / lens[a] for n, a in zip(lengths, axes, strict=False))
+        factor = choose((n / lens[a] for n, a in zip(lengths, axes, strict=False) if n), default=1.0)
         lengths, kept = [math.floor(factor * lens[a] + 0.5) for a in axes], factor
     else:
         kept = None
     per_axis = [1.0] * len(lens)
     for k, axis in enumerate(axes):
-        per_axis[axis] = factors[k] if factors else (kept or lengths[k] / lens[axis])
+        per_axis[axis] = factors[k] if factors else (kept or lengths[k] / max(lens[axis], 1))
     target = [math.floor(np.float32(n) * np.float32(f)) for n, f in zip(lens, per_axis, strict=False)]
     for k, axis in enumerate(axes):
         target[axis] = lengths[k] if lengths else target[axis]
@@ -76,6 +78,8 @@ def resize(
     cubic = node.get_float("cubic_coeff_a", -0.75)
     exclude = node.get_bool("exclude_outside")
     smooth = node.get_bool("antialias") and mode != "nearest"
+    if 0 in target and 0 in lens:
+        return g.reshape(x, target)
     if coordinates == CROPS or (exclude and mode != "nearest") or smooth or kept is not None:
         region = None if second is None or coordinates != CROPS else _floats(g, second, "roi")
         if coordinates == CROPS and (region is None or len(region) != 2 * len(axes)):
@@ -113,7 +117,7 @@ def _resize(
     if scales and not all(math.isfinite(s) and s > 0 for s in scales):
         raise ParseError(f"scales {scales} are not positive")
     element_count(
-        [int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
+        [max(1, int(n * s)) for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
         "the result",
     )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}

@@ -9,7 +9,7 @@ from ...dataclass import dataclass
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, Node, fits
 
-__all__ = ["Schema", "check_node", "find_schema", "misfit", "newest_form", "newest_since"]
+__all__ = ["Schema", "check_node", "find_schema", "misfit", "newest_form", "newest_since", "versions"]
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,26 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     )
 
 
+def versions(domain: str, op_type: str) -> tuple[int, ...]:
+    """Operator sets in which an operator was new or changed, in order."""
+    return _versions().get((domain, op_type), ())
+
+
 def newest_since(domain: str, op_type: str) -> int | None:
     """The first operator set that has this operator, ``None`` when none has."""
     import onnx.defs
 
-    versions = _first_versions()
-    return versions.get((domain, op_type)) if onnx.defs.has(op_type, domain) else None
+    return versions(domain, op_type)[0] if onnx.defs.has(op_type, domain) else None
 
 
 @functools.cache
-def _first_versions() -> dict[tuple[str, str], int]:
+def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
     import onnx.defs
 
-    first: dict[tuple[str, str], int] = {}
+    found: dict[tuple[str, str], set[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        key = (schema.domain, schema.name)
-        first[key] = min(first.get(key, schema.since_version), schema.since_version)
-    return first
+        found.setdefault((schema.domain, schema.name), set()).add(schema.since_version)
+    return {key: tuple(sorted(since)) for key, since in found.items()}
 
 
 def misfit(node: Node, schema: Schema) -> str | None:

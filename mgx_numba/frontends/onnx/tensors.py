@@ -29,6 +29,7 @@ __all__ = [
     "ir_type",
     "onnx_number",
     "onnx_type_string",
+    "replacing",
     "sparse_array",
     "tensor_array",
 ]
@@ -183,6 +184,21 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
     if type.is_narrow:
         return _unpack(data, count, type).reshape(dims)
     return data.view(type.numpy.newbyteorder("<") if type.numpy.kind in "iufc" else type.numpy).reshape(dims)
+
+
+def replacing(tensor: TensorProto, given: np.ndarray) -> np.ndarray:
+    """Return the array that a caller gives in place of the tensor's elements.
+
+    Raises:
+        ShapeError: it has another element type or other lengths.
+    """
+    wanted = ir_type(tensor.data_type)
+    if given.dtype != wanted.numpy or given.shape != tuple(tensor.dims):
+        raise ShapeError(
+            f"tensor {tensor.name!r} is given as {given.dtype}{list(given.shape)}, expected"
+            f" {elem_name(tensor.data_type)}{list(tensor.dims)}"
+        )
+    return given
 
 
 def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:

@@ -161,7 +161,7 @@ def pad(
     g: GraphBuilder, node: TfNode, x: Instruction, paddings: Instruction, value: Instruction | None = None
 ) -> Instruction:
     """With zeros or a constant."""
-    fill = 0.0 if value is None else float(g.constant(value, "constant_values").ravel()[0])
+    fill = 0.0 if value is None else g.constant(value, "constant_values").ravel()[0].item()
     pads = _pads(g, x, paddings)
     return g.op("pad", x, pads=pads, value=fill) if any(pads) else x
 

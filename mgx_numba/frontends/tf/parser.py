@@ -15,6 +15,7 @@ from ...graph.origin import Origin
 from ...graph.program import Program
 from ...nearest import did_you_mean
 from ..builder import GraphBuilder, rank
+from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
 from .data_format import FROM_NCHW, TO_NCHW
@@ -161,7 +162,9 @@ class TfGraphParser:
         if handler is None:
             raise self._unknown(node.op_type)
         check_arity(handler, inputs)
-        return handler.parse(self.builder, node, *inputs)
+        if node.op_type.startswith("FusedBatchNorm") and inputs and is_product(inputs[0]):
+            return handler.parse(self.builder, node, *inputs)  # becomes part of the product's weights
+        return composed(self.builder, lambda given: handler.parse(self.builder, node, *given), inputs)
 
     def _call(self, scope: TfScope, name: str, node: TfNode, inputs: list[Instruction]) -> list[Instruction]:
         function = self.functions.get(name)

@@ -89,7 +89,7 @@ def add_n(g: GraphBuilder, node: TfNode, first: Instruction, *others: Instructio
 def cast(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
     """To ``DstT``."""
     type = node.get_type("DstT")
-    return g.op("identity", x) if type is x.shape.type else g.convert(x, type)
+    return g.op("identity", x) if type is x.shape.type else g.op("convert", x, target_type=type)
 
 
 @register("ClipByValue")

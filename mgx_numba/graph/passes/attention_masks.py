@@ -3,6 +3,9 @@
 Between the product with the keys and the softmax the scores may be reshaped: windows of one image share a mask among
 its heads (Liu et al., "Swin Transformer", 2021), heads are split from the batch, positions are rows and columns of an
 image. A mask is added to scores of some lengths; attention has lengths of its own.
+
+A mask that ``where`` chooses replaces scores: keys that it hides have equal scores, whatever the products are. So rows
+that hide every key give the mean of all values. Adding the fill instead is the same only if it is `HUGE`.
 """
 
 from __future__ import annotations
@@ -12,13 +15,22 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..constants import constant_array
+from ...core.shape import Shape, common_lens
+from ...core.types import Type
+from ...dataclass import dataclass
+from ..constants import compact, constant_array, is_causal
 from ..instruction import Instruction
 from .build import RewriteBuilder
 
-__all__ = ["fitted", "repeated", "sum_masks"]
+__all__ = ["MaskStep", "Masks", "before_broadcast", "fitted", "read_masks", "repeated"]
 
 Lens = tuple[int, ...]
+
+HUGE = 1e30
+"""A masking value beyond this absorbs every score it is added to: float32 keeps 24 bits, so all below 1e22."""
+LARGE = 1e4
+"""With ``fast_math``, keys hidden by less than minus this have no weight beside a key that is kept. That is exact for
+scores above -9,896, since exp(-104) is 0 in float32. Exporters of BERT and GPT-2 write -10,000."""
 
 FOLDED_BYTES = 16 << 20
 """Largest sum of constant masks that is kept as a constant; memory in which a larger one is made at every run is shared
@@ -77,24 +89,147 @@ def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
     return b.reshape(wide, (batch, *rest))
 
 
-def sum_masks(b: RewriteBuilder, masks: Sequence[tuple[Instruction, Lens]], target: Lens) -> Instruction:
-    """The sum of masks, each added to scores of some lengths, for scores of lengths ``target``."""
-    sums: dict[Lens, Instruction] = {}
+@dataclass(frozen=True)
+class MaskStep:
+    """A mask on the way: ``value`` is added, or (with ``fill``) chooses between the scores and ``fill``.
+
+    Attributes:
+        value: the added mask, or the condition.
+        lens: the lengths of the scores.
+        factor: scale of everything below and of this mask.
+        fill: the other branch of ``where``.
+        fill_first: the scores are kept where the condition is false.
+    """
+
+    value: Instruction
+    lens: Lens
+    factor: float
+    fill: float | None = None
+    fill_first: bool = False
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The mask of an ``attention``, if ``operands`` has one, and the attributes that belong to it."""
+
+    operands: tuple[Instruction, ...] = ()
+    causal: bool = False
+    fill: float = -math.inf
+
+
+def read_masks(b: RewriteBuilder, steps: Sequence[MaskStep], type: Type, target: Lens, fast_math: bool) -> Masks | str:
+    """Return the mask that is the same as ``steps``, innermost first, for scores of lengths ``target``.
+
+    Args:
+        type: element type of the scores that the softmax takes.
+
+    Returns:
+        the mask, or why ``attention`` cannot express the steps.
+    """
+    fills = [_fill_of(step, type) for step in steps]
+    strange = [fill for fill in fills if fill is not None and not fill <= 0]
+    if strange:
+        return f"where puts {strange[0]:g} in the place of scores, which is no mask"
+    known = _constant_keep(steps, target)
+    if known is not None and _hides(known, fills[0], fast_math):
+        if is_causal(known):
+            return Masks(causal=True)
+        if fills[0] is not None:
+            return Masks((fitted(b, _keeps(b, steps[0]), steps[0].lens, target),))
+    if None not in fills and len({*fills}) == 1:
+        kept = [(_keeps(b, step), step.lens) for step in steps]
+        return Masks((_joined(b, "logical_and", kept, target),), fill=float(fills[0] or 0))
+    if any(fill is not None and fill > -HUGE for fill in fills):
+        return "a masking value that leaves something of scores that it is added to is combined with other masks"
+    added: list[tuple[Instruction, Lens]] = []
+    for step, fill in zip(steps, fills):
+        if fill is None:
+            added.append((_added(b, step, type), step.lens))
+        else:
+            keep = fitted(b, _keeps(b, step), step.lens, target)
+            below = _joined(b, "add", added, target) if added else b.scalar(0, Shape(type, keep.shape.lens))
+            added = [(_where(b, keep, below, fill, target), target)]
+    return Masks((_joined(b, "add", added, target),) if added else ())
+
+
+def before_broadcast(ins: Instruction) -> Instruction:
+    """Return the value before broadcasting."""
+    while ins.name == "multibroadcast" and len(ins.inputs) == 1:
+        ins = ins.inputs[0]
+    return ins
+
+
+def _fill_of(step: MaskStep, type: Type) -> float | None:
+    """Return the score of keys that a step hides, as the steps outside of it leave it; None if the step adds."""
+    if step.fill is None:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(type.numpy.type(step.fill * step.factor))
+
+
+def _constant_keep(steps: Sequence[MaskStep], target: Lens) -> np.ndarray | None:
+    """Return which keys the only step keeps, if that is known and the step masks scores of queries and keys."""
+    if len(steps) != 1 or steps[0].lens[-2:] != target[-2:]:
+        return None
+    (step,) = steps
+    array = constant_array(step.value)
+    if array is None:
+        return None
+    array = compact(array)
+    if step.fill is not None:
+        return array.astype(bool) != step.fill_first
+    hides = step.factor == 1 and bool(((array == 0) | (array <= -HUGE)).all())
+    return array == 0 if hides else None
+
+
+def _hides(keep: np.ndarray, fill: float | None, fast_math: bool) -> bool:
+    """Return whether keys that are not kept have no weight; ``fill`` None: numbers beyond `HUGE` are added."""
+    if fill == -math.inf:
+        return True
+    return bool(keep.any(-1).all()) and (fill is None or fill <= (-LARGE if fast_math else -HUGE))
+
+
+def _keeps(b: RewriteBuilder, step: MaskStep) -> Instruction:
+    small = before_broadcast(step.value)
+    return b.op("not", small) if step.fill_first else small
+
+
+def _added(b: RewriteBuilder, step: MaskStep, type: Type) -> Instruction:
+    small = before_broadcast(step.value)
+    small = small if small.shape.type is type else b.op("convert", small, target_type=type)
+    return small if step.factor == 1 else b.op("mul", small, b.scalar(step.factor, small))
+
+
+def _where(b: RewriteBuilder, keep: Instruction, mask: Instruction, fill: float, target: Lens) -> Instruction:
+    """Return ``where(keep, mask, fill)``, no larger than ``keep`` and ``mask`` need."""
+    keep, mask = _alike(b, keep, mask, target)
+    return b.op("where", keep, mask, b.scalar(fill, mask.shape))
+
+
+def _joined(b: RewriteBuilder, op: str, masks: Sequence[tuple[Instruction, Lens]], target: Lens) -> Instruction:
+    """Return the ``add`` or ``logical_and`` of masks, each of scores of some lengths, for lengths ``target``."""
+    parts: dict[Lens, Instruction] = {}
     for mask, lens in masks:
-        sums[lens] = _add(b, sums[lens], mask) if lens in sums else mask
-    first, *others = (fitted(b, mask, lens, target) for lens, mask in sums.items())
+        parts[lens] = _join(b, op, parts[lens], mask, lens) if lens in parts else mask
+    first, *others = (fitted(b, mask, lens, target) for lens, mask in parts.items())
     for mask in others:
-        batches = {m.shape.lens[0] for m in (first, mask) if m.shape.ndim == 4} - {1}
-        if len(batches) > 1:
-            first, mask = (repeated(b, m, target[0]) for m in (first, mask))
-        first = _add(b, first, mask)
+        first = _join(b, op, first, mask, target)
     return first
 
 
-def _add(b: RewriteBuilder, x: Instruction, y: Instruction) -> Instruction:
-    lens = np.broadcast_shapes(x.shape.lens, y.shape.lens)
-    arrays = [constant_array(x), constant_array(y)]
-    if math.prod(lens) * x.shape.type.size <= FOLDED_BYTES and arrays[0] is not None and arrays[1] is not None:
+def _join(b: RewriteBuilder, op: str, x: Instruction, y: Instruction, target: Lens) -> Instruction:
+    x, y = _alike(b, x, y, target)
+    one, other = constant_array(x), constant_array(y)
+    if x.shape.elements * x.shape.type.size <= FOLDED_BYTES and one is not None and other is not None:
         with np.errstate(all="ignore"):
-            return b.literal(np.add(arrays[0], arrays[1]))
-    return b.op("add", b.broadcast(x, lens), b.broadcast(y, lens))
+            return b.literal(np.add(one, other) if op == "add" else np.logical_and(one, other))
+    return b.op(op, x, y)
+
+
+def _alike(b: RewriteBuilder, x: Instruction, y: Instruction, target: Lens) -> tuple[Instruction, Instruction]:
+    """Return two masks of scores of lengths ``target`` broadcast to each other."""
+    batches = {m.shape.lens[0] for m in (x, y) if m.shape.ndim == 4 == len(target)} - {1}
+    if len(batches) > 1:
+        x, y = (repeated(b, m, target[0]) for m in (x, y))
+    lens = common_lens(x.shape.lens, y.shape.lens)
+    return b.broadcast(x, lens), b.broadcast(y, lens)

@@ -190,7 +190,6 @@ def run_passes(
     steps = [make_pass(p) if isinstance(p, str) else p for p in passes]
     left_out = _disabled(disabled, steps)
     settings = options or Options()
-    results = program.output_shapes()
     print_program = environment_flag("MIGRAPHX_TRACE_PASSES") or environment_flag("MIGRAPHX_TRACE_COMPILE")
     print_time = environment_flag("MIGRAPHX_TIME_PASSES")
     for step in steps:
@@ -218,7 +217,6 @@ def run_passes(
                 validate_program(program)
             except ValidationError as error:
                 raise ValidationError(f"after pass {step.name!r}: {error}") from error
-    program.keep_ranks(results)
 
 
 def _run_logged(step: Pass, program: Program, settings: Options) -> None:

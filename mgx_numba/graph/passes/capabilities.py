@@ -58,8 +58,6 @@ class Capabilities:
         repeated_elements: elements from which a reduction is divided although operands are read again for it.
         signed_left: whether kernels multiply left operands in int8; else they are made uint8.
         float8_products: whether kernels multiply float8, e4m3fn and e5m2; else it is how values are stored.
-        float16_residuals: whether what reads a value that is quantised for a contraction besides may read it in
-            float16; else only images are stored in few bits alone.
         narrow_results: whether a reduction's kernel stores what is rounded of its result besides the result itself.
         multiplies_bfloat16: whether a product of float32 with constant weights in bfloat16 is best computed of left
             operands that are stored in bfloat16; None if none is.
@@ -89,7 +87,6 @@ class Capabilities:
     block_weights: bool
     signed_left: bool = False
     float8_products: bool = False
-    float16_residuals: bool = False
     narrow_results: bool = False
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
     reads_padding: Callable[[Instruction], bool] | None = None

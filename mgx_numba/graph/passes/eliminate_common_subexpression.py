@@ -8,6 +8,7 @@ import numpy as np
 
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
+from ..numbers import of_operator
 from ..program import Program
 from .base import Options, Pass
 from .dead_code_elimination import SIDE_EFFECTS
@@ -48,6 +49,8 @@ class EliminateCommonSubexpression(Pass):
                 if ins.op.commutative:
                     operands.sort()
                 first = seen.setdefault((ins.op, tuple(operands)), ins)
+                if first is not ins and of_operator(first.op, []) != of_operator(ins.op, []):
+                    first = ins  # attributes that are equal as numbers only: 0.0 and -0.0
             if first is not ins:
                 first.debug_symbols = tuple(dict.fromkeys((*first.debug_symbols, *ins.debug_symbols)))
                 module.replace_instruction(ins, first)

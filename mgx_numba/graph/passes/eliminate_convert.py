@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
+from ..constants import uniform_value
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
@@ -57,11 +58,36 @@ def _exact_inside(m: Match) -> str | None:
 
 @rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside)
 def nested_convert(m: Match, b: RewriteBuilder) -> object:
-    return b.convert(m.x, m.ins.shape.type)  # convert[T](convert[wider](x)) -> convert[T](x)
+    """``convert[T](convert[wider](x)) -> convert[T](x)``."""
+    return m.x if m.x.shape.type is m.ins.shape.type else b.op(m.ins.op, m.x)
+
+
+@rule("narrow_pointwise", op("convert", some("inner")))
+def narrow_pointwise(m: Match, b: RewriteBuilder) -> object:
+    """``convert[half](f(convert[float](x))) -> f(x)`` for a pointwise ``f``: it computes narrow floats in float32 and
+    rounds once; its other operands are of any type but floats, or one number that has no more bits."""
+    narrow, inner = m.ins.shape.type, m.inner
+    if narrow not in HALVES or not inner.op.pointwise or inner.op.custom or inner.name == "convert":
+        return None
+    if inner.shape.type is not narrow.compute or len(inner.users) != 1 or inner.module_args or inner.shape.is_dynamic:
+        return None
+    operands, widened = [], 0
+    for x in inner.inputs:
+        if x.name == "convert" and x.inputs[0].shape.type is narrow:
+            operands.append(x.inputs[0])
+            widened += 1
+        elif x.shape.type.is_floating:
+            value = uniform_value(x)
+            if value is None or value.astype(narrow.numpy) != value:
+                return None
+            operands.append(b.scalar(value.astype(narrow.numpy), x.shape.with_type(narrow)))
+        else:
+            operands.append(x)
+    return b.op(inner.op, *operands) if widened else None
 
 
 class EliminateConvert(RulePass):
-    """``convert`` to the same type, and ``convert`` of a lossless ``convert``."""
+    """``convert`` to the same type, of a lossless ``convert``, and around an operation that computes so by itself."""
 
     name = "eliminate_convert"
-    rules = (convert_same_type, nested_convert)
+    rules = (convert_same_type, nested_convert, narrow_pointwise)

@@ -1,8 +1,9 @@
 """Narrow floats as storage: what computes with float16, bfloat16 or float8 computes with float32 (MIGraphX's
 ``eliminate_data_type``), for targets whose arithmetic is in float32.
 
-Values are narrow where a program takes or gives them, where they are moved without being computed with, and as weights.
-With ``fast_math`` no other value of 16 bits is rounded; without it each result is, as the program says. What is rounded
+Values are narrow where a program takes or gives them, where they are moved without being computed with, as weights, and
+where a conversion of the model's author takes or gives them. With ``fast_math`` no other value of 16 bits is rounded:
+conversions that the compiler added are ``elidable``. Without it each result is, as the program says. What is rounded
 to float8 always is, since that is what a quantised program means, but moved and kept in float32: to round is cheaper
 than to make codes and numbers of them again. Products of two values in bfloat16 are marked, so that a
 target may round their operands.
@@ -16,7 +17,7 @@ from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ...ops.pad import PadMode
 from ...ops.pooling import PoolingMode
-from ..constants import is_constant, uniform_value
+from ..constants import CONSTANT_VIEWS, is_constant, uniform_value
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
@@ -25,7 +26,7 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .truncate_float import STORAGE
 
-__all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight"]
+__all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight", "moves_rounded"]
 
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
@@ -63,6 +64,32 @@ def copies(ins: Instruction) -> bool:
     return ins.name in COPIES
 
 
+def moves_rounded(ins: Instruction) -> bool:
+    """Whether an operator moves or compares elements, or is a mean of a few, whose kernel reads and stores them
+    rounded."""
+    if ins.name == "pooling":
+        return ins.op.attributes()["mode"] is not PoolingMode.lpnorm
+    return ins.name == "concat" or (ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1)
+
+
+def _all_ask(value: Instruction, seen: set[Instruction]) -> bool:
+    """Whether all that reads a computed value, or what it is moved from or to, takes it rounded to 16 bits."""
+    if value in seen or isinstance(value.op, Parameter) or is_constant(value):
+        return True
+    seen.add(value)
+    for user in value.users:
+        if not (_is_elidable(user) and user.shape.type in STORAGE) and not (
+            moves_rounded(user) and _all_ask(user, seen)
+        ):
+            return False
+    return not moves_rounded(value) or all(_all_ask(i, seen) for i in value.inputs)
+
+
+def _is_elidable(ins: Instruction) -> bool:
+    """Whether a conversion was added by the compiler."""
+    return ins.name == "convert" and bool(ins.op.elidable)  # type: ignore[attr-defined]
+
+
 def _is_untouched(ins: Instruction) -> bool:
     """Whether its types are its own: users' functions have those that their shape rules say."""
     return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise)
@@ -75,14 +102,17 @@ class EliminateDataType(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         if any(leaf.type in NARROW for ins in module for leaf in ins.shape.flatten()):
-            Widening(module, options.fast_math).run()
+            can = options.capabilities
+            bfloat16 = can is not None and can.multiplies_bfloat16 is not None
+            Widening(module, options.fast_math, kept=(Type.bf16_type,) if bfloat16 else ()).run()
 
 
 class Widening:
     """One module whose operations on ``narrow`` types are computed in the type ``to``; ``wide`` has values in that.
 
     With ``fast_math`` values of the types in ``storage`` are rounded only where something else than a computation takes
-    them.
+    them, and to types in ``kept`` beside readers in the wide type: a target may round for all readers what it finds
+    without a conversion.
     """
 
     def __init__(
@@ -92,15 +122,22 @@ class Widening:
         narrow: Collection[Type] = NARROW,
         storage: Collection[Type] = STORAGE,
         to: Type = WIDE,
+        kept: Collection[Type] = (),
     ) -> None:
         self.module = module
         self.fast_math = fast_math
-        self.narrow, self.storage, self.to = narrow, storage, to
+        self.narrow, self.storage, self.to, self.kept = narrow, storage, to, kept
         self.wide: dict[Instruction, Instruction] = {}
         self.rounded: set[Instruction] = set()
         """Values of types that are not in ``storage``, and how these are seen, which are made of wide ones."""
+        self.unasked: set[Instruction] = set()
+        """Values that are rounded to types in ``kept`` for some readers alone."""
+        self.excess: set[Instruction] = set()
+        """Values whose wide form may have more bits than their type: conversions of the model's author drop these."""
 
     def run(self) -> None:
+        rounded = [i.inputs[0] for i in self.module if _is_elidable(i) and i.shape.type in self.kept]
+        self.unasked = {value for value in rounded if not _all_ask(value, set())}
         for ins in list(self.module):
             if ins.literal is not None or isinstance(ins.op, (Parameter, Return)) or ins.module is not self.module:
                 continue
@@ -117,17 +154,24 @@ class Widening:
 
     def _convert(self, ins: Instruction) -> None:
         source, kind = ins.inputs[0], ins.shape.type
-        if source in self.wide and kind not in self.narrow:
+        elidable = _is_elidable(ins)
+        if source in self.wide and kind not in self.narrow and (elidable or source not in self.excess):
             value = self.wide[source]
             if kind is not self.to:
                 value = self.module.insert_instruction(ins, ins.op, [value])
             self.module.replace_instruction(ins, value)
-        elif self.fast_math and kind in self.storage and source.shape.type is self.to:
+        elif self.fast_math and elidable and kind in self.storage and source.shape.type is self.to:
+            if source in self.unasked and kind in self.kept:
+                return
             self.wide[ins] = source
-        elif self.fast_math and kind in self.storage and source in self.wide:
+            self.excess.add(ins)
+        elif self.fast_math and elidable and kind in self.storage and source in self.wide:
             self.wide[ins] = self.wide[source]
+            self.excess.add(ins)
         elif kind in self.narrow and kind not in self.storage and (source.shape.type is self.to or source in self.wide):
             self.rounded.add(ins)
+        elif kind is self.to and source.shape.type in self.narrow:
+            self.wide.setdefault(source, ins)
 
     def _view(self, ins: Instruction) -> None:
         """A view of a value that is there in the wide type is there, too."""
@@ -136,6 +180,8 @@ class Widening:
         if ins.inputs[0] in self.wide:
             inputs = [self.wide.get(i, i) for i in ins.inputs]
             self.wide[ins] = self._insert(ins, ins.op, inputs)
+            if ins.inputs[0] in self.excess:
+                self.excess.add(ins)
 
     def _compute(self, ins: Instruction) -> None:
         module = self.module
@@ -158,9 +204,11 @@ class Widening:
         kind = ins.shape.type
         if computed.shape.type is kind:
             return computed
-        narrow = self._insert(ins, make_op("convert", target_type=kind), [computed])
+        narrow = self._insert(ins, make_op("convert", target_type=kind, elidable=True), [computed])
         if (self.fast_math and kind in self.storage) or (copies(ins) and kind not in self.storage):
             self.wide[narrow] = computed
+            if kind in self.storage:
+                self.excess.add(narrow)
         elif kind not in self.storage:
             self.rounded.add(narrow)
         return narrow
@@ -171,7 +219,7 @@ class Widening:
         if value not in self.wide:
             right = user.name in PRODUCTS and place == 1
             if right and value.shape.type in self.storage and is_constant(value) and uniform_value(value) is None:
-                return self._insert(user, make_op("convert", target_type=self.to), [value])
+                return self._insert(user, make_op("convert", target_type=self.to, elidable=True), [value])
             self.wide[value] = RewriteBuilder(self.module, user).convert(value, self.to)
         return self.wide[value]
 

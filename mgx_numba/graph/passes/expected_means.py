@@ -20,7 +20,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ...core.shape import Shape
+from ...core.shape import Shape, common_lens
 from ...core.types import Type
 from ...ops.base import Pointwise
 from ...ops.pooling import PoolingMode
@@ -132,7 +132,7 @@ class _Follower:
 
     def pointwise(self, ins: Instruction, inputs: list[Draws]) -> Draws | None:
         assert isinstance(ins.op, Pointwise)
-        while prod(lens := np.broadcast_shapes(*(d.shape for d in inputs))) > MOST:
+        while prod(lens := common_lens(*(d.shape for d in inputs))) > MOST:
             # positions that constants alone tell apart, as those of tokens
             axes = [k for k, n in enumerate(lens) if k and n > 1 and any(d.shape[k] == 1 for d in inputs)]
             if not axes:
@@ -174,7 +174,7 @@ class _Follower:
     def concat(self, ins: Instruction, inputs: list[Draws]) -> Draws | None:
         axis = 1 + ins.op.attributes()["axis"] % ins.shape.ndim
         counts = [i.shape.max_lens[axis - 1] for i in ins.inputs]
-        lens = list(np.broadcast_shapes(*(np.take(d, [0], axis).shape for d in inputs)))
+        lens = list(common_lens(*(np.take(d, [0], axis).shape for d in inputs)))
         if all(d.shape[axis] == 1 for d in inputs):
             every = np.stack([np.broadcast_to(d, (DRAWS, *lens[1:])) for d in inputs])
             places = self._order.permutation(DRAWS) * (sum(counts) / DRAWS)
@@ -241,7 +241,7 @@ class _Follower:
         count = max(a.shape[-1], b.shape[-2])
         a, of_a = (np.broadcast_to(v, (*v.shape[:-1], count)) for v in (a, of_a))
         b, of_b = (np.broadcast_to(v, (*v.shape[:-2], count, v.shape[-1])) for v in (b, of_b))
-        lens = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        lens = (*common_lens(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         if prod(lens) * DRAWS > MOST:
             return None
         mean, variance = a @ b, np.zeros(lens, np.float32)

@@ -3,7 +3,8 @@
 Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
 The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``. The scores may be
 reshaped on the way, so that masks of windows or of heads can be added. Products in 16 bits may have a softmax in
-float32 between them: so has the operator.
+float32 between them: so has the operator. It rounds its weights for the second product, as a conversion there does,
+but before they are divided by their sum.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from dataclasses import field
 
 import numpy as np
 
-from ...core.shape import Shape
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...ops.dot import Dot
-from ..constants import compact, constant_array, is_causal, is_constant, uniform_value
+from ..constants import is_constant, uniform_value
 from ..instruction import Instruction
-from .attention_masks import fitted, repeated, sum_masks
+from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, repeated
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some
 from .rewriter import RulePass
@@ -29,9 +29,6 @@ __all__ = ["FuseAttention"]
 
 Lens = tuple[int, ...]
 
-HUGE = 1e30
-"""A masking value beyond this absorbs every score it is added to."""
-
 VIEWS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "slice", "contiguous"})
 BROADCASTS = frozenset({"multibroadcast", "broadcast"})
 RESHAPES = frozenset({"reshape", "squeeze", "unsqueeze"})
@@ -39,14 +36,13 @@ RESHAPES = frozenset({"reshape", "squeeze", "unsqueeze"})
 
 @dataclass
 class Scores:
-    """What stands between dot and softmax: ``scale * factors * dot + sum(added)``, where ``kept`` is true.
+    """What stands between dot and softmax: ``scale * factors * dot``, then the masks of ``steps``.
 
     Attributes:
         top: what the softmax takes, of the element type that masks are added in.
         lens: what dot, softmax and the steps between them have as lengths of the scores, outermost first.
         factors: what each row of the products is multiplied by, and the lengths of the scores there.
-        added: masks, each with the lengths of the scores that it is added to.
-        kept: the condition, and the lengths of the scores among which it chooses.
+        steps: masks, innermost first.
     """
 
     top: Instruction
@@ -54,28 +50,7 @@ class Scores:
     lens: list[Lens]
     scale: float = 1.0
     factors: tuple[Instruction, Lens] | None = None
-    added: list[tuple[Instruction, Lens]] = field(default_factory=list)
-    kept: tuple[Instruction, Lens] | None = None
-    causal: bool = False
-
-
-@dataclass(frozen=True)
-class ScoreStep:
-    """A mask on the way: ``value`` is added, or (with ``fill``) chooses between the scores and ``fill``.
-
-    Attributes:
-        value: the added mask, or the condition.
-        lens: the lengths of the scores.
-        factor: scale of everything below and of this mask.
-        fill: the other branch of ``where``.
-        fill_first: the scores are kept where the condition is false.
-    """
-
-    value: Instruction
-    lens: Lens
-    factor: float
-    fill: float | None = None
-    fill_first: bool = False
+    steps: list[MaskStep] = field(default_factory=list)
 
 
 def _uniform(ins: Instruction) -> float | None:
@@ -99,11 +74,10 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
         return (x, 1 / value) if np.isfinite(np.float32(1 / value)) else None
 
 
-def read_scores(top: Instruction, b: RewriteBuilder, fast_math: bool) -> Scores | str:
+def read_scores(top: Instruction) -> Scores | str:
     """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
     scores = Scores(top, top, [top.shape.lens])
     current, factor = top, 1.0
-    steps: list[ScoreStep] = []
     while current.name != "dot":
         if len(current.users) > 1:
             return "the scores are used elsewhere too"
@@ -125,9 +99,9 @@ def read_scores(top: Instruction, b: RewriteBuilder, fast_math: bool) -> Scores 
                 return f"no dot below the {'addition of a mask' if current.name == 'add' else 'mul'}"
             other = current.inputs[1 - side]
             if current.name == "add":
-                steps.append(ScoreStep(other, lens, factor))
-            elif _small(other).shape.lens[-1:] == (1,):
-                scores.factors = _small(other), lens
+                scores.steps.insert(0, MaskStep(other, lens, factor))
+            elif before_broadcast(other).shape.lens[-1:] == (1,):
+                scores.factors = before_broadcast(other), lens
             else:
                 return "mul between dot and softmax"
             current = current.inputs[side]
@@ -137,15 +111,14 @@ def read_scores(top: Instruction, b: RewriteBuilder, fast_math: bool) -> Scores 
             fill = _fill(a) if fill_first else _fill(c)
             if fill is None:
                 return "the other branch of where is not a constant"
-            steps.append(ScoreStep(condition, lens, factor, fill, fill_first))
+            scores.steps.insert(0, MaskStep(condition, lens, factor, fill, fill_first))
             current = c if fill_first else a
         else:
             return f"{current.name} between dot and softmax"
     if len(current.users) > 1:
         return "the scores are used elsewhere too"
     scores.dot, scores.scale = current, factor
-    problem = _read_masks(scores, steps, b, fast_math)
-    return problem or scores
+    return scores
 
 
 def _leads_to_dot(ins: Instruction) -> bool:
@@ -166,60 +139,6 @@ def _leads_to_dot(ins: Instruction) -> bool:
 def _fill(ins: Instruction) -> float | None:
     value = uniform_value(ins)
     return None if value is None else float(value)
-
-
-def _small(ins: Instruction) -> Instruction:
-    """The value before broadcasting."""
-    while ins.name == "multibroadcast" and len(ins.inputs) == 1:
-        ins = ins.inputs[0]
-    return ins
-
-
-def _read_masks(scores: Scores, steps: list[ScoreStep], b: RewriteBuilder, fast_math: bool) -> str | None:
-    """Put masks into ``scores``, outermost last; a string says why one cannot be expressed."""
-    for step in reversed(steps):
-        full = constant_array(step.value)
-        plain = len(steps) == 1 and step.lens[-2:] == scores.dot.shape.lens[-2:]
-        array = compact(full) if full is not None and plain else None
-        if step.fill is None:
-            hides = array is not None and step.factor == 1 and bool(((array == 0) | (array <= -HUGE)).all())
-            if array is not None and hides and is_causal(array == 0):
-                scores.causal = True
-            else:
-                scores.added.append((_times(b, step.value, step.factor), step.lens))
-            continue
-        fill = step.fill * step.factor
-        keep = None if array is None else (array.astype(bool) != step.fill_first)
-        if keep is not None and fill <= -1e4 and keep.any(-1).all():
-            # every row keeps a key, so that the filled ones have weight exp(fill - max) = 0
-            if is_causal(keep):
-                scores.causal = True
-            else:
-                scores.kept = _choose(b, step.value, step.fill_first), step.lens
-        elif fill <= -HUGE or (fast_math and fill <= -1e4):
-            scores.added.append((_filled(b, scores.top, step.value, fill, step.fill_first), step.lens))
-        else:
-            return "the masking value is so small that masked keys may count"
-    return None
-
-
-def _choose(b: RewriteBuilder, condition: Instruction, fill_first: bool) -> Instruction:
-    small = _small(condition)
-    return b.op("not", small) if fill_first else small
-
-
-def _times(b: RewriteBuilder, mask: Instruction, factor: float) -> Instruction:
-    small = _small(mask)
-    return small if factor == 1 else b.op("mul", small, b.scalar(factor, small))
-
-
-def _filled(b: RewriteBuilder, like: Instruction, condition: Instruction, fill: float, fill_first: bool) -> Instruction:
-    """``where(condition, 0, fill)`` before broadcasting: added to a score it has the effect of choosing."""
-    small = _small(condition)
-    shape = Shape(like.shape.type, small.shape.lens)
-    with np.errstate(over="ignore"):
-        masked, free = b.scalar(fill, shape), b.scalar(0, shape)
-    return b.op("where", small, masked, free) if fill_first else b.op("where", small, free, masked)
 
 
 def without_scale(ins: Instruction, b: RewriteBuilder) -> tuple[Instruction, float]:
@@ -310,11 +229,13 @@ def _check(m: Match) -> str | None:
 @rule("find_attention", op("dot", WEIGHTS, some("v")), _check)
 def find_attention(m: Match, b: RewriteBuilder) -> object:
     """``dot(softmax(dot(q, k^T) * scale + mask), v) -> attention(q, k, v, mask)``."""
-    scores = read_scores(m.scores, b, m.options.fast_math)
+    scores = read_scores(m.scores)
     if isinstance(scores, str):
         return scores
     if scores.dot.shape.lens[-2:] != m.softmax.shape.lens[-2:]:
         return "the softmax has other rows than the scores"
+    if scores.dot.shape.type is not m.ins.shape.type:
+        return f"products of {scores.dot.shape.type.name} and of {m.ins.shape.type.name}"
     features = scores.dot.inputs[0].shape.lens[-1], m.ins.shape.lens[-1]
     reason = m.options.attention_refusal(m.ins.shape.type, *features) if m.options.attention_refusal else ""
     if reason:
@@ -324,13 +245,9 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
         return "scores without elements are reshaped"
     q, q_scale = without_scale(scores.dot.inputs[0], b)
     kt, k_scale = without_scale(scores.dot.inputs[1], b)
-    if scores.kept is not None and scores.added:
-        return "a chosen and an added mask"
-    masks = []
-    if scores.kept is not None:
-        masks = [fitted(b, *scores.kept, target)]
-    elif scores.added:
-        masks = [sum_masks(b, scores.added, target)]
+    masks = read_masks(b, scores.steps, scores.top.shape.type, target, m.options.fast_math)
+    if isinstance(masks, str):
+        return masks
     if kt.name in RESHAPES:
         kt = _heads(b, kt, target)
     own_k = swapped(b, kt)
@@ -345,11 +262,12 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
         k, v = shared_k, shared_v
     attributes = {
         "scale": scores.scale * q_scale * k_scale,
-        "causal": scores.causal,
+        "causal": masks.causal,
+        "fill": masks.fill,
         "nan_rows": "guard" not in m.bound,
         "bfloat16_products": all(isinstance(i.op, Dot) and i.op.bfloat16_products for i in (m.ins, scores.dot)),
     }
-    result = b.op("attention", q, k, v, *masks, **attributes)
+    result = b.op("attention", q, k, v, *masks.operands, **attributes)
     regrouped = [user for user in m.ins.users if user.name in RESHAPES and user.shape.lens == result.shape.lens]
     if m.ins.shape.lens != result.shape.lens and len(regrouped) == len(m.ins.users):
         return dict.fromkeys(regrouped, result)

@@ -19,6 +19,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .eliminate_convert import is_exact
 
 __all__ = ["FuseMatMulNBits", "reads_blocks"]
 
@@ -70,7 +71,7 @@ def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction
     """The ``dequantizelinear`` that an instruction is a view of, and the views, the first one first."""
     views: list[Instruction] = []
     while w.name != "dequantizelinear":
-        if w.name not in CONSTANT_VIEWS and not (w.name == "convert" and w.shape.type in ROWS):
+        if w.name not in CONSTANT_VIEWS and not _keeps_numbers(w):
             return None
         if len(w.inputs) != 1 or w.shape.is_dynamic:
             return None
@@ -78,6 +79,13 @@ def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction
             views.insert(0, w)
         w = w.inputs[0]
     return w, views
+
+
+def _keeps_numbers(w: Instruction) -> bool:
+    """Whether an instruction converts weights to a type of rows, without a rounding that the model's author wrote."""
+    if w.name != "convert" or w.shape.type not in ROWS:
+        return False
+    return bool(w.op.elidable) or is_exact(w.inputs[0].shape.type, w.shape.type)  # type: ignore[attr-defined]
 
 
 def _weights(

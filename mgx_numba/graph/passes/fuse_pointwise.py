@@ -60,10 +60,10 @@ class FusePointwise(Pass):
         outside = False
         for user in ins.users:
             home = cluster_of.get(user)
-            if home is None or home[0].shape.lens != ins.shape.lens:
+            if home is None or not _same_axes(home[0], ins):
                 outside = True
                 if home is not None:
-                    self.log.refuse(self.name, ins, f"a user's cluster is over {list(home[0].shape.lens)}")
+                    self.log.refuse(self.name, ins, f"a user's cluster is over {home[0].shape}")
             else:
                 homes[id(home)] = home
         found = sorted(homes.values(), key=len, reverse=True)
@@ -86,6 +86,11 @@ class FusePointwise(Pass):
                 return home
             self.log.refuse(self.name, ins, reason)
         return None
+
+
+def _same_axes(a: Instruction, b: Instruction) -> bool:
+    """Return whether values have the same lengths, and neither or both are without axes."""
+    return a.shape.lens == b.shape.lens and a.shape.without_axes == b.shape.without_axes
 
 
 def _refused(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> str | None:

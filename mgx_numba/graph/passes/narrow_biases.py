@@ -40,6 +40,8 @@ class NarrowBiases(Pass):
         if total.name != "add" or len(total.users) != 1:
             return
         bias, wide = sorted(total.inputs, key=is_constant, reverse=True)
+        if not all(i.op.elidable for i in (narrow, wide) if i.name == "convert"):  # type: ignore[attr-defined]
+            return
         if not is_constant(bias) or not widens(wide) or wide.inputs[0].shape.type is not narrow.shape.type:
             return
         if wide.inputs[0].name not in PRODUCTS:

@@ -42,6 +42,10 @@ __all__ = ["LayerChoice", "Quantize8Bits"]
 
 LARGEST = {Type.int8_type: 127, Type.fp8e4m3fn_type: 448}
 """Largest weight: of int8, symmetric, so that -128 is left out."""
+IMAGE = 4
+"""Axes of the values of convolutional networks, whose residual sums are read in 8 bits by custom."""
+LIMITS = frozenset({"relu", "clip"})
+"""What may lie between a sum and its quantisation: two values are no further apart after it than before."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,37 @@ class Quantize8Bits(Pass):
                 self.choices.append(self._quantize_steps(module, ins, layer))
             elif ins.name in RECURRENT:
                 self.choices.append(LayerChoice(layer, "as it is: its lengths are not known"))
+        self._share_with_sums(module)
+
+    def _share_with_sums(self, module: Module) -> None:
+        """Let residual sums of images read in 8 bits an addend that a contraction reads so, if they are quantised, too.
+
+        So ONNX Runtime's quantiser and TensorRT have it; the addend is then stored in 8 bits alone. Its rounding adds
+        at most one step of the sum's own quantisation, and calibration saw no addend that is clipped.
+        """
+        order = {ins: k for k, ins in enumerate(module)}
+        for x, wide in self._dequantized.items():
+            plan = self.plans[x]
+            p = plan.parameters
+            if x.shape.ndim != IMAGE or p.type.is_floating or p.clipped or plan.factors is not None:
+                continue
+            for user in list(x.users):
+                own = self._quantized_sum(user)
+                if own is not None and p.scale <= 2 * own.scale and order[wide] < order[user]:
+                    module.set_inputs(user, {k: wide for k, i in enumerate(user.inputs) if i is x})
+
+    def _quantized_sum(self, ins: Instruction) -> QuantParameters | None:
+        """How a sum of two computed values is quantised; None if it is not, or not all that reads it reads it so."""
+        if ins.name != "add" or any(map(is_constant, ins.inputs)):
+            return None
+        while ins not in self._dequantized:
+            if len(ins.users) != 1:
+                return None
+            (ins,) = ins.users
+            if ins.name not in LIMITS:
+                return None
+        plan = self.plans[ins]
+        return None if plan.factors is not None else plan.parameters
 
     def _quantize(self, module: Module, ins: Instruction, layer: str) -> LayerChoice:
         if ins in self.kept:

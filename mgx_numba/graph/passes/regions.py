@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from ...core.shape import Shape
+from ...core.shape import Shape, other_rank
 from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ..folds import is_plain
@@ -173,10 +173,13 @@ def extract(
     arguments: list[Instruction] = []
 
     def parameter(ins: Instruction, inline: bool) -> Instruction:
-        constant = is_scalar_literal(ins) if inline else None
+        # of a vector of one element among scalars the result has its axis
+        vector = ins.shape.lens == (1,) and not ins.shape.without_axes
+        constant = is_scalar_literal(ins) if inline and not vector else None
         number = None if constant is None or constant.literal is None else constant.literal.numpy().reshape(-1)[0]
         if number is not None and is_plain(float(number)):
-            value = body.insert_literal(_first_operation(body), number)
+            vector = not scalar and other_rank(ins.shape, Shape(ins.shape.type))
+            value = body.insert_literal(_first_operation(body), number.reshape(1) if vector else number)
             if not scalar and ins.shape.lens != value.shape.lens:
                 return body.add_instruction(make_op("multibroadcast", out_lens=ins.shape.lens), [value])
             return value

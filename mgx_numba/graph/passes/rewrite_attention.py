@@ -27,13 +27,13 @@ def _spread(b: RewriteBuilder, x: Instruction, lens: tuple[int, ...]) -> Instruc
     return x if x.shape.lens == lens else b.op("multibroadcast", x, out_lens=lens)
 
 
-def _hidden(b: RewriteBuilder, keep: Instruction, scores: Instruction) -> Instruction:
-    """The scores where ``keep`` is true, -infinity elsewhere."""
+def _hidden(b: RewriteBuilder, keep: Instruction, scores: Instruction, fill: float = -np.inf) -> Instruction:
+    """The scores where ``keep`` is true, ``fill`` elsewhere."""
     lens = scores.shape.lens
-    return b.op("where", _spread(b, keep, lens), scores, b.scalar(-np.inf, scores))
+    return b.op("where", _spread(b, keep, lens), scores, b.scalar(fill, scores))
 
 
-def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction) -> Instruction:
+def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: float) -> Instruction:
     """The scores with a mask, of which batch i has that of number i % m."""
     batch, *rest = lens = scores.shape.lens
     period = mask.shape.lens[0] if mask.shape.ndim == 4 else 1
@@ -43,7 +43,7 @@ def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction) -> Instru
         added = b.op("convert", mask, target_type=scores.shape.type)
         scores = b.op("add", scores, _spread(b, added, scores.shape.lens))
     else:
-        scores = _hidden(b, mask, scores)
+        scores = _hidden(b, mask, scores, fill)
     return b.reshape(scores, lens)
 
 
@@ -61,7 +61,7 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
     scores = b.reshape(scores, (batch, heads, queries, keys))
     scores = b.op("mul", scores, b.scalar(given.scale, scores))
     if len(m.ins.inputs) == 4:
-        scores = _masked(b, m.ins.inputs[3], scores)
+        scores = _masked(b, m.ins.inputs[3], scores, given.fill)
     if given.causal:
         seen = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
         scores = _hidden(b, b.literal(seen), scores)

@@ -104,25 +104,30 @@ class _Codes:
         """Convert a value to a type of at least a byte."""
         type = value.shape.type
         if is_constant(value):
-            return b.convert(value, kind)
+            return _to(b, value, kind)
         if value in self.clipped:
-            return b.convert(self.clipped[value], kind)
+            return _to(b, self.clipped[value], kind)
         code = self._of(b, value)
         if type is Type.fp8e8m0_type:
-            return b.convert(_power(b, code), kind)
-        code = b.convert(code, Type.int32_type)
+            return _to(b, _power(b, code), kind)
+        code = _to(b, code, Type.int32_type)
         code = b.op("bitwise_and", code, b.scalar((1 << type.bits) - 1, code))
         if type is Type.fp4e2m1_type:
-            return b.convert(_float4(b, code), kind)
+            return _to(b, _float4(b, code), kind)
         if type.is_signed:
             half = b.scalar(1 << (type.bits - 1), code)
             low = b.op("bitwise_and", b.op("add", code, half), b.scalar((1 << type.bits) - 1, code))
             code = b.op("sub", low, half)
-        return b.convert(code, kind)
+        return _to(b, code, kind)
 
 
 def _seen_as(type: Type) -> Operator:
     return make_op("bit_cast", target_type=type)
+
+
+def _to(b: RewriteBuilder, value: Instruction, type: Type) -> Instruction:
+    """Convert a value to a type; what rounds it here is what the program says, and is never left out."""
+    return value if value.shape.type is type else b.op("convert", value, target_type=type)
 
 
 def _within(value: Instruction) -> Instruction | None:
@@ -139,7 +144,7 @@ def _within(value: Instruction) -> Instruction | None:
 
 def _power(b: RewriteBuilder, code: Instruction) -> Instruction:
     """Convert codes of float8e8m0 to float32: the code is the exponent, 0 is 2**-127 and 255 is NaN."""
-    exponent = b.convert(code, Type.uint32_type)
+    exponent = _to(b, code, Type.uint32_type)
     bits = b.op("bitwise_shift_left", exponent, b.scalar(23, exponent))
     bits = b.op("where", b.op("equal", exponent, b.scalar(0, exponent)), b.scalar(1 << 22, bits), bits)
     bits = b.op("where", b.op("equal", exponent, b.scalar(255, exponent)), b.scalar(0x7FC00000, bits), bits)
@@ -151,7 +156,7 @@ def _float4(b: RewriteBuilder, code: Instruction) -> Instruction:
 
     Twice the magnitude is ``max(m, 2 m - 4, 4 m - 16)`` of the low three bits ``m``: 0, 1, 2, 3, 4, 6, 8, 12.
     """
-    magnitude = b.convert(b.op("bitwise_and", code, b.scalar(7, code)), Type.float_type)
+    magnitude = _to(b, b.op("bitwise_and", code, b.scalar(7, code)), Type.float_type)
     half = b.op("mul", magnitude, b.scalar(0.5, magnitude))
     above = b.op("sub", magnitude, b.scalar(2, magnitude))
     beyond = b.op("sub", b.op("mul", magnitude, b.scalar(2, magnitude)), b.scalar(8, magnitude))
@@ -166,9 +171,9 @@ then the even one."""
 
 def _encoded(b: RewriteBuilder, value: Instruction, kind: Type) -> Instruction:
     """Convert numbers to codes of a type below a byte; see `ops.scalar.cast_array`."""
-    wide = b.convert(value, kind.compute)
+    wide = _to(b, value, kind.compute)
     if not kind.is_floating:
-        return b.convert(b.op("bitwise_and", wide, b.scalar((1 << kind.bits) - 1, wide)), Type.uint8_type)
+        return _to(b, b.op("bitwise_and", wide, b.scalar((1 << kind.bits) - 1, wide)), Type.uint8_type)
     magnitude = b.op("where", b.op("isnan", wide), b.scalar(0, wide), b.op("abs", wide))
     bits = b.op(_seen_as(Type.uint32_type), wide)
     code = b.op("bitwise_and", b.op("bitwise_shift_right", bits, b.scalar(28, bits)), b.scalar(8, bits))
@@ -176,5 +181,5 @@ def _encoded(b: RewriteBuilder, value: Instruction, kind: Type) -> Instruction:
     for limit, included in FLOAT4_LIMITS:
         least = b.scalar(limit, magnitude)
         below = b.op("less", magnitude, least) if included else b.op("not", b.op("greater", magnitude, least))
-        code = b.op("add", code, b.convert(b.op("not", below), code.shape.type))
-    return b.convert(code, Type.uint8_type)
+        code = b.op("add", code, _to(b, b.op("not", below), code.shape.type))
+    return _to(b, code, Type.uint8_type)

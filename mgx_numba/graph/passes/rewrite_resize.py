@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.shape import MAX_RANK
 from ...ops.resize import nearest_index, source_coordinates
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
@@ -35,6 +36,8 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
             return "elements are not repeated evenly"
     rank = len(old)
     last = rank > 2 and old[:2] == new[:2]
+    if rank + sum(a != b_ for a, b_ in zip(old, new)) > MAX_RANK:
+        return "the repeated elements need too many axes"
     order = [0, *range(2, rank), 1] if last else list(range(rank))
     back = [order.index(axis) for axis in range(rank)]
     x = b.transpose(m.x, order)

@@ -30,7 +30,8 @@ class Rewriter:
 
     Instructions are visited in program order; what a rewrite touched is visited again, until nothing changes. New
     values must have the type and lengths of what they replace (strides may differ). Dead producers are removed at
-    once, so that "has a single user" is true when it looks so. Instructions with dynamic shapes are left alone.
+    once, so that "has a single user" is true when it looks so. Instructions with dynamic shapes are left alone, and
+    those whose result has no elements: nothing is faster to compute.
 
     ``MIGRAPHX_TIME_MATCHERS`` prints how long each rule took, ``MIGRAPHX_VALIDATE_MATCHES`` checks the module after
     each rewrite.
@@ -74,7 +75,7 @@ class Rewriter:
         while pending and count < budget:
             ins = pending.popleft()
             waiting.discard(ins)
-            if ins.module is not module or _is_dynamic(ins) or (ins is module.last):
+            if ins.module is not module or _is_dynamic(ins) or _is_empty(ins) or (ins is module.last):
                 continue
             touched = self._visit(module, ins, options, log)
             if touched is None:
@@ -124,6 +125,10 @@ def _validate(module: Module, rule: str) -> None:
 
 def _is_dynamic(ins: Instruction) -> bool:
     return bool(ins.shape.dyn_dims) or any(i.shape.dyn_dims for i in ins.inputs)
+
+
+def _is_empty(ins: Instruction) -> bool:
+    return bool(ins.shape.lens) and not ins.shape.elements
 
 
 def _same_rank(old: Shape, new: Shape) -> bool:

@@ -9,25 +9,21 @@ What only moves or compares elements does so in 8 bits (`rules.quantized`).
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ...core.types import Type
 from ...ops.window import PaddingMode
-from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant, uniform_value
+from ..constants import compact, constant_array, is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
-from .match import Match, op, rule, some
+from .integer_products import INTEGER_PRODUCTS, is_depthwise, pads_of, shifted_left
+from .match import Match, op, rule
 from .rewriter import RulePass
 from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed
 
 __all__ = ["SimplifyQdq"]
 
 INT32 = np.iinfo(np.int32)
-SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
-MOST_TAPS = 512
-"""Of a channel by itself: sums of so many products are below 2**24, so that float32 has them."""
 FEWEST_CHANNELS = 4
 """Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
 
@@ -47,33 +43,13 @@ def _left(m: Match, b: RewriteBuilder) -> _Left | str:
         return "the left-hand side has several scales or zero points, or computed ones"
     if x.shape.type is not Type.int8_type or multiplies_signed(m.options):
         return x, float(step), int(point)
-    return _unsigned(x, b), float(step), int(point) + SHIFT
+    return shifted_left(x, b), float(step), int(point) + SHIFT
 
 
 def _is_float8(ins: Instruction, m: Match) -> bool:
     """Whether values are of a float8 that the target multiplies."""
     can = m.options.capabilities
     return ins.shape.type in PRODUCTS_OF_FLOAT8 and can is not None and can.float8_products
-
-
-def _unsigned(x: Instruction, b: RewriteBuilder) -> Instruction:
-    """``x + 128`` as uint8, made so by what quantises it."""
-    if x.name == "quantizelinear":
-        value, scale, *zero = x.inputs
-        point = b.scalar(SHIFT, x.shape.with_type(Type.int16_type))
-        if zero:
-            point = b.op("add", b.convert(zero[0], Type.int16_type), point)
-        return b.op("quantizelinear", value, scale, b.convert(point, Type.uint8_type))
-    wide = b.convert(x, Type.int16_type)
-    return b.convert(b.op("add", wide, b.scalar(SHIFT, wide)), Type.uint8_type)
-
-
-def _is_depthwise(m: Match) -> bool:
-    """Whether each channel is a group, of integers, and the target has a kernel for that."""
-    can, (channels, inputs, *taps) = m.options.capabilities, m.w.shape.lens
-    if can is None or not can.depthwise_integers or m.x.inputs[0].shape.type not in INT8:
-        return False
-    return inputs == 1 and channels == m.x.shape.lens[1] and math.prod(taps) <= MOST_TAPS
 
 
 def _right(m: Match, b: RewriteBuilder, axis: int) -> _Right | str:
@@ -135,66 +111,6 @@ def _type(values: np.ndarray) -> Type:
     return Type.float_type if values.dtype == np.float32 else Type.int32_type
 
 
-@rule("centred_values", op("convert", op("sub", op("convert", some("x"), bind="wide"), some("zero"), bind="less")))
-def centred_values(m: Match, b: RewriteBuilder) -> object:
-    """``convert[float](convert[int32](x) - zero)``, as QLinearConv is read, is ``x`` dequantised with a scale of 1."""
-    types = m.wide.shape.type, m.ins.shape.type
-    if m.x.shape.type not in INT8 or types != (Type.int32_type, Type.float_type):
-        return "the values are no 8-bit integers in int32"
-    point = _exact_number(m.zero)
-    if point is None or point != np.asarray(point).astype(m.x.shape.type.numpy):
-        return "the zero point varies, is computed, or is none of the values' type"
-    one = b.scalar(1, m.ins.shape)
-    return b.op("dequantizelinear", m.x, one, b.scalar(point, m.x.shape))
-
-
-def _exact_number(ins: Instruction) -> int | None:
-    """The integer that each element of a constant is, also through conversions."""
-    while ins.name in CONSTANT_VIEWS or (ins.name == "convert" and ins.shape.type is Type.int32_type):
-        if len(ins.inputs) != 1:
-            return None
-        ins = ins.inputs[0]
-    value = uniform_value(ins)
-    return None if value is None or not ins.shape.type.is_integral else int(value)
-
-
-@rule("integer_dot", op("dot", op("sub", op("convert", some("x"), bind="wide"), some("zero"), bind="less"), some("w")))
-def integer_dot(m: Match, b: RewriteBuilder) -> object:
-    """``dot(x - zero, w) -> quant_dot(x, w) - zero * sum(w)`` in int32, as MatMulInteger is read."""
-    if m.ins.shape.type is not Type.int32_type or m.x.shape.type not in INT8 or m.ins.shape.is_dynamic:
-        return "the operands are no 8-bit integers in int32"
-    values = _integer_constant(m.w)
-    if values is None or values.min(initial=0) < -SHIFT or values.max(initial=0) >= SHIFT:
-        return "the right-hand side is computed, or does not fit int8"
-    small = compact(values)
-    if any(n != 1 for n in small.shape[:-2]):
-        return "weights differ from matrix to matrix"
-    zero = m.zero
-    while zero.name in SPREADS and len(zero.inputs) == 1:
-        zero = zero.inputs[0]
-    if zero.shape.elements != 1:
-        return "the left-hand side has several zero points"
-    w = b.constant(small.astype(np.int8), m.w.shape.with_type(Type.int8_type))
-    columns = values[(0,) * (values.ndim - 2)].sum(0, dtype=np.int64)
-    sums = b.op("broadcast", b.literal(columns.astype(np.int32)), axis=m.ins.shape.ndim - 1, out_lens=m.ins.shape.lens)
-    point = b.broadcast(b.op("reshape", zero, dims=(1,) * m.ins.shape.ndim), m.ins.shape.lens)
-    return b.op("sub", b.op("quant_dot", m.x, w), b.op("mul", point, sums))
-
-
-def _integer_constant(ins: Instruction) -> np.ndarray | None:
-    """A constant of 8-bit integers in int32, perhaps less a zero point."""
-    if ins.name == "convert" and ins.inputs[0].shape.type in INT8 and is_constant(ins.inputs[0]):
-        values = constant_array(ins.inputs[0])
-        return None if values is None else values.astype(np.int32)
-    if ins.name == "sub" and ins.shape.type is Type.int32_type:
-        left, zero = _integer_constant(ins.inputs[0]), _exact_number(ins.inputs[1])
-        return None if left is None or zero is None else left - zero
-    if ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1 and ins.shape.type is Type.int32_type:
-        inner = _integer_constant(ins.inputs[0])
-        return None if inner is None else ins.op.compute(ins.shape, [inner])
-    return None
-
-
 QDQ = (op("dequantizelinear", bind="x"), op("dequantizelinear", bind="w"))
 
 
@@ -220,7 +136,7 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
     group, padding = attributes["group"], attributes["padding"]
     if attributes["padding_mode"] is not PaddingMode.default_:
         return "the convolution computes its own padding"
-    if group > 1 and m.w.shape.lens[1] % FEWEST_CHANNELS and not _is_depthwise(m):
+    if group > 1 and m.w.shape.lens[1] % FEWEST_CHANNELS and not is_depthwise(m, m.x.inputs[0], m.w):
         return "a group has few input channels"
     sides = _sides(m, b, 0)
     if isinstance(sides, str):
@@ -228,9 +144,7 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
     (w, steps, values), (x, step, point) = sides
     if point and any(padding):  # what is beyond the edge is 0, which the zero point stands for
         spatial = x.shape.ndim - 2
-        pairs = (padding, padding) if len(padding) == spatial else (padding[:spatial], padding[spatial:])
-        pads = (0, 0, *pairs[0], 0, 0, *pairs[1])
-        x = b.op("pad", x, pads=pads, value=float(point))
+        x = b.op("pad", x, pads=pads_of(padding, spatial), value=float(point))
         padding = (0,) * (2 * spatial)
     attributes["padding"] = padding
     product = b.op("quant_convolution", x, w, **attributes)
@@ -267,15 +181,14 @@ def _zero(values: np.ndarray, point: int) -> np.ndarray:
 
 
 class SimplifyQdq(RulePass):
-    """``dot`` and ``convolution`` of dequantised values, and ``dot`` of integers less a zero point, in 8 bits, and
+    """``dot`` and ``convolution`` of dequantised values, and contractions of integers less zero points, in 8 bits, and
     what moves values between them."""
 
     name = "simplify_qdq"
     rules = (
-        centred_values,
         *QUANTIZED_RULES,
         quantized_dot,
         quantized_convolution,
         quantized_transposed_convolution,
-        integer_dot,
+        *INTEGER_PRODUCTS,
     )

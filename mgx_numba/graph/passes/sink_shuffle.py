@@ -80,9 +80,9 @@ class SinkShuffle(Pass):
             result = builder.op(step.op, *inputs)
             result.debug_symbols = step.debug_symbols
         builder = RewriteBuilder(module, ins)
-        apart = builder.op("reshape", result, dims=(*split.shape.lens[:3], *before.shape.lens[2:]))
+        apart = builder.reshape(result, (*split.shape.lens[:3], *before.shape.lens[2:]))
         turned = builder.op(value.inputs[0].op, apart)
-        module.rewire(ins, [builder.op("reshape", turned, dims=before.shape.lens), *ins.inputs[1:]])
+        module.rewire(ins, [builder.reshape(turned, before.shape.lens), *ins.inputs[1:]])
         remove_dead(module, [before])
 
 

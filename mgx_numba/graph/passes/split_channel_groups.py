@@ -154,7 +154,7 @@ class _Region:
                 new.debug_symbols = ins.debug_symbols
         for ins, form in self.members.items():
             if self._is_open(ins):
-                back = self.module.insert_instruction(ins, "reshape", [made[ins]], dims=form.lens)
+                back = RewriteBuilder(self.module, ins).reshape(made[ins], form.lens)
                 back.debug_symbols = ins.debug_symbols
                 for user in [user for user in ins.users if user not in self.members]:
                     self.module.set_inputs(user, {k: back for k, i in enumerate(user.inputs) if i is ins})
@@ -164,8 +164,8 @@ class _Region:
         """The image over the finest axes; one that is converted to more bits is so there, where the region reads it."""
         source = self.root.inputs[0]
         if source.name != "convert" or source.inputs[0].shape.type.size >= source.shape.type.size:
-            return builder.op("reshape", source, dims=lens)
-        return builder.op(source.op, builder.op("reshape", source.inputs[0], dims=lens))
+            return builder.reshape(source, lens)
+        return builder.op(source.op, builder.reshape(source.inputs[0], lens))
 
     def _spread(self, builder: RewriteBuilder, ins: Instruction, form: GroupForm) -> Instruction:
         """A broadcast operand over the finest axes."""

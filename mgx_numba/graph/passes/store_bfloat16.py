@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ...core.types import Type
-from ...ops.pooling import PoolingMode
-from ..constants import CONSTANT_VIEWS, is_constant
+from ..constants import is_constant
 from ..instruction import Instruction, Parameter
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .capabilities import Capabilities
-from .eliminate_data_type import PRODUCTS, is_stored_weight
+from .eliminate_data_type import PRODUCTS, is_stored_weight, moves_rounded
 from .fuse_reduce import REDUCTIONS
 from .prologue import prologue_of
 from .regions import order_of
@@ -30,11 +29,12 @@ ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
 
 
 class StoreBfloat16(Pass):
-    """``f(x)`` -> ``f(convert[float](convert[bf16](x)))`` for an ``x`` that a product with weights in bfloat16 reads,
-    or that is one and is added to another.
+    """``f(x)`` -> ``f(convert[float](convert[bf16](x)))`` for an ``x`` that a product reads which the program has in
+    bfloat16, or that is one and is added to another.
 
-    Only with ``fast_math``, since ``f`` sees fewer bits, and only where all that reads ``x`` can take it so and what
-    makes it can store it. Maxima, means under a window, concatenations and views on the way are made of the rounded
+    Only with ``fast_math``, which took these conversions out (`eliminate_data_type`: it leaves one where others read
+    ``x`` that the program has in float32), and only where all that reads ``x`` can take it so and what makes it can
+    store it. Maxima, means under a window, concatenations and views on the way are made of the rounded
     values.
     """
 
@@ -59,6 +59,8 @@ class StoreBfloat16(Pass):
         weights = ins.inputs[1]
         if not is_stored_weight(weights) or weights.inputs[0].shape.type is not NARROW:
             return False
+        if not weights.op.elidable:  # type: ignore[attr-defined]  # an author widened them for a product in float32
+            return False
         assert can.multiplies_bfloat16 is not None
         return can.multiplies_bfloat16(ins) and not prologue_of(ins, order, lambda *_: None)
 
@@ -69,7 +71,7 @@ class StoreBfloat16(Pass):
         found, pending = set(wanted), list(wanted)
         while pending:
             value = pending.pop()
-            if _moves(value):
+            if moves_rounded(value):
                 pending += [i for i in value.inputs if i not in found]
                 found.update(value.inputs)
         while True:
@@ -103,40 +105,32 @@ def _refused(
     """Why a value stays in float32 if the found ones do not; None if it need not."""
     if value.module is not module or isinstance(value.op, Parameter) or is_constant(value):
         return "it is given"
-    if _moves(value):
+    if moves_rounded(value):
         if not all(i in found for i in value.inputs):
             return f"what {value.name} reads stays in float32"
     elif not (value.op.pointwise or value.name in ENDING or value.name in REDUCTIONS):
         return f"no kernel stores it rounded ({value.name})"
     for user in value.users:
-        takes = user.op.pointwise or user.name in REDUCTIONS or (_moves(user) and user in found)
+        takes = user.op.pointwise or user.name in REDUCTIONS or (moves_rounded(user) and user in found)
         takes |= user in products and user.inputs[0] is value
         if user.module is not module or not takes:
             return f"{user.name} reads it in float32"
     return None
 
 
-def _moves(ins: Instruction) -> bool:
-    """Whether it moves elements or compares them, of rounded values as of others, or is a mean of a few, whose kernel
-    reads and stores them rounded."""
-    if ins.name == "pooling":
-        return ins.op.attributes()["mode"] is not PoolingMode.lpnorm
-    return ins.name == "concat" or (ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1)
-
-
 def _round(module: Module, value: Instruction, order: Mapping[Instruction, int]) -> None:
     """Let all users of a value read it rounded, in float32."""
     first = min(value.users, key=order.__getitem__)
     users = {user: [k for k, i in enumerate(user.inputs) if i is value] for user in value.users}
-    if _moves(value):
+    if moves_rounded(value):
         rounded = module.insert_instruction(value, value.op, [i.inputs[0] for i in value.inputs])
     else:
-        rounded = module.insert_instruction(first, "convert", [value], target_type=NARROW)
+        rounded = module.insert_instruction(first, "convert", [value], target_type=NARROW, elidable=True)
     rounded.debug_symbols = value.debug_symbols
-    wide = module.insert_instruction(first, "convert", [rounded], target_type=WIDE)
+    wide = module.insert_instruction(first, "convert", [rounded], target_type=WIDE, elidable=True)
     for user, places in users.items():
         module.set_inputs(user, dict.fromkeys(places, wide))
-    if _moves(value):
+    if moves_rounded(value):
         inputs = dict.fromkeys(value.inputs)
         module.remove_instruction(value)
         for widened in inputs:

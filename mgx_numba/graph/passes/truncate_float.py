@@ -18,9 +18,8 @@ import numpy as np
 
 from ...core.types import Type
 from ...errors import OptionError
-from ...ops.base import make_op
 from ..constants import compact, constant_array, is_constant, uniform
-from ..instruction import Instruction
+from ..instruction import Instruction, Parameter
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
@@ -117,6 +116,38 @@ class TruncateFloat(Pass):
                 self._round(module, ins, next(i for i in order[k + 1 :] if i.module is module))
             elif self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
                 self._truncate(module, ins)
+        if self.selection.everything:
+            self._share_with_sums(module)
+
+    def _share_with_sums(self, module: Module) -> None:
+        """Let residual sums in float32 read an addend as a product reads it, in 16 bits: so it is stored once.
+
+        An addend that float16 has no room for makes an infinity of the product, too. Other readers keep all bits, and
+        so do sums whose addend others read in float32.
+        """
+        order = {ins: k for k, ins in enumerate(module)}
+        for source in list(order):
+            if source.module is not module or source.shape.type not in WIDE or _is_given(source) or widens(source):
+                continue
+            users = list(source.users)
+            same = [u for u in users if self._is_own(u)]
+            others = [u for u in users if u not in same]
+            if not others or not all(u in order and _is_residual(u) and u not in self.kept for u in others):
+                continue
+            if not any(_leads_to_product(u) for u in same):
+                continue
+            first = min(users, key=order.__getitem__)
+            narrow = _converted(module, first, source, self.float_type)
+            wide = _converted(module, first, narrow, source.shape.type)
+            for user in same:
+                module.replace_instruction(user, narrow)
+                module.remove_instruction(user)
+            for user in others:
+                module.set_inputs(user, {k: wide for k, i in enumerate(user.inputs) if i is source})
+
+    def _is_own(self, ins: Instruction) -> bool:
+        """Whether a conversion to 16 bits was added by the compiler."""
+        return ins.name == "convert" and ins.shape.type is self.float_type and ins.op.elidable  # type: ignore[attr-defined]
 
     def _would_round(self, ins: Instruction) -> bool:
         """Whether a view is one of something that is not in 16 bits already."""
@@ -184,7 +215,7 @@ class TruncateFloat(Pass):
         """Let users read a value rounded; what makes it stays as it is."""
         self.converted += 1
         users = {user: [k for k, i in enumerate(user.inputs) if i is ins] for user in ins.users}
-        narrow = module.insert_instruction(following, "convert", [ins], target_type=self.float_type)
+        narrow = _converted(module, following, ins, self.float_type)
         wide = self._as(module, following, narrow, ins.shape.type)
         for user, places in users.items():
             (user.module or module).set_inputs(user, dict.fromkeys(places, wide))
@@ -206,7 +237,7 @@ class TruncateFloat(Pass):
         truncated = module.insert_instruction(ins, ins.op, inputs, ins.module_args)
         truncated.debug_symbols, truncated.normalized = ins.debug_symbols, ins.normalized
         if kept:
-            truncated = module.insert_instruction(ins, "convert", [truncated], target_type=self.float_type)
+            truncated = _converted(module, ins, truncated, self.float_type)
         if leaves:
             for element in elements:
                 taken = module.insert_instruction(ins, element.op, [truncated])
@@ -234,7 +265,7 @@ class TruncateFloat(Pass):
     def _as(module: Module, before: Instruction, value: Instruction, type: Type) -> Instruction:
         if value.shape.type is type:
             return value
-        return module.insert_instruction(before, make_op("convert", target_type=type), [value])
+        return _converted(module, before, value, type)
 
 
 def means_of_inputs(module: Module, instructions: Collection[Instruction]) -> dict[Instruction, np.ndarray]:
@@ -249,15 +280,19 @@ def round_operands(module: Module, ins: Instruction, type: Type, means: np.ndarr
     """
     for value in dict.fromkeys(i for i in ins.inputs if i.shape.type in WIDE and i.name != "undefined"):
         narrow = _narrow(module, ins, value, type, means)
-        wide = module.insert_instruction(ins, "convert", [narrow], target_type=value.shape.type)
+        wide = _converted(module, ins, narrow, value.shape.type)
         module.set_inputs(ins, {k: wide for k, i in enumerate(ins.inputs) if i is value})
 
 
 def _narrow(module: Module, ins: Instruction, value: Instruction, type: Type, means: np.ndarray | None) -> Instruction:
     weights = narrow_weights(ins, type, means) if value is ins.inputs[-1] else None
     if weights is None:
-        return module.insert_instruction(ins, "convert", [value], target_type=type)
+        return _converted(module, ins, value, type)
     return RewriteBuilder(module, ins).constant(weights, value.shape.with_type(type))
+
+
+def _converted(module: Module, before: Instruction, value: Instruction, type: Type) -> Instruction:
+    return module.insert_instruction(before, "convert", [value], target_type=type, elidable=True)
 
 
 def _is_quantized(ins: Instruction) -> bool:
@@ -297,6 +332,15 @@ def _ends(module: Module) -> set[Instruction]:
         if ins.name in PRODUCTS or not inside or any(u in before for u in ins.users):
             before.add(ins)
     return after - before
+
+
+def _is_given(ins: Instruction) -> bool:
+    """Whether no kernel computes a value."""
+    return isinstance(ins.op, Parameter) or is_constant(ins)
+
+
+def _leads_to_product(ins: Instruction) -> bool:
+    return any(u.name in PRODUCTS or (u.name in VIEWS and _leads_to_product(u)) for u in ins.users)
 
 
 def _is_residual(ins: Instruction) -> bool:

@@ -76,7 +76,7 @@ def _widened(module: Module, ins: Instruction, floats: dict[Instruction, Instruc
     wide = module.insert_instruction(ins, ins.op, inputs)
     wide.debug_symbols, wide.normalized = ins.debug_symbols, ins.normalized
     known = _Widened(tuple(ins.inputs), wide, tuple(inputs), [])
-    back = make_op("convert", target_type=kind)
+    back = make_op("convert", target_type=kind, elidable=True)
     if not ins.shape.sub_shapes:
         known.results.append((module.insert_instruction(ins, back, [wide]), wide))
         module.replace_instruction(ins, known.results[0][0])

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
-from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch
+from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch, view_of
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .layout import PlanTables
 from .signals import restore_error
@@ -207,6 +207,4 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _strided(memory: np.ndarray, view: TensorView) -> np.ndarray:
-    dtype = numpy_dtype(view.dtype)
-    strides = [stride * dtype.itemsize for stride in view.strides]
-    return np.ndarray(view.lens, dtype, memory, view.pointer.offset, strides)
+    return view_of(memory, view.lens, numpy_dtype(view.dtype), view.pointer.offset, view.strides)

@@ -12,7 +12,7 @@ from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.store import Store
 from ...dataclass import dataclass
-from ...errors import ShapeError
+from ...errors import IndexRangeError
 from ..plan import HostStep, Plan, PlannedStep, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
@@ -111,7 +111,7 @@ class Executable:
 
         Raises:
             MgxError: there is not enough memory.
-            ShapeError: an index is out of range.
+            IndexRangeError: an index is out of range.
         """
         context = self._take()
         try:
@@ -198,7 +198,7 @@ class Executable:
             step = self.plan.steps[number - 1]
             assert isinstance(step, Step)
             who, what = step.checks[context.job[Job.FAULT_CHECK]]
-            raise ShapeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
+            raise IndexRangeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
 
     def _lead(self, context: Context, begin: int, end: int) -> None:
         self._pool.lead(context.job_address, begin, end)

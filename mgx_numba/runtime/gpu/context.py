@@ -15,7 +15,8 @@ import numpy as np
 from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
-from ...errors import ShapeError
+from ...errors import IndexRangeError, ShapeError
+from ..memory import view_of
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
 from .blocks import DeviceBlock, owned
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
@@ -268,7 +269,7 @@ class DeviceContext:
         """Raise what a kernel has met, and begin anew.
 
         Raises:
-            ShapeError: an index is out of range.
+            IndexRangeError: an index is out of range.
         """
         if not self._executable.checked:
             return
@@ -278,7 +279,7 @@ class DeviceContext:
             step = self._executable.plan.steps[number - 1]
             assert isinstance(step, Step)
             who, what = step.checks[check]
-            raise ShapeError(f"{when}{who}: index {index} is out of range for {what}")
+            raise IndexRangeError(f"{when}{who}: index {index} is out of range for {what}")
 
     def _forget_fault(self) -> None:
         if self._executable.checked:
@@ -323,7 +324,7 @@ class DeviceContext:
             memory = self._executable.host_constants[place.index].reshape(-1).view(np.uint8)[place.offset + low :]
         else:
             memory = self._copied(place, low, high, queue)
-        return np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+        return view_of(memory, view.lens, dtype, -low, view.strides)
 
     def _made_between(self, place: Pointer) -> Tensor | None:
         """What a host step has made, where its shape was not known before."""
@@ -420,7 +421,7 @@ class DeviceContext:
         low, high = _extent(view, dtype.itemsize)
         whole = high - low == result.nbytes
         memory = np.empty(high - low, np.uint8) if whole else self._copied(place, low, high, queue)
-        target = np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+        target = view_of(memory, view.lens, dtype, -low, view.strides)
         np.copyto(target, result)
         queue.upload(self._form.address(place) + low, memory)
         queue.wait()

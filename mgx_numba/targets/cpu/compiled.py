@@ -121,7 +121,7 @@ class LoweredProgram:
         assert target.executable is not None
         return [Stage(target.program, target.executable.plan)]
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `Timed.timeline`."""
         from ..base import ThreadSpan
 
@@ -130,8 +130,8 @@ class LoweredProgram:
             return target.timeline(inputs)
         assert target.executable is not None
         steps = target.executable.plan.steps
-        _, found = target.executable.run_timed(target.arrays(inputs))
-        return [
+        results, found = target.executable.run_timed(target.arrays(inputs))
+        return grouped(target.trees, results), [
             ThreadSpan(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
             for s in found
             for step in (steps[s.step],)

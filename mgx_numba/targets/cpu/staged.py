@@ -43,16 +43,16 @@ class StagedProgram(TwoStages, LoweredProgram):
         """See `LoweredProgram.observe`: the steps of both stages."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `LoweredProgram.timeline`: that of both stages."""
         spans: list[ThreadSpan] = []
 
         def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
-            spans.extend(stage.timeline(given))
-            return stage.run(given)
+            results, found = stage.timeline(given)
+            spans.extend(found)
+            return results
 
-        self._in_stages(inputs, timed)
-        return spans
+        return grouped(self.trees, self._in_stages(inputs, timed)), spans
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """See `LoweredProgram.trace`: the steps of both stages."""

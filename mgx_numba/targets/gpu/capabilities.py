@@ -56,7 +56,6 @@ def pass_options(options: TargetOptions) -> Options:
             one_pass_run=sys.maxsize,
             block_weights=True,
             signed_left=True,
-            float16_residuals=True,
             narrow_results=True,
             float8_products=_multiplies_float8(),
             prologues=not _has_warpgroups(),

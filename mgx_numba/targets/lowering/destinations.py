@@ -8,6 +8,7 @@ from ...core.shape import Shape, invert_permutation
 from ...graph.instruction import Instruction, Parameter
 from ...graph.module import Module
 from ...ops.dims import view_strides
+from ...ops.integer import PadWith
 from ...ops.pad import Pad, PadMode
 from ...runtime.plan import Region
 from .buffers import ALIGNMENT, Buffer, View
@@ -16,7 +17,8 @@ from .rules import RuleTable
 
 __all__ = ["RESHAPES", "destinations", "inside_of", "keeps_inner_axis", "read_with_gaps", "seen_before"]
 
-WALKS = ("concat", "pad", "pointwise", "pooling")
+PADS = ("pad", "pad_with")
+WALKS = ("concat", *PADS, "pointwise", "pooling")
 """What reads strided memory as fast as any, besides single pointwise operations."""
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
 
@@ -35,7 +37,7 @@ def destinations(module: Module, rules: RuleTable, allocate: Callable[..., View]
             standard = ins.shape.to_standard()
             lender.lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
     for ins in reversed(module):
-        if ins.name == "pad":
+        if ins.name in PADS:
             lender.lend_inside(ins)
         elif ins.name == "concat":
             lender.lend_parts(ins)
@@ -74,7 +76,7 @@ class _Lender:
 
         Behind the whole is a cache line that kernels may read.
         """
-        rule, source = self._rules.get("pad"), ins.inputs[0]
+        rule, source = self._rules.get(ins.name), ins.inputs[0]
         if rule is None or not rule.surrounds or is_hosts(ins.shape):
             return
         whole = self.lent.setdefault(ins, self._allocate(ins.shape, ALIGNMENT))
@@ -114,7 +116,9 @@ class _Lender:
 
 def inside_of(ins: Instruction, whole: View) -> View | None:
     """Where the input of a padding that adds one value lies in the memory of its result; ``None`` for other ones."""
-    if not isinstance(ins.op, Pad) or ins.op.mode is not PadMode.constant or min(ins.op.pads, default=0) < 0:
+    if not isinstance(ins.op, (Pad, PadWith)) or min(ins.op.pads, default=0) < 0:
+        return None
+    if isinstance(ins.op, Pad) and ins.op.mode is not PadMode.constant:
         return None
     source = ins.inputs[0].shape
     shape = Shape(source.type, source.lens, whole.strides)

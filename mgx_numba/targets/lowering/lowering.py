@@ -26,6 +26,7 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
+from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
     ParameterSpec,
@@ -44,6 +45,7 @@ from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
+from .slow_steps import warn_if_slow
 from .solutions import Solutions
 from .steps import PendingStep, referenced, resolved
 
@@ -237,8 +239,7 @@ class Lowering(PlanConstants):
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
         base = self.constants[view.buffer.index].reshape(-1)
-        strides = [s * base.itemsize for s in view.strides]
-        return np.ndarray(view.lens, base.dtype, base.view(np.uint8), view.byte_offset, strides)
+        return view_of(base.view(np.uint8), view.lens, base.dtype, view.byte_offset, view.strides)
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""
@@ -385,6 +386,7 @@ class Lowering(PlanConstants):
         rule = self.rules.get(ins.op.rule_name)
         refused_by = "lowering" if rule is None else rule.lower.__name__
         self.program.log.refuse(refused_by, ins, reason)
+        warn_if_slow(ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []

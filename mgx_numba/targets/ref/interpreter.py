@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.shape import Shape
+from ...core.shape import Shape, common_lens
 from ...core.types import Type, from_numpy
 from ...errors import MgxError, ParameterError, ShapeError
 from ...graph.deferred import reader
@@ -102,7 +102,9 @@ def compute(
         if isinstance(ins.op, Deferred):
             return _read_and_run(ins, ins.op, args)
         if ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs):
-            args = np.broadcast_arrays(*args)  # ranges that were the same may turn out to be 1 and another length
+            # ranges that were the same may turn out to be 1 and another length
+            lens = common_lens(*(a.shape for a in args))
+            args = [np.broadcast_to(a, lens) for a in args]
         if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
             actual = [_shape_of(a) if _tells(i.shape) else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)

@@ -12,6 +12,7 @@ from . import (
     normalization,
     ordering,
     quantization,
+    ranks,
     recurrent,
     reduction,
     resampling,
@@ -22,5 +23,5 @@ from .registry import STEPS
 
 __all__ = [
     "STEPS", "attention", "contrib", "control", "convolution", "elementwise", "gathering", "layout", "matmul",
-    "normalization", "ordering", "quantization", "recurrent", "reduction", "resampling", "sampling", "shapes",
+    "normalization", "ordering", "quantization", "ranks", "recurrent", "reduction", "resampling", "sampling", "shapes",
 ]  # fmt: skip

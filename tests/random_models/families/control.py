@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Builder, Value
+from .ranks import of_another_rank
 from .reduction import reduce
 from .registry import STEPS, step
 
@@ -47,8 +48,11 @@ def _bounded(body: Builder, v: Value | None) -> Value | None:
     return body.node("Clip", [v, body.constant(low, v.type), body.constant(high, v.type)])
 
 
-def _condition(b: Builder) -> Value:
-    """A bool that only a run knows, wherever there is a value to take it from."""
+def _condition(b: Builder, given: bool = False) -> Value:
+    """A bool that only a run knows, wherever there is a value to take it from; an input of the model if it is to be
+    given."""
+    if given and b.outer is None:
+        return b.input(np.array(b.chance(2)))
     found = b.value(lambda v: v.type == np.bool_ and v.array.size == 1 and not v.constant)
     if found and b.chance(2):
         return found
@@ -60,9 +64,10 @@ def _condition(b: Builder) -> Value:
 
 @step(2)
 def if_(b: Builder) -> Any:
-    """Both branches give values of one type; what only one of them could give is made alike."""
+    """Both branches give values of one type, and one rank or two; what only one of them could give is made alike."""
     if b.depth >= DEEPEST:
         return None
+    two_ranks = b.chance(3)
     wanted = [b.tensor() for _ in range(b.integer(1, 2))]
     branches = []
     for name in ("then", "else"):
@@ -70,18 +75,21 @@ def if_(b: Builder) -> Any:
         if not b.chance(5):
             _some_steps(body)
         results = [_result(body, w) for w in wanted]
+        if two_ranks and b.chance(2):
+            results = [of_another_rank(body, r) if r else None for r in results]
         if any(r is None for r in results) or len({r.name for r in results if r}) < len(results):
             return None
         branches.append((body, body.graph(body.fresh(name), [], [r for r in results if r])))
     captured = [v for body, _ in branches for v in body.captured()]
     (_, first), (_, second) = branches
-    condition = _condition(b)
+    condition = _condition(b, two_ranks and b.chance(2))
     return b.outputs("If", [condition], len(wanted), captured=captured, then_branch=first, else_branch=second)
 
 
 @step(2)
 def loop(b: Builder) -> Any:
-    """A few iterations, of which a condition may end some; carried values, scan outputs and captures."""
+    """A few iterations, of which a condition may end some; carried values, whose rank may change, scan outputs and
+    captures."""
     if b.depth >= DEEPEST:
         return None
     carried = [b.tensor(lambda v: v.finite) for _ in range(b.integer(0, 2))]
@@ -94,14 +102,20 @@ def loop(b: Builder) -> Any:
     last = body.constant(body.integer(1, 6), np.int64)
     again = body.node("Identity", [going])
     kept = [_bounded(body, _result(body, v)) for v in entered]
+    two_ranks = bool(carried) and b.chance(4)
+    if two_ranks:
+        kept = [of_another_rank(body, v) if v else None for v in kept]
     ends = b.chance(2)  # before all iterations have run, after which scan outputs have rows that ONNX's have not
-    scans = [] if ends and carried else [body.tensor() for _ in range(b.integer(0 if carried else 1, 2))]
+    scans = [] if (ends or two_ranks) and carried else [body.tensor() for _ in range(b.integer(0 if carried else 1, 2))]
     if not scans:
         again = body.node("Less", [number, last]) if b.chance(2) else again
     scans = [body.node("Identity", [v]) or v for v in scans]
     if again is None or any(v is None for v in kept):
         return None
     graph = body.graph(body.fresh("loop"), [number, going, *entered], [again, *(v for v in kept if v), *scans])
+    if two_ranks:  # a declared shape would be taken for that of every iteration
+        for given in graph.input[2:]:
+            given.type.tensor_type.ClearField("shape")
     trips = (
         b.new((), np.int64)
         if b.chance(9) and not scans

@@ -43,6 +43,20 @@ def quantize_and_back(b: Builder) -> Any:
     return b.node("DequantizeLinear", [q, scale, zero], axis=axis) if q and b.chance(2) else q
 
 
+@step(2)
+def quantize_for_one_reader(b: Builder) -> Any:
+    """A value that another reader takes as it is, mostly an image; small steps clip it."""
+    x = image(b, _finite) if b.chance(2) else b.tensor(_finite)
+    if not _finite(x):
+        return None
+    x = b.node(b.pick(("Neg", "Relu", "Tanh")), [x]) or x
+    scale, zero = scale_and_zero(b, (), b.pick(TYPES), x.type)
+    scale = b.constant(scale.array * b.pick((1, 0.125)), x.type)
+    q = b.node("QuantizeLinear", [x, scale, zero])
+    y = q and b.node("DequantizeLinear", [q, scale, zero])
+    return y and b.node(b.pick(("Add", "Sub", "Max")), [x, y])
+
+
 @step()
 def dequantize(b: Builder) -> Any:
     x = b.tensor(lambda v: v.type in (np.uint8, np.int8, np.int32))

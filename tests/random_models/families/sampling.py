@@ -52,10 +52,12 @@ def unpooling(b: Builder) -> Any:
     x = image(b, lambda v: v.type == np.float32 and v.rank == 4 and v.finite)
     if x.rank != 4 or x.type != np.float32 or not x.finite or min(x.lens[2:]) < 2:
         return None
-    if x.lens[2] % 2 or x.lens[3] % 2:
-        return None  # what is left over would make indices too large for the result
     made = b.outputs("MaxPool", [x], 2, kernel_shape=[2, 2], strides=[2, 2])
-    return b.node("MaxUnpool", made, kernel_shape=[2, 2], strides=[2, 2]) if made else None
+    if not made:
+        return None
+    over = x.lens[2] % 2 or x.lens[3] % 2  # indices reach beyond what the windows cover
+    lens = [b.ints(x.lens)] if over or b.integer(0, 1) else []
+    return b.node("MaxUnpool", [*made, *lens], kernel_shape=[2, 2], strides=[2, 2])
 
 
 @step()

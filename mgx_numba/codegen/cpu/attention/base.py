@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
-from ...problems.attention import AttentionProblem
+from ...problems.attention import AttentionProblem, float64_bits
 from ...problems.element_types import element_types
 from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
@@ -74,12 +74,14 @@ class AttentionKernel:
     def mask_name(self) -> str:
         """The mask's part of the kernel's name."""
         mask = self.problem.mask
-        return "" if mask is None else "where" if mask.dtype == "bool" else "add"
+        return "" if mask is None else "fill" if mask.replaces else "where" if mask.dtype == "bool" else "add"
 
     def masked(self, mask: str) -> str:
         """Expression of the score ``x`` under a mask vector."""
         assert self.problem.mask is not None
-        return f"where({mask}, x, -INF)" if self.problem.mask.dtype == "bool" else f"add(x, {mask})"
+        if self.problem.mask.dtype != "bool":
+            return f"add(x, {mask})"
+        return f"where({mask}, x, {'fill' if self.problem.mask.replaces else '-INF'})"
 
     def mask_per_key(self) -> bool:
         """Whether all queries of a head have the same mask."""
@@ -87,9 +89,10 @@ class AttentionKernel:
         return mask is not None and (mask.strides[2] == 0 or self.problem.queries == 1)
 
     def skip_hidden(self) -> list[str]:
-        """Statements that go on to the next step if a bool mask hides all its keys; strided masks are not searched."""
+        """Statements that go on to the next step if a bool mask hides all its keys, which then have no weight; strided
+        masks are not searched."""
         mask = self.problem.mask
-        if mask is None or mask.dtype != "bool" or mask.strides[3] != 1:
+        if mask is None or mask.dtype != "bool" or mask.replaces or mask.strides[3] != 1:
             return []
         return [
             "shown = False",
@@ -117,6 +120,8 @@ class AttentionKernel:
         if p.mask is not None:
             arguments.pointer("mask", "mask", p.mask.dtype)
             arguments.integers(mask_period=p.mask.period or p.batch)
+            if p.mask.replaces:
+                arguments.integers(fill_bits=float64_bits(p.mask.fill))
             strides["mask"] = p.mask.strides
         for name, values in strides.items():
             arguments.integers(**{f"{name}_{dim}": s for dim, s in zip(DIMS, values)})
@@ -128,9 +133,10 @@ class AttentionKernel:
         )  # fmt: skip
 
     def _locals(self) -> list[str]:
-        size = self.problem.itemsize
+        size, mask = self.problem.itemsize, self.problem.mask
         return [
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
+            *([f"fill = cast_{self.dtype}(bits_float64(fill_bits))"] if mask is not None and mask.replaces else []),
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
             *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",

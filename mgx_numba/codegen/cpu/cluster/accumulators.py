@@ -51,4 +51,4 @@ def finished(reduction: Reduction, printer: VectorPrinter, text: str, type: Type
         value = printer.div(value, count)
     if accumulator is type or accumulator is type.compute:
         return VectorValue(value.name, type)
-    return printer.cast(value, type)
+    return printer.cast_loosely(value, type)

@@ -10,10 +10,10 @@ from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
 from .conv_int8 import ConvInt8
 from .conv_tiles import ConvTiles
-from .depthwise import ConvDepthwise
+from .depthwise import ConvDepthwise, ConvDepthwiseAny
 from .few_outputs import ConvFewOutputs
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
-from .gemm_int8 import GemmInt8
+from .gemm_int8 import GemmInt8, GemmPackingInt8
 from .gemm_nbits import GemmNBits
 from .gemm_tiles import ConvPointwiseTiles, GemmTiles
 from .gemv import GemvPacked
@@ -40,6 +40,7 @@ GEMM_SOLVERS = (
     GemmStrassen(1),
     GemmStrassen(2),
     GemmInt8(),
+    GemmPackingInt8(),
     GemmBfloat16(),
     GemmTiles(),
     GemvNBits(),
@@ -49,6 +50,7 @@ CONV_SOLVERS = (
     ConvPointwise(),
     ConvPointwiseTiles(),
     ConvDepthwise(),
+    ConvDepthwiseAny(),
     ConvFewChannels(),
     ConvDirect(),
     ConvInt8(),

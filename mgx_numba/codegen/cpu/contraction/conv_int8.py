@@ -1,6 +1,7 @@
 """Convolutions of 8-bit integers with exact sums in int32: the direct kernel over words of several channels.
 
-Pixels whose channels are whole words are read in place; others are brought into words by a launch of their own.
+Pixels whose channels are whole words are read in place; others are brought into words by a launch of their own. Groups
+whose channels are no whole words are joined.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .gemm_int8 import left_words, word_rows
+from .joined_groups import join_groups, joined_group_weights
 from .joined_taps import join_taps, joined_weights
 from .pack import aligned_zeros, pack_panels
 from .pixel_words import pixel_words
@@ -40,16 +42,13 @@ class ConvInt8(ConvDirect):
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
-        if problem.transposed:
-            return "the convolution is transposed"
-        if problem.groups > 1 and problem.group_in % tile_for(problem.types).packing.k_interleave:
-            return "the channels of a group are no whole words"
-        return None
+        return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of all groups, each after the row of its columns' sums if the tile wants it, then what stands for
         padding."""
         tile = tile_for(problem.types)
+        problem = join_groups(problem, tile)
         groups, panels, taps, depth, columns = panel_lens(join_taps(problem, tile) or problem, tile)
         return (groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns + depth,)
 
@@ -57,6 +56,8 @@ class ConvInt8(ConvDirect):
         """As `ConvDirect.pack_weights`, in words: int32."""
         tile = tile_for(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        given, problem = problem.groups, join_groups(problem, tile)
+        weights = joined_group_weights(weights, given, problem.groups)
         joined = join_taps(problem, tile)
         if joined is not None:
             problem, weights = joined, joined_weights(weights)
@@ -79,6 +80,7 @@ class ConvInt8(ConvDirect):
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
+        problem = join_groups(problem, tile)
         table = image_strides(problem, epilogue, strides)
         joined = join_taps(problem, tile)
         words, x, pack, scratch = pixels_in_words(problem.volume(), tile, joined and joined.volume())
@@ -89,6 +91,9 @@ class ConvInt8(ConvDirect):
             zeros - tile.depth(problem.group_in), given=blocking, x=x, name=self.name,
         )  # fmt: skip
         return Solution((*pack, launch), scratch)
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        return super().estimate(join_groups(problem, tile_for(problem.types)), threads)
 
 
 def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:

@@ -9,6 +9,8 @@ it would be short. Where there are registers for it, two lines are computed at a
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from ...arguments import Arguments
@@ -33,8 +35,8 @@ from .rows import image_strides, row_offsets, stride_arguments
 from .solver import Setting, Solver
 
 __all__ = [
-    "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals",
-    "lines_at_once", "missing", "taps_inside", "volume_arguments",
+    "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "ConvDepthwiseAny", "best_run",
+    "line_locals", "lines_at_once", "missing", "taps_inside", "volume_arguments",
 ]  # fmt: skip
 
 DEPTHWISE_OPERATIONS = 2.7
@@ -48,6 +50,9 @@ MOST_ROWS = 7
 PAIR_BITS = 512
 """Bits of a vector from which there are registers for the sums of two lines: 32, by AVX-512. On Zen 5 layers of 7 by 7
 to 112 by 112 pixels then take 0.74 to 0.91 of the time at stride 1, and 0.98 to 1.02 at stride 2."""
+PIXEL_BY_PIXEL = 4.0
+"""Times the estimate of kernels for some lengths that the kernel for any is taken to need, so that it is chosen last.
+No figures kept."""
 BESIDE_BYTES = 256
 """Bytes of a pixel's channels in a slice from which a run is computed for all of them before the next one, so that
 memory is read in order. Eight maps of 14 by 14 pixels, which lie beyond the L2 cache, then take 0.6 to 1.0 of the time
@@ -56,8 +61,9 @@ LINE = RecordText(LINE_BLOCK, "block")
 """The block that describes a line, in kernels."""
 
 
-MOST_EXACT = 2**24 // (255 * 128)
-"""Taps whose products of 8-bit integers have sums that float32 has exactly."""
+MOST_EXACT = {"int8": 2**24 // (255 * 128), "int16": 2**24 // 255**2}
+"""Taps of weights in a dtype whose products with 8-bit integers have sums that float32 has exactly. Weights in int16
+are differences of 8-bit integers."""
 
 
 def _tile(types: ElementTypes) -> RegisterTile:
@@ -66,20 +72,22 @@ def _tile(types: ElementTypes) -> RegisterTile:
 
 
 class ConvDepthwise(Solver[ConvProblem]):
-    """Depthwise convolution, any size, stride, dilation and padding, of floats, of 8-bit integers by int8, and of
-    bfloat16 by bfloat16."""
+    """Depthwise convolution, any size, stride, dilation and padding, of floats, of 8-bit integers by int8 or by
+    differences of 8-bit integers in int16, and of bfloat16 by bfloat16."""
 
     name = "conv_depthwise"
     revision = 1
+    serves_any: ClassVar[bool] = False
+    """Whether one kernel serves all lengths, pixel by pixel."""
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         types = problem.types
         sums = DEPTHWISE_SUMS.get(types.a)
         if sums is None or types.uniform is not None:
             return super().refused_types(problem)
-        right = "int8" if sums == "int32" else "bfloat16"
-        if types != ElementTypes(types.a, right, sums, sums):
-            return f"{types.a} is multiplied by {right} with sums in {sums}: {types}"
+        right = ("int8", "int16") if sums == "int32" else ("bfloat16",)
+        if types not in [ElementTypes(types.a, b, sums, sums) for b in right]:
+            return f"{types.a} is multiplied by {' or '.join(right)} with sums in {sums}: {types}"
         return None
 
     def declines(self, problem: ConvProblem) -> str | None:
@@ -89,8 +97,9 @@ class ConvDepthwise(Solver[ConvProblem]):
             return "the convolution is transposed"
         if problem.group_in != 1 or problem.group_out != 1:
             return "a group has more than one channel"
-        if problem.types.accumulator == "int32" and problem.taps > MOST_EXACT:
-            return f"sums over more than {MOST_EXACT} taps may not be exact in float32"
+        most = MOST_EXACT.get(problem.types.b)
+        if problem.types.accumulator == "int32" and most is not None and problem.taps > most:
+            return f"sums over more than {most} taps may not be exact in float32"
         return None
 
     def writes_parts(self, problem: ConvProblem) -> bool:
@@ -109,7 +118,8 @@ class ConvDepthwise(Solver[ConvProblem]):
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         table = image_strides(problem, epilogue, strides)
-        return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
+        launch = _launch(problem.volume(), epilogue, table, threads, blocking, self.serves_any)
+        return Solution((launch,))
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
         return line_blockings(problem, threads)
@@ -121,6 +131,23 @@ class ConvDepthwise(Solver[ConvProblem]):
         moved += ITEMSIZE[types.out] * rows * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
         return seconds(tile, DEPTHWISE_OPERATIONS * rows * columns * problem.taps, moved, threads)
+
+
+class ConvDepthwiseAny(ConvDepthwise):
+    """Depthwise convolution of 8-bit integers by a kernel that lengths do not change: for lengths whose own kernels are
+    not there."""
+
+    name = "conv_depthwise_any"
+    revision = 0
+    serves_any = True
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if problem.types.accumulator != "int32":
+            return "other solvers serve floats of any lengths"
+        return super().declines(problem)
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        return PIXEL_BY_PIXEL * super().estimate(problem, threads)
 
 
 def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
@@ -141,11 +168,12 @@ def _launch(
     strides: dict[str, tuple[int, int]],
     threads: int,
     given: Blocking | None,
+    serves_any: bool = False,
 ) -> Launch:
     """``problem`` has three spatial dimensions."""
     tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
-    run, height = best_run(out_lens[2]), lines_at_once(problem)
+    run, height = (1, 1) if serves_any else (best_run(out_lens[2]), lines_at_once(problem))
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
     line_blocks, parts = -(-lines // line_block), -(-channels // channel_block)
@@ -166,7 +194,8 @@ def _launch(
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
     own = line_locals(accumulator, tile.lanes, height * run * tile.lanes)
-    task = _task(rows, epilogue, tile.lanes, _sums(problem, height), run, height, whole)
+    sums = (f"depthwise_taps_{problem.types.a}", "") if serves_any else _sums(problem, height)
+    task = _task(rows, epilogue, tile.lanes, sums, run, height, whole)
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
     moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels

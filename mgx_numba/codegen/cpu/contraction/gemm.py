@@ -20,7 +20,7 @@ from .batches import Batched, collapse
 from .blocking import Blocking, cut
 from .macro_kernel import MacroKernel
 from .near_weights import NearWeights
-from .pack import aligned_zeros, pack_panels, panel_count
+from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import pack_launch
 from .parts import SplitRows, one_by_one, small_rows
 from .prologue import PrologueRows
@@ -30,10 +30,13 @@ from .solver import Setting, Solver, stored_types_refused
 from .split_near import SplitNear
 from .stored_near import StoredNear, stored_near
 
-__all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "distinct_matrices", "product_launches", "read_parts"]
+__all__ = [
+    "LEFT", "PACKING_SECONDS", "GemmInPlace", "GemmPacked", "GemmPacking", "Unpacked", "distinct_matrices",
+    "product_launches", "product_seconds", "read_parts",
+]  # fmt: skip
 
 
-_PACKING_SECONDS = 1.5e-10
+PACKING_SECONDS = 1.5e-10
 """Time to pack one element on the way."""
 
 
@@ -64,7 +67,7 @@ class GemmPacked(Solver[GemmProblem]):
         """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
         lens = self.packed_lens(problem)
         out = aligned_zeros(lens, problem.types.b)
-        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        distinct = without_repeats(weights, problem.b_strides)
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         pack_panels(distinct, target[..., : problem.k, :])
         return out
@@ -88,10 +91,10 @@ class GemmPacked(Solver[GemmProblem]):
         )
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        return _seconds(problem, threads)
+        return product_seconds(problem, threads)
 
 
-class _Unpacked(Solver[GemmProblem]):
+class Unpacked(Solver[GemmProblem]):
     """A solver whose right-hand side is an activation: nothing is packed at compile time."""
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
@@ -101,7 +104,7 @@ class _Unpacked(Solver[GemmProblem]):
         return weights
 
 
-class GemmInPlace(_Unpacked):
+class GemmInPlace(Unpacked):
     """The right-hand side is an activation whose rows are contiguous, read where it lies."""
 
     name = "gemm_in_place"
@@ -124,10 +127,10 @@ class GemmInPlace(_Unpacked):
         )
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        return _seconds(problem, threads)
+        return product_seconds(problem, threads)
 
 
-class GemmPacking(_Unpacked):
+class GemmPacking(Unpacked):
     """The right-hand side is an activation of any strides, packed into scratch by a launch of its own."""
 
     name = "gemm_packing"
@@ -157,7 +160,7 @@ class GemmPacking(_Unpacked):
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         packed = distinct_matrices(problem) * problem.k * problem.n
-        return _seconds(problem, threads) + _PACKING_SECONDS * packed / threads
+        return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
 
 
 def distinct_matrices(problem: GemmProblem) -> int:
@@ -170,7 +173,8 @@ def _sizes(problem: GemmProblem, tile: RegisterTile) -> tuple[int, int, int]:
     return ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word], ITEMSIZE[problem.types.accumulator]
 
 
-def _seconds(problem: GemmProblem, threads: int) -> float:
+def product_seconds(problem: GemmProblem, threads: int) -> float:
+    """Return the estimated time (s) of the product, its operands being packed already."""
     tile = tile_for(problem.types)
     columns = panel_count(tile, problem.n) * tile.columns
     left, right, out = _sizes(problem, tile)

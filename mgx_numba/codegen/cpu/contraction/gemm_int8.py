@@ -1,13 +1,14 @@
 """Matrix products of 8-bit integers with exact sums in int32, over the tiles of `int8_table`.
 
-The right-hand side is a constant, packed once in words of several k. Rows of the left-hand side are brought into the
-form that the tile reads by a launch of their own, unless they have it.
+The right-hand side is packed in words of several k: a constant once, any other in each run. Rows of the left-hand side
+are brought into the form that the tile reads by a launch of their own, unless they have it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,19 +18,19 @@ from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
-from ...statements import for_tasks, kernel_text, vector_loop
+from ...statements import for_tasks, indent, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import collapse
-from .gemm import LEFT, GemmPacked, product_launches
-from .pack import aligned_zeros, pack_panels
+from .gemm import LEFT, PACKING_SECONDS, GemmPacked, Unpacked, distinct_matrices, product_launches, product_seconds
+from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import row_start
 from .solver import Setting, integer_types_refused
 
-__all__ = ["GemmInt8", "left_words", "word_rows", "words_in_place"]
+__all__ = ["GemmInt8", "GemmPackingInt8", "left_words", "word_rows", "words_in_place"]
 
 
 class GemmInt8(GemmPacked):
@@ -53,7 +54,7 @@ class GemmInt8(GemmPacked):
         """As `GemmPacked.pack_weights`, in words: int32."""
         tile, lens = tile_for(problem.types), self.packed_lens(problem)
         out = aligned_zeros(lens, tile.right_word)
-        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        distinct = without_repeats(weights, problem.b_strides)
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         first, depth = _first_row(tile), tile.depth(problem.k)
         for index in np.ndindex(*distinct.shape[:-2]):
@@ -77,6 +78,100 @@ class GemmInt8(GemmPacked):
         steps = (columns, columns * rows)
         launches = product_launches(product, epilogue, batched, w, steps, threads, blocking, x=x, name=self.name)
         return Solution((*pack, *launches), scratch)
+
+
+class GemmPackingInt8(Unpacked):
+    """uint8 or int8 times int8 that is not constant, of any strides, packed into scratch by a launch of its own."""
+
+    name = "gemm_packing_int8"
+
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        return integer_types_refused(problem.types)
+
+    def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        if problem.k == 0:
+            return "the sum is empty"
+        return "the tile wants the sums of columns" if tile_for(problem.types).packing.column_sums else None
+
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
+        tile = tile_for(problem.types)
+        left: tuple[Launch, ...] = ()
+        x, start, words = LEFT, 0, words_in_place(problem, tile)
+        if words is None:
+            left, words, start = left_words(problem, tile)
+            x, start = Operand("scratch"), -(-start // host.CACHE_LINE) * host.CACHE_LINE
+        depth, size = tile.depth(problem.k), ITEMSIZE[tile.right_word]
+        matrix = panel_count(tile, problem.n) * depth * tile.columns
+        lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
+        w_strides = tuple(matrix * math.prod(lens[d + 1 :]) if s else 0 for d, s in enumerate(problem.b_strides[:-2]))
+        right = word_panels(problem, tile, lens, start)
+        product = dataclasses.replace(problem, a_strides=words)
+        batched = collapse(product, epilogue, strides, w_strides)
+        w, steps = Operand("scratch", start), (tile.columns, tile.columns * depth)
+        launches = product_launches(product, epilogue, batched, w, steps, threads, blocking, x=x, name="gemm_int8")
+        return Solution((*left, right, *launches), start + math.prod(lens) * matrix * size)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        packed = distinct_matrices(problem) * problem.k * problem.n
+        return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
+
+
+def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[int], start: int) -> Launch:
+    """The launch that writes `word_rows` of the right-hand side ``w[*lens, k, n]`` as panels, ``start`` bytes into
+    scratch. A panel is one task. The last words are filled by zeros, and so is the last panel."""
+    given, together, word = problem.types.b, tile.packing.k_interleave, tile.right_word
+    bits = 8 * ITEMSIZE[word] // together
+    panels = panel_count(tile, problem.n)
+    arguments = Arguments()
+    arguments.pointer("w", "w", given)
+    arguments.pointer("packed", Operand("scratch", start), word)
+    k_stride, n_stride = problem.b_strides[-2:]
+    arguments.integers(n=problem.n, k=problem.k, k_stride=k_stride, n_stride=n_stride, panels=panels)
+    rows = row_start(arguments, [*lens, panels], [*problem.b_strides[:-2], tile.columns * n_stride])
+    contiguous = n_stride == 1 or problem.n == 1
+
+    def element(j: int) -> str:
+        if contiguous:
+            value = f"load_tail(w, place + {j} * k_stride, left, 0, {tile.lanes})"
+        else:
+            value = f"load_strided_tail(w, place + {j} * k_stride, n_stride, left, 0, {tile.lanes})"
+        value = f"cast_{word}({value})"
+        if (j + 1) * bits < 8 * ITEMSIZE[word]:
+            value = f"bitwise_and({value}, const_{word}({(1 << bits) - 1}, {tile.lanes}))"
+        return f"shift_left({value}, const_{word}({j * bits}, {tile.lanes}))" if j else value
+
+    joined = [f"word = bitwise_or(word, {element(j)})" for j in range(1, together)]
+    store = "store(packed, target + c, word)"
+    task = [
+        *rows,
+        f"columns = imin(n - imod(task, panels) * {tile.columns}, {tile.columns})",
+        f"target = task * idiv(k + {together - 1}, {together}) * {tile.columns}",
+        f"for row in range(0, k, {together}):",
+        f"    for c in range(0, {tile.columns}, {tile.lanes}):",
+        f"        left = imax(imin(columns - c, {tile.lanes}), 0)",
+        "        place = start + row * k_stride + c * n_stride",
+        f"        word = {element(0)}",
+        f"        if k - row >= {together}:",
+        *indent(joined, 3),
+        "        else:",
+        *(
+            line
+            for j in range(1, together)
+            for line in (f"            if k - row > {j}:", f"                {joined[j - 1]}")
+        ),
+        f"        {store}",
+        f"    target += {tile.columns}",
+    ]
+    name = f"panels_{given}_as_{word}_of_{together}_{'rows' if contiguous else 'strided'}_kernel"
+    source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+    count = math.prod(lens)
+    moved = count * (problem.k * problem.n + panels * tile.depth(problem.k) * tile.columns * ITEMSIZE[word])
+    return Launch(source, arguments.values, TaskRange(count * panels, 1), 0, moved)
 
 
 def _first_row(tile: RegisterTile) -> int:

@@ -23,7 +23,7 @@ from .blocking import NEAR_PANELS, Blocking
 from .conv import ConvPointwise, pixel_product
 from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
-from .pack import aligned_zeros, pack_panels, panel_count
+from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .parts import SplitRows, split_rows, split_weights
 from .refinement import matrix_blockings
 from .roofline import seconds
@@ -150,7 +150,7 @@ class GemmTiles(GemmPacked):
         """
         tile, lens = tile_of(problem.types), self.packed_lens(problem)
         out = aligned_zeros(lens, tile.right_word)
-        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        distinct = without_repeats(weights, problem.b_strides)
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         for index in np.ndindex(*distinct.shape[:-2]):
             pack_panels(part_rows(tile, distinct[index]), target[index])

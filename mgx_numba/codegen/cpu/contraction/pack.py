@@ -10,7 +10,7 @@ from ....core.pages import aligned_bytes
 from ....parallel import allowed_cpus, on_threads
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["SHARED_BYTES", "aligned_zeros", "pack_panels", "panel_count"]
+__all__ = ["SHARED_BYTES", "aligned_zeros", "pack_panels", "panel_count", "without_repeats"]
 
 SHARED_BYTES = 4 << 20
 """Packed weights from which on several threads pack them: a millisecond's work; to start a thread is a twentieth."""
@@ -25,6 +25,12 @@ def aligned_zeros(lens: Sequence[int], dtype: str) -> np.ndarray:
 def panel_count(tile: RegisterTile, columns: int) -> int:
     """Panels that hold ``columns`` columns."""
     return -(-columns // tile.columns)
+
+
+def without_repeats(matrices: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """Return a view of ``matrices[..., k, n]`` without the outer axes of length 1 and those along which it repeats."""
+    distinct = matrices[tuple(slice(1 if s == 0 else None) for s in strides[:-2])]
+    return distinct.squeeze(tuple(axis for axis, n in enumerate(distinct.shape[:-2]) if n == 1))
 
 
 def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:

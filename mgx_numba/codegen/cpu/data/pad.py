@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 
-from ....core.types import Type
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
@@ -75,18 +74,18 @@ def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
     return inner.x_stride == inner.out_stride == 1 and inner.out * x.type.size <= short and rows >= FEWEST_ROWS
 
 
-def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
+def pad_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """Plan one launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
 
-    Operands are named ``x`` and ``out``. A negative ``before`` cuts; what lies behind the end of ``out`` is
-    cut too.
+    ``value`` is an array without axes. Operands are named ``x``, ``out``, and ``value``, which holds the value if none
+    is given here. A negative ``before`` cuts, and so does the end of ``out``.
     """
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
     arguments = Arguments()
     arguments.pointer("p_x", "x", dtype)
     arguments.pointer("p_out", "out", dtype)
-    arguments.integer("bits", _bits(value, x.type))
+    prologue = [_splat(arguments, value, dtype, lanes)]
     arguments.integer("before", inner.before)
     arguments.integer("length", inner.length)
     loop = RowLoop(
@@ -125,23 +124,23 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
         *vector_loop(lanes, copy, first="low", last="high"),
         *vector_loop(lanes, fill, first="high"),
     ]
-    prologue = [f"value = splat(cast_{dtype}(bits), {lanes})"]
     return Launch(
-        kernel=loop.kernel("pad_kernel", inside, origin, prologue),
+        kernel=loop.kernel("pad_kernel" if value is not None else "pad_with_kernel", inside, origin, prologue),
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=x.footprint + out.footprint,
     )
 
 
-def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that puts ``value`` around ``x``, which lies in the memory of ``out`` (the only operand), ``before``
-    elements in on each axis."""
+def border_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that puts ``value`` around ``x``, which lies in the memory of ``out``, ``before`` elements in on each
+    axis. Operands are ``out``, and ``value``, which holds the value if none is given here."""
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
     arguments = Arguments()
     arguments.pointer("p_out", "out", dtype)
-    arguments.integers(bits=_bits(value, x.type), before=inner.before, length=inner.length)
+    prologue = [_splat(arguments, value, dtype, lanes)]
+    arguments.integers(before=inner.before, length=inner.length)
     loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes, whole=True)
     step = arguments.integer("step", inner.out_stride) if inner.out_stride not in (0, 1) else ""
     tests = []
@@ -163,20 +162,22 @@ def border_launch(before: Sequence[int], value: float | int, x: Tensor, out: Ten
         *vector_loop(lanes, fill, last="low"),
         *vector_loop(lanes, fill, first="high"),
     ]
-    prologue = [f"value = splat(cast_{dtype}(bits), {lanes})"]
     filled = (prod(out.lens) - prod(x.lens)) * x.type.size
     return Launch(
-        kernel=loop.kernel("border_kernel", inside, origin, prologue),
+        kernel=loop.kernel("border_kernel" if value is not None else "border_with_kernel", inside, origin, prologue),
         args=arguments.values,
         geometry=TaskRange(loop.tasks if filled else 0, claim(loop.tasks, filled)),
         bytes=filled,
     )
 
 
-def _bits(value: float | int, type: Type) -> int:
-    """The bits of a value in an element type, as a signed integer."""
-    stored = np.asarray(value).astype(type.numpy).reshape(1)
-    return int(stored.view(f"i{type.size}")[0])
+def _splat(arguments: Arguments, value: np.ndarray | None, dtype: str, lanes: int) -> str:
+    """Return the statement that makes a vector of the value, or of the operand that holds it."""
+    if value is None:
+        arguments.pointer("p_value", "value", dtype)
+        return f"value = splat(load_scalar(p_value, 0), {lanes})"
+    arguments.integer("bits", int(value.reshape(1).view(f"i{value.itemsize}")[0]))
+    return f"value = splat(cast_{dtype}(bits), {lanes})"
 
 
 def remap_launch(

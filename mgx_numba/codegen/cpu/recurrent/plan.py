@@ -22,7 +22,7 @@ from ..microkernels.tile_table import tile_for
 from .cells import CellWriter
 from .phases import phases
 from .products import product, rows_together, together
-from .states import QuantizedStates, SplitStates
+from .states import DynamicStates, QuantizedStates, SplitStates
 from .weights import phase_size
 
 __all__ = ["plan"]
@@ -67,7 +67,8 @@ class _Layout:
         self.codes_at = -(-end // host.CACHE_LINE) * host.CACHE_LINE
         self.codes: QuantizedStates | SplitStates | None = None
         if problem.packs_words:
-            self.codes = (QuantizedStates if problem.int8 else SplitStates)(problem, self.row)
+            kind = DynamicStates if problem.dynamic else QuantizedStates if problem.int8 else SplitStates
+            self.codes = kind(problem, self.row)
         self.bytes = self.codes_at + (self.codes.bytes * problem.lanes * parts if self.codes else 0)
 
 
@@ -127,7 +128,7 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
         "for t in range(steps):",
         *indent(step),
     ]
-    form = "_int8" if p.int8 else "_int16" if p.int16 else ""
+    form = "_uint8" if p.dynamic else "_int8" if p.int8 else "_int16" if p.int16 else ""
     text = kernel_text([*arguments.bind(), *for_tasks(task)])
     kernel = cpu_kernel(f"{p.cell}{form}_kernel", text, origin)
     return Launch(kernel, arguments.values, geometry=TaskRange(p.lanes * layout.parts), flops=p.flops, bytes=p.bytes)

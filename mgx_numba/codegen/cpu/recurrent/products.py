@@ -10,7 +10,7 @@ from ..contraction.int16_weights import BLOCK
 from ..microkernels.register_tile import RegisterTile
 from .phases import VECTORS, Phase, phases
 from .states import HALF, multiplies_four
-from .weights import INT8_ROWS, TOGETHER
+from .weights import TOGETHER, int8_rows
 
 __all__ = ["product", "rows_together", "together"]
 
@@ -61,7 +61,7 @@ def product(
     size = vectors * lanes
     sums = [f"s{q}_{r}_{v}" for q, r, v in cells]
     if problem.int8:
-        lines += _int8_sums(phase, rows, panels, number, lanes)
+        lines += _int8_sums(problem, phase, rows, panels, number, lanes)
     elif problem.int16:
         lines += _int16_sums(phase, rows, panels, source, number, lanes)
     else:
@@ -146,31 +146,52 @@ def _int16_sums(phase: Phase, rows: int, panels: range, source: str, number: int
     ]
 
 
-def _int8_sums(phase: Phase, rows: int, panels: range, number: int, lanes: int) -> list[str]:
+def _int8_sums(
+    problem: RecurrenceProblem, phase: Phase, rows: int, panels: range, number: int, lanes: int
+) -> list[str]:
     """Statements: the sums over weights of 8 bits, by states in 8 bits; they become float32 at the end."""
-    size = phase.vectors * lanes
+    size, before = phase.vectors * lanes, int8_rows(problem)
     columns = [(q, v) for q in panels for v in range(phase.vectors)]
     four = multiplies_four()
 
     def term(place: str) -> list[str]:
         lines = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
+        if problem.dynamic and not four:  # bytes in two parts, below 128 each, so that no sum of pairs saturates
+            for r in range(rows):
+                half = f"shift_right(a_{r}, const_int32(1, {lanes}))"
+                lines.append(f"half_{r} = bitwise_and({half}, const_int32({0x7F7F7F7F}, {lanes}))")
+                lines.append(f"odd_{r} = bitwise_and(a_{r}, const_int32({0x01010101}, {lanes}))")
         for q, v in columns:
-            lines.append(f"b = load(w_{q}, ({place} + {INT8_ROWS}) * {size} + {v * lanes}, {lanes})")
+            lines.append(f"b = load(w_{q}, ({place} + {before}) * {size} + {v * lanes}, {lanes})")
             for r in range(rows):
                 total = f"s{q}_{r}_{v}"
-                lines.append(f"{total} = {'add_dot4' if four else 'add_signed_dot4'}({total}, a_{r}, b)")
+                if four or not problem.dynamic:
+                    lines.append(f"{total} = {'add_dot4' if four else 'add_signed_dot4'}({total}, a_{r}, b)")
+                else:
+                    lines.append(f"{total} = add_pairs(add_pairs({total}, dot2(half_{r}, b), 2), dot2(odd_{r}, b), 1)")
         return lines
 
-    first = "load(w_{q}, {at}, {lanes})" if four else "const_int32(0, {lanes})"
+    def first(q: int, r: int, v: int) -> str:
+        sums = f"load(w_{q}, {size + v * lanes}, {lanes})"
+        if problem.dynamic:
+            points = f"load(w_{q}, {2 * size + v * lanes}, {lanes})"
+            return f"add(mul({sums}, splat(state_zero, {lanes})), mul({points}, total{r}))"
+        return sums if four else f"const_int32(0, {lanes})"
+
     lines = [f"a{r} = offset(state_words, idiv(own_octets + row{r} * row_size, {TOGETHER}))" for r in range(rows)]
-    panel_size = f"(words + {INT8_ROWS}) * {size}"
+    if problem.dynamic:
+        lines += [f"total{r} = load_splat(state_sums, own_steps + row{r}, {lanes})" for r in range(rows)]
+    panel_size = f"(words + {before}) * {size}"
     lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * {panel_size})" for q in panels]
-    lines += [
-        f"s{q}_{r}_{v} = {first.format(q=q, at=size + v * lanes, lanes=lanes)}" for q, v in columns for r in range(rows)
-    ]
+    lines += [f"s{q}_{r}_{v} = {first(q, r, v)}" for q, v in columns for r in range(rows)]
     lines += _terms("0", "depth_words", term)
-    lines += [f"step{r} = load_splat(state_steps, own_steps + row{r}, {lanes})" for r in range(rows)]
+    if not problem.dynamic:
+        lines += [f"step{r} = load_splat(state_steps, own_steps + row{r}, {lanes})" for r in range(rows)]
     for q, v in columns:
         lines.append(f"scale = bits_float32(load(w_{q}, {v * lanes}, {lanes}))")
+        if problem.dynamic:
+            lines.append(f"scale = mul(scale, splat(state_step, {lanes}))")
+            lines += [f"s{q}_{r}_{v} = mul(cast_float32(s{q}_{r}_{v}), scale)" for r in range(rows)]
+            continue
         lines += [f"s{q}_{r}_{v} = mul(mul(cast_float32(s{q}_{r}_{v}), scale), step{r})" for r in range(rows)]
     return lines

@@ -14,7 +14,7 @@ from ..contraction.int16_weights import BLOCK, UP
 from ..microkernels.int8_table import has_dot4
 from .weights import SHIFT, TOGETHER
 
-__all__ = ["HALF", "QuantizedStates", "SplitStates", "multiplies_four"]
+__all__ = ["HALF", "DynamicStates", "QuantizedStates", "SplitStates", "multiplies_four"]
 
 HALF = (1 << 31) // (1 << 15) // BLOCK
 """By how much the high half of a state counts more than the low one. Either is at most that large: the products of a
@@ -70,6 +70,52 @@ class QuantizedStates:
             f"        store(octets, own_octets + row * row_size + u, {stored})",
             f"    step = mul(div(add(top, sub(top, top)), {float(LARGEST)!r}), begun)",
             "    store_scalar(state_steps, own_steps + row, step)",
+        ]
+
+
+class DynamicStates(QuantizedStates):
+    """The states of a part: rows of bytes, then an int32 for each row, the sum of its codes less their zero point.
+
+    One step and one zero point are for all rows: DynamicQuantizeLinear's.
+    """
+
+    def declare(self, arguments: Arguments, at: int) -> None:
+        """See `QuantizedStates.declare`."""
+        arguments.pointer("octets", Operand("scratch", at), "uint8")
+        arguments.pointer("state_words", Operand("scratch", at), "int32")
+        arguments.pointer("state_sums", Operand("scratch", at), "int32")
+        arguments.integers(octets_size=self.bytes, steps_at=self.rows)
+
+    def lines(self, source: str, lanes: int) -> list[str]:
+        """See `QuantizedStates.lines`; also ``state_step`` and ``state_zero``."""
+        value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
+        return [
+            "own_octets = task * octets_size",
+            "own_steps = idiv(own_octets + steps_at, 4)",
+            f"words = idiv(hidden + {TOGETHER - 1}, {TOGETHER})",
+            "depth_words = words",
+            f"lows = const_float32(0, {lanes})",
+            f"highs = const_float32(0, {lanes})",
+            "for row in range(batch):",
+            f"    place = {source} + row * row_size",
+            f"    for u in range(0, hidden, {lanes}):",
+            f"        lows = min(lows, {value})",
+            f"        highs = max(highs, {value})",
+            "low = reduce_min(lows)",
+            "high = reduce_max(highs)",
+            "state_step = where(eq(low, high), const_float32(1, 0), div(sub(high, low), const_float32(255, 0)))",
+            "zero = nearbyint(max(const_float32(0, 0), min(const_float32(255, 0), div(neg(low), state_step))))",
+            "state_zero = cast_int32(zero)",
+            "for row in range(batch):",
+            f"    place = {source} + row * row_size",
+            f"    total = const_float32(0, {lanes})",
+            f"    for u in range(0, hidden, {lanes}):",
+            f"        code = add(nearbyint(div({value}, state_step)), zero)",
+            f"        code = max(const_float32(0, {lanes}), min(const_float32(255, {lanes}), code))",
+            "        store(octets, own_octets + row * row_size + u, cast_uint8(code))",
+            f"        code = where(lane_mask(imin(hidden - u, {lanes}), {lanes}), sub(code, zero), 0)",
+            "        total = add(total, code)",
+            "    store_scalar(state_sums, own_steps + row, cast_int32(reduce_add(total)))",
         ]
 
 

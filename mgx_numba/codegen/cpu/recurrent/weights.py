@@ -13,15 +13,21 @@ from ..contraction.pack import aligned_zeros
 from ..microkernels.tile_table import tile_for
 from .phases import Phase, phases
 
-__all__ = ["INT8_ROWS", "SHIFT", "TOGETHER", "pack_weights", "packed_lens", "phase_size"]
+__all__ = ["SHIFT", "TOGETHER", "int8_rows", "pack_weights", "packed_lens", "phase_size"]
 
 TOGETHER = 4
 """Weights of 8 bits in a word: neighbours along k."""
 SHIFT = 128
 """What makes each int8 an unsigned byte."""
-INT8_ROWS = 2
-"""Rows before the words of a panel of weights of 8 bits: the columns' scales, and what takes `SHIFT` times their sums
-from products of states that are that much larger."""
+
+
+def int8_rows(problem: RecurrenceProblem) -> int:
+    """Return the number of rows before the words of a panel of weights of 8 bits.
+
+    They are the columns' scales, and what takes `SHIFT` times their sums from products of states that are that much
+    larger. Where states have a `dynamic` zero point, the second row is what that multiplies, and the third is the
+    columns' zero points, negative."""
+    return 3 if problem.dynamic else 2
 
 
 def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
@@ -31,7 +37,7 @@ def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
     if problem.int16:
         return math.prod(words_lens(panels, hidden, phase.vectors * tile.lanes))
     if problem.int8:
-        return panels * (INT8_ROWS - hidden // -TOGETHER) * phase.vectors * tile.lanes
+        return panels * (int8_rows(problem) - hidden // -TOGETHER) * phase.vectors * tile.lanes
     return panels * hidden * phase.vectors * tile.lanes
 
 
@@ -40,11 +46,13 @@ def packed_lens(problem: RecurrenceProblem) -> tuple[int]:
     return (problem.lanes * sum(phase_size(problem, phase) for phase in phases(problem)),)
 
 
-def pack_weights(problem: RecurrenceProblem, weights: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
+def pack_weights(
+    problem: RecurrenceProblem, weights: np.ndarray, scales: np.ndarray | None = None, points: np.ndarray | None = None
+) -> np.ndarray:
     """``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the last.
 
     If they are in 16 bits, a panel is one of `words_lens`; if in 8, with ``scales`` [lanes, gates * hidden] of their
-    rows, it is `INT8_ROWS` rows and those of words.
+    rows, and maybe zero ``points`` of these, it is `int8_rows` rows and those of words.
 
     Raises:
         UnsuitedWeights: weights that cannot be in 16 bits.
@@ -60,7 +68,8 @@ def pack_weights(problem: RecurrenceProblem, weights: np.ndarray, scales: np.nda
             if problem.int8:
                 assert scales is not None
                 own = scales[lane].reshape(problem.gates, problem.hidden, 1)
-                _pack_int8(problem, phase, gates[lane], own, target)
+                zero = (points[lane] if points is not None else np.zeros_like(own, np.int32)).reshape(own.shape)
+                _pack_int8(problem, phase, gates[lane], own, zero, target)
             elif problem.int16:
                 columns = _columns(problem, phase, gates[lane])
                 lens = words_lens(phase.panels(tile, problem.hidden), problem.hidden, columns.shape[-1])
@@ -85,14 +94,21 @@ def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray) -> np.
 
 
 def _pack_int8(
-    problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, scales: np.ndarray, target: np.ndarray
+    problem: RecurrenceProblem,
+    phase: Phase,
+    gates: np.ndarray,
+    scales: np.ndarray,
+    points: np.ndarray,
+    target: np.ndarray,
 ) -> None:
-    """The panels of one lane: scales of columns, ``-SHIFT`` times their sums, then words of `TOGETHER` weights."""
+    """The panels of one lane: the rows of `int8_rows`, then words of `TOGETHER` weights."""
     codes = np.pad(gates, ((0, 0), (0, 0), (0, -problem.hidden % TOGETHER)))
     columns = _columns(problem, phase, codes)
     panels, depth, width = columns.shape
     out = target.reshape(panels, -1, width)
     out[:, 0] = _columns(problem, phase, scales.astype(np.float32))[:, 0].view(np.int32)
-    out[:, 1] = -SHIFT * columns.sum(1, dtype=np.int32)
+    out[:, 1] = (-1 if problem.dynamic else -SHIFT) * columns.sum(1, dtype=np.int32)
+    if problem.dynamic:
+        out[:, 2] = -_columns(problem, phase, points)[:, 0]
     words = columns.reshape(panels, depth // TOGETHER, TOGETHER, width).swapaxes(2, 3)
-    out[:, INT8_ROWS:] = np.ascontiguousarray(words).view(np.int32)[..., 0]
+    out[:, int8_rows(problem) :] = np.ascontiguousarray(words).view(np.int32)[..., 0]

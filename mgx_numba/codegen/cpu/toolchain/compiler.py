@@ -17,6 +17,7 @@ import llvmlite.binding as llvm
 from ....dataclass import dataclass
 from ...elf import read_object
 from ...kernel import KernelSource
+from ...toolchain.dead_ends import expect_returns
 from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from .. import host
@@ -43,11 +44,12 @@ def compile_object(source: KernelSource) -> bytes:
     """Compile a kernel to an ELF object that exports `source.symbol`.
 
     Raises:
-        CompileError: the text is not valid, does not type, or calls what no kernel may call. The message
-            names the kernel, the line of its text, and the instructions it came from.
+        CompileError: the text is not valid, does not type, calls what no kernel may call, or has a path that ends in
+            undefined behaviour. The message names the kernel, the line of its text, and the instructions it came from.
     """
     with _lock, collection_paused(), host.target_machine() as machine, _parse(source, _lower(source)) as module:
         _optimise(module, machine)
+        expect_returns(source, str(module))
         data = machine.emit_object(module)
     symbols = read_object(data)
     missing = unavailable(symbols.undefined)

@@ -109,7 +109,8 @@ def attention_solution(
     else:
         text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values
-    masked = "" if problem.mask is None else f"_{problem.mask.dtype}_mask"
+    mask = problem.mask
+    masked = "" if mask is None else "_filled_mask" if mask.replaces else f"_{mask.dtype}_mask"
     work = "" if text.splits > 1 or not problem.epilogue.name else f"_{problem.epilogue.name}"
     name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}{work}_kernel"
     launch = Launch(

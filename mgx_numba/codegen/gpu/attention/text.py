@@ -12,7 +12,7 @@ from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
 from ...launch import MOST_PLANES
 from ...printer import CodeBuffer, VectorValue
-from ...problems.attention import AttentionProblem, MaskLayout
+from ...problems.attention import AttentionProblem, MaskLayout, float64_bits
 from ..kernel import block_of_plane, plane_grid
 from ..printer import ThreadPrinter
 
@@ -52,10 +52,10 @@ def finished(problem: AttentionProblem, buffer: CodeBuffer, value: str, lanes: i
 
 
 def masked(mask: MaskLayout, buffer: CodeBuffer, score: str, found: str) -> str:
-    """Four scores in units of log2(e) with what the mask has for them: where it does not keep them they are -infinity,
+    """Four scores in units of log2(e) with what the mask has for them: where it does not keep them they are ``fill``,
     others are added."""
     if mask.dtype == "bool":
-        return f"where({found}, {score}, const_float32(-INF, 4))"
+        return f"where({found}, {score}, {'splat(fill, 4)' if mask.replaces else 'const_float32(-INF, 4)'})"
     added = f"cast_float32({found})"
     if mask.dtype != "float16":
         least, none = (f"const_float32({number}, 4)" for number in (LEAST_ADDED, "-INF"))
@@ -144,6 +144,8 @@ class AttentionText:
         if problem.mask is not None:
             arguments.pointer("p_mask", "mask", problem.mask.dtype)
             arguments.integer("period", problem.mask.period or problem.batch)
+            if problem.mask.replaces:
+                arguments.integer("fill_bits", float64_bits(max(problem.mask.fill, LEAST_ADDED) * LOG2_E))
             for axis, stride in zip("bhst", problem.mask.strides):
                 arguments.integer(f"mask_{axis}", stride)
         if self.splits > 1:
@@ -166,6 +168,8 @@ class AttentionText:
             "begin = split * part",
             "end = imin(keys, begin + part)",
         )
+        if self.problem.mask is not None and self.problem.mask.replaces:
+            buffer.line("fill = cast_float32(bits_float64(fill_bits))")
         for k, _ in enumerate(self.problem.epilogue.operands if self.splits == 1 else ()):
             buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
 

@@ -273,7 +273,7 @@ class _RowsText:
             value = self.row.div(value, VectorValue(count, accumulator))
         if accumulator is type or accumulator is type.compute:
             return VectorValue(value.name, type)
-        return self.row.cast(value, type)
+        return self.row.cast_loosely(value, type)
 
     def _find_places(self, first: str, backwards: bool = False) -> None:
         """Emit where this thread's vectors lie, counted from ``first``, or ``backwards`` from the last one, in each

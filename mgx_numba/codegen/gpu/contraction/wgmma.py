@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ....errors import CompileError
 from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
@@ -216,7 +217,10 @@ class WarpgroupText(WarpgroupEpilogueText):
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
         box = (self.left_box, self.own_rows, 1, 1)
-        self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, axes, box, windows_of(full)))
+        windows = windows_of(full)
+        if windows.positions(wide, high) != full.out_pixels:  # the copy engine traps at others
+            raise CompileError(f"a tensor map has {windows.positions(wide, high)} positions of the filter of {full}")
+        self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, axes, box, windows))
         taps, outputs = full.taps, full.group_out
         inputs = full.group_in if self.ordered is None else self.ordered.row
         weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]

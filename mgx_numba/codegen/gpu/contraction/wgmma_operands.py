@@ -112,7 +112,8 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
     full = problem.volume()
     if problem.transposed:
         return "the convolution is a transposed one"
-    if full.kernel[0] > 1 or full.in_lens[0] > 1:
+    if full.kernel[0] > 1 or full.in_lens[0] > 1 or full.out_lens[0] > 1 or full.pads_begin[0]:
+        # positions beside the only slice would be rows below the image, which the copy engine traps at
         return "a tensor map of images has two spatial dimensions"
     slice = SLICE_BYTES // VECTOR_BYTES * lanes
     if full.group_in % lanes or any(s % lanes for s in full.x_strides):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....core.types import Type
+import numpy as np
+
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
@@ -13,12 +14,14 @@ from .elements import ElementText
 __all__ = ["pad_launch"]
 
 
-def pad_launch(before: Sequence[int], value: float, data: Tensor, out: Tensor, origin: str) -> Launch:
-    """``x`` from index ``before`` of ``out`` on (cut where that is negative), ``value`` around it."""
+def pad_launch(before: Sequence[int], value: np.ndarray | None, data: Tensor, out: Tensor, origin: str) -> Launch:
+    """``x`` from index ``before`` of ``out`` on (cut where that is negative), around it ``value``, or the element of
+    the operand of that name."""
     order = sorted(range(len(out.lens)), key=lambda a: -out.strides[a])
     lens = [out.lens[a] for a in order]
     strides = [[t.strides[a] for a in order] for t in (data, out)]
-    text = ElementText([("x", data), ("out", out)], lens, strides, 1)
+    given = [] if value is not None else [("value", Tensor(data.type, (1,), (0,)))]
+    text = ElementText([("x", data), *given, ("out", out)], lens, strides, 1)
     starts = [text.arguments.integer(f"b{d}", before[a]) for d, a in enumerate(order)]
     lengths = [text.arguments.integer(f"l{d}", data.lens[a]) for d, a in enumerate(order)]
     steps = [text.arguments.integer(f"x{d}", data.strides[a]) for d, a in enumerate(order)]
@@ -27,14 +30,11 @@ def pad_launch(before: Sequence[int], value: float, data: Tensor, out: Tensor, o
     printer = ThreadPrinter(buffer, 1)
     at = [buffer.emit(f"{place} - {start}") for place, start in zip(text.places, starts)]
     inside = " & ".join(f"({i} >= 0) & ({i} < {n})" for i, n in zip(at, lengths))
-    constant = printer.stored(printer.const(_fitting(value, data.type), data.type))
-    buffer.line(f"value = {constant}")
+    if value is None:
+        buffer.line("value = load(p_value, 0, 1)")
+    else:
+        buffer.line(f"value = {printer.stored(printer.const(value.item(), data.type))}")
     with buffer.block(f"if {inside}:"):
         buffer.line(f"value = load(p_x, {' + '.join(f'{i} * {s}' for i, s in zip(at, steps))}, 1)")
     text.store("value")
-    return text.launch("pad_kernel", origin, data.footprint + out.footprint)
-
-
-def _fitting(value: float, type: Type) -> float | int | bool:
-    """The value as the element type has it."""
-    return value if type.is_floating else type.numpy.type(value).item()
+    return text.launch("pad_kernel" if value is not None else "pad_with_kernel", origin, data.footprint + out.footprint)

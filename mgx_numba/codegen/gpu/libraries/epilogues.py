@@ -49,10 +49,13 @@ def finish_of(epilogue: Epilogue) -> Finish | None:
             if np.frombuffer(call.constant, call.dtype.numpy)[0] == 0:
                 zeros.add(number)
             continue
-        if call.method == "cast":
+        if call.method in ("cast", "cast_loosely"):
             (source,) = call.operands
-            if not _widens(types[source], types[number]) and not (source == value and number == body.result):
+            wider = _widens(types[source], types[number])
+            if not wider and not (source == value and number == body.result):
                 return None
+            if wider and source == value and call.method == "cast" and types[source] is not types[number]:
+                return None  # bits that the sums' type has no room for would be kept
             if source == value:
                 value = number
             elif source in same:

@@ -12,8 +12,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ....errors import OptionError
+from ....errors import CompileError, OptionError
 from ...kernel import KernelSource
+from ...toolchain.dead_ends import expect_returns
 from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from ..architecture import Architecture
@@ -67,7 +68,9 @@ def _official(source: KernelSource, arch: Architecture) -> str:
             raise OptionError(f"the toolchain {NUMBA_CUDA} {needed}: {error}") from error
         except AttributeError as error:  # numba-cuda 0.30 reads names that NumPy 2.5 no longer has
             raise OptionError(f"the toolchain {NUMBA_CUDA} does not work with a package it imports: {error}") from error
-        return ptx(source, vocabulary_names(), arch)
+        made = ptx(source, vocabulary_names(), arch)
+        expect_returns(source, made)
+        return made
 
 
 def lowered(source: KernelSource, arch: Architecture) -> str:
@@ -121,6 +124,11 @@ def _optimised(source: KernelSource, arch: Architecture, machine: llvm.TargetMac
     if missing:
         module.close()
         raise failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
+    try:
+        expect_returns(source, str(module))
+    except CompileError:
+        module.close()
+        raise
     return module
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....core.pages import aligned_array
+from ....core.shape import common_lens
 from ....parallel import in_parts
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
@@ -37,7 +38,7 @@ def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Ins
     if values is None:
         return None
     small = compact(values)
-    lens = np.broadcast_shapes(small.shape, factors.shape)
+    lens = common_lens(small.shape, factors.shape)
     small, factors = np.broadcast_to(small, lens), np.broadcast_to(factors, lens)
     product = aligned_array(lens, values.dtype)
     rows = max(1, PIECE_BYTES * lens[0] // max(1, product.nbytes))

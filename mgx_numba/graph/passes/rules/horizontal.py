@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....core.shape import Shape
+from ....core.shape import Shape, common_lens
 from ....dataclass import dataclass
 from ...constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ...instruction import Instruction
@@ -100,7 +100,7 @@ def joined(
     first, kind = branches[0].root, branches[0].activation
     widths = [br.root.shape.lens[axis] for br in branches]
     values = [compact_axis(br.weights, weight_axis) for br in branches]
-    outer = np.broadcast_shapes(*(_without(v.shape, weight_axis) for v in values))
+    outer = common_lens(*(_without(v.shape, weight_axis) for v in values))
     parts = [np.broadcast_to(v, _with(outer, weight_axis, v.shape[weight_axis])) for v in values]
     lens = list(branches[0].weights.shape.lens)
     lens[weight_axis] = sum(widths)

@@ -61,7 +61,7 @@ def reshape_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     ]
     view = views[0].op if views[0].name != "reshape" else None
     result = b.op(m.ins.op, *operands)
-    return b.op(view, result) if view is not None else b.op("reshape", result, dims=m.ins.shape.lens)
+    return b.op(view, result) if view is not None else b.reshape(result, m.ins.shape.lens)
 
 
 def _is_row_reshape(ins: Instruction) -> bool:

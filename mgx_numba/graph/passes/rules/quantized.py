@@ -37,10 +37,6 @@ JOINING = frozenset({"reshape", "flatten", "contiguous"})
 """Views that would make a scale that is repeated into one that is not."""
 SAME_ELEMENTS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "pooling"})
 STEPS = 255  # from the smallest to the largest value of 8 bits
-FINER = 1.5
-"""By how much finer steps have to be for coarser ones to be made of them: errors grow by a fifth then, by the root of
-1 + 1 / 1.5**2. In a U-Net, whose skip connections go to a maximum and a concatenation, steps are 2.3 to 6.7 as fine."""
-NEVER_NEGATIVE = frozenset({"relu", "sigmoid"})
 
 Parameters = tuple[float, int, Type]
 
@@ -180,79 +176,6 @@ def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
     return b.op(joined.op, *(pair_like(b, "quantizelinear", i, p) for i in joined.inputs))
 
 
-@rule("requantize_finer", op("quantizelinear"))
-def coarser_of_finer(m: Match, b: RewriteBuilder) -> object:
-    """``quantize(x)`` -> ``quantize(dequantize(q))`` where all that reads x quantises it, of which q has the finest
-    steps and covers x: x is stored in 8 bits once, and not at all in float32. Steps are coarser because of what x is
-    concatenated with; else they may be so for numbers that q clips."""
-    x, own = m.ins.inputs[0], parameters(m.ins)
-    others = [u for u in x.users if u is not m.ins]
-    if not others or x.name == "dequantizelinear" or is_constant(x) or m.ins.shape.is_dynamic:
-        return None
-    known = [parameters(u) if u.name == "quantizelinear" and u.inputs[0] is x else None for u in others]
-    if own is None or None in known or any(p[2].is_floating for p in (own, *known) if p):
-        return "the values are used otherwise, or a scale or zero point varies, or is one of floats"
-    finest, p = min(zip(others, known), key=lambda pair: pair[1][0] if pair[1] else 0.0)
-    if p is None or p[0] * FINER > own[0] or not m.options.fast_math:
-        return "no steps are much finer, or fast_math is off"
-    if _begins_at_zero(p) and not (_begins_at_zero(own) or _never_negative(x)):
-        return "finer steps are of no negative numbers, as where a relu has gone before them"
-    if _ends_at_zero(p) and not _ends_at_zero(own):
-        return "finer steps are of no positive numbers"
-    if not (_holds(x, p) or any(u.name == "concat" and set(u.inputs) != {m.ins} for u in m.ins.users)):
-        return "what finer steps clip may be what coarser ones are for"
-    if not all(_covers(x, p, user) for user in finest.users):
-        return "what is quantised in finer steps may lie beyond them"
-    comes_first = next(i for i in b.module if i in (finest, m.ins)) is finest
-    narrow = finest if comes_first else pair_like(b, "quantizelinear", x, p)
-    coarser = b.op(m.ins.op, pair_like(b, "dequantizelinear", narrow, p), *m.ins.inputs[1:])
-    return {m.ins: coarser} if comes_first else {m.ins: coarser, finest: narrow}
-
-
-def _never_negative(x: Instruction) -> bool:
-    """Whether an operation makes no negative number."""
-    least = uniform_value(x.inputs[1]) if x.name == "clip" else None
-    return x.name in NEVER_NEGATIVE or (least is not None and least >= 0)
-
-
-def _holds(x: Instruction, p: Parameters) -> bool:
-    """Whether an operation limits its results to numbers that steps are for."""
-    if x.name != "clip":
-        return False
-    low, high = (uniform_value(i) for i in x.inputs[1:])
-    ends = np.iinfo(p[2].numpy)
-    return low is not None and high is not None and (ends.min - p[1]) * p[0] <= low and high <= (ends.max - p[1]) * p[0]
-
-
-def _begins_at_zero(p: Parameters) -> bool:
-    """Whether 0 is the least of the numbers that steps are for."""
-    return p[1] == np.iinfo(p[2].numpy).min
-
-
-def _ends_at_zero(p: Parameters) -> bool:
-    """Whether 0 is the largest of the numbers that steps are for."""
-    return p[1] == np.iinfo(p[2].numpy).max
-
-
-def _covers(x: Instruction, p: Parameters, user: Instruction) -> bool:
-    """Whether the steps that ``x`` has for a user are for all of its elements: if they are for a maximum of them, which
-    then is quantised first, it must be that of all, and none may be negative."""
-    if user.name not in SAME_ELEMENTS:
-        return user.name != "slice"
-    if user.name == "pooling" and not (_of_all_elements(user) and _never_negative(x) and _begins_at_zero(p)):
-        return False
-    return all(_covers(x, p, reader) for reader in user.users)
-
-
-def _of_all_elements(pooling: Instruction) -> bool:
-    """Whether each element is in a window."""
-    given, lens = pooling.op.attributes(), pooling.inputs[0].shape.lens[2:]
-    rank = len(lens)
-    pads = (*given["padding"], *given["padding"])[: 2 * rank]
-    windows = zip(lens, given["lengths"], given["stride"], given["dilations"], pads[:rank], pads[rank:])
-    return all(k >= s and d == 1 and (n + first + last - k) % s == 0 for n, k, s, d, first, last in windows)
-
-
 @rule("quantize_relu", op("quantizelinear"))
 def quantized_relu(m: Match, b: RewriteBuilder) -> object:
     """``quantize(relu(x)) -> quantize(x)`` in uint8 without a zero point: what is below 0 saturates."""
@@ -266,7 +189,8 @@ def quantized_relu(m: Match, b: RewriteBuilder) -> object:
         return "the zero point is not the least number, or the scale varies"
     if len(relu.users) > 1:
         return "the values are used otherwise"
-    return b.op(m.ins.op, b.convert(relu.inputs[0], wide.shape.type), *m.ins.inputs[1:])
+    value = relu.inputs[0] if wide is relu else b.op(wide.op, relu.inputs[0])
+    return b.op(m.ins.op, value, *m.ins.inputs[1:])
 
 
 @rule("widened_maximum", op("convert", op("pooling", bind="pool")))
@@ -276,7 +200,7 @@ def widened_maximum(m: Match, b: RewriteBuilder) -> object:
         return None
     if m.pool.op.attributes()["mode"] is not PoolingMode.max or len(m.pool.users) > 1:
         return "the pooling is no maximum, or used otherwise"
-    return b.op(m.pool.op, b.convert(m.pool.inputs[0], m.ins.shape.type))
+    return b.op(m.pool.op, b.op(m.ins.op, m.pool.inputs[0]))
 
 
 @rule("shifted_pair", op("quantizelinear"))
@@ -313,5 +237,4 @@ QUANTIZED_RULES = (
     same_again,
     view_then_quantized,
     concat_then_quantized,
-    coarser_of_finer,
 )

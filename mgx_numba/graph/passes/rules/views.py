@@ -46,7 +46,7 @@ def reshaped(b: RewriteBuilder, x: Instruction, lens: Sequence[int]) -> Instruct
         axes = squeezed_axes(new, old)
         if axes is not None:
             return b.op("unsqueeze", x, axes=axes)
-    return b.op("reshape", x, dims=new)
+    return b.reshape(x, new)
 
 
 @rule(
@@ -244,7 +244,7 @@ def _factors(old: Sequence[int], new: Sequence[int]) -> list[int] | None:
             continue
         while axis < len(old) and old[axis] == 1:
             axis += 1
-        if axis == len(old) or old[axis] % (inside * n):
+        if axis == len(old) or not n or old[axis] % (inside * n):
             return None
         owner.append(axis)
         inside *= n

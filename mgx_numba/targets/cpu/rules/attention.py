@@ -46,7 +46,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) == 4:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
+        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period, op.fill))
     origin = low.origin(ins)
     chosen = with_origin(low.solutions.of((problem, low.threads), lambda: plan(problem, low.threads, origin)), origin)
     if chosen.scratch:

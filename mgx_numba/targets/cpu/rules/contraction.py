@@ -22,7 +22,7 @@ from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
-from ....core.types import Type
+from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -41,6 +41,7 @@ from ...lowering.contraction import (
     line_strides,
 )
 from ...lowering.lowering import Lowering
+from ...lowering.slow_steps import warn_if_slow
 from ...lowering.steps import PendingStep
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
@@ -51,19 +52,24 @@ from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
+_SIGNED = (Type.int8_type, Type.int16_type)
 _SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
-_GENERAL = frozenset("gemm gemm_packing gemm_int8 gemm_bfloat16 gemm_nbits conv_direct conv_int8 conv_bfloat16".split())
+_GENERAL = frozenset(
+    "gemm gemm_packing gemm_int8 gemm_packing_int8 gemm_bfloat16 gemm_nbits conv_direct conv_int8 conv_bfloat16"
+    " conv_depthwise_any".split()
+)
 _SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
 """Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types, which are one wide float, or 8-bit integers times constant signed ones."""
+    """Why kernels do not have the types, which are one wide float, or 8-bit integers times signed ones of 8 or, where
+    each channel is a group, 16 bits."""
     if out in _WIDE and a is b is out:
         return None
-    if out is not Type.int32_type or a not in _INT8 or b is not Type.int8_type:
+    if out is not Type.int32_type or a not in _INT8 or b not in _SIGNED:
         return f"no solver is for these element types: {a.name} {b.name} {out.name}"
-    return None if constant else "the right-hand side is not constant"
+    return None
 
 
 def _accepts(ins: Instruction, shape: Shape) -> bool:
@@ -319,12 +325,14 @@ def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
 ) -> View:
     """Weights that are not constant are packed by a host step in every run."""
-    target = low.allocate(Shape(weights.type, lens))
+    form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
+    target = low.allocate(Shape(from_numpy(form), lens))
 
     def pack(arrays: list) -> list:
         return [solver.pack_weights(problem, arrays[0])]
 
     reason = "the weights are not constant, and no kernel packs them"
+    warn_if_slow(ins, reason)
     low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target], reason=reason))
     return target
 

@@ -13,6 +13,7 @@ from ....codegen.cpu.recurrent.phases import multiplies_int16, waits_for_weights
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
+from ....ops.recurrent_steps import RecurrentSteps
 from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
@@ -24,15 +25,17 @@ from .table import lowering
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     """The launches that `plan` makes."""
-    scales = given(ins).get("scales")
-    if scales is not None and any(low.constant_value(i) is None for i in (ins.inputs[1], scales)):
-        low.host(ins, "weights of 8 bits, or their scales, are not constant")
+    side = given(ins)
+    scales, points = side.get("scales"), side.get("points")
+    constants = (ins.inputs[1], scales, points) if scales is not None else ()
+    if any(i is not None and low.constant_value(i) is None for i in constants):
+        low.host(ins, "weights of 8 bits, their scales or zero points, are not constant")
         return
     found = recurrence(low, ins, (Type.float_type,) if scales is not None else (Type.float_type, Type.double_type))
     if found is None:
         return
     problem, operands = found
-    problem, operands["w"] = _packed(low, ins, problem, scales)
+    problem, operands["w"] = _packed(low, ins, problem, scales, points)
     chosen = plan(problem, low.threads, low.origin(ins))
     scratch = Shape(Type.uint8_type, (chosen.scratch,))
     operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), scratch)
@@ -41,13 +44,19 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
 
 
 def _packed(
-    low: Lowering, ins: Instruction, problem: RecurrenceProblem, scales: Instruction | None
+    low: Lowering,
+    ins: Instruction,
+    problem: RecurrenceProblem,
+    scales: Instruction | None,
+    points: Instruction | None,
 ) -> tuple[RecurrenceProblem, View]:
     """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant."""
     weights = low.constant_value(ins.inputs[1])
     if weights is not None and scales is not None:
-        short = replace(problem, int8=True)
-        return short, _packed_once(low, short, weights, low.constant_value(scales))
+        assert isinstance(ins.op, RecurrentSteps)
+        short = replace(problem, int8=True, dynamic=ins.op.dynamic)
+        zero = None if points is None else low.constant_value(points)
+        return short, _packed_once(low, short, weights, low.constant_value(scales), zero)
     rounded = low.options.precision != "highest" and waits_for_weights(problem) and multiplies_int16(problem)
     if weights is not None and rounded:
         short = replace(problem, int16=True)
@@ -66,8 +75,13 @@ def _packed(
 
 
 def _packed_once(
-    low: Lowering, problem: RecurrenceProblem, weights: np.ndarray, scales: np.ndarray | None = None
+    low: Lowering,
+    problem: RecurrenceProblem,
+    weights: np.ndarray,
+    scales: np.ndarray | None = None,
+    points: np.ndarray | None = None,
 ) -> View:
     p = problem
-    how = p.cell, p.hidden, p.lanes, p.linear_before_reset, p.int16, None if scales is None else scales.tobytes()
-    return low.packed_constant(weights, how, lambda: pack_weights(problem, weights, scales))
+    beside = (None if values is None else values.tobytes() for values in (scales, points))
+    how = p.cell, p.hidden, p.lanes, p.linear_before_reset, p.int16, p.dynamic, *beside
+    return low.packed_constant(weights, how, lambda: pack_weights(problem, weights, scales, points))

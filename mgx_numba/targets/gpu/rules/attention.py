@@ -62,7 +62,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     if len(given) == 4:
         mask = given[3] if given[3].type in (Type.bool_type, Type.float_type) else as_type(low, ins, given[3], type)
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period))
+        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period, op.fill))
         operands["mask"] = mask
     pairs = out.byte_offset % (2 * type.size) == 0
     precision, origin = low.options.precision, low.origin(ins)

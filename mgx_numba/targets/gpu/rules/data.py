@@ -12,6 +12,7 @@ from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.resize import interpolation_launch
 from ....codegen.problems.indexing import remapping
 from ....graph.instruction import Instruction
+from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
@@ -31,20 +32,30 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, Pad)
     rank = len(data.lens)
     if op.mode is PadMode.constant:
-        _pad(low, ins, op.pads[:rank], op.value)
+        _pad(low, ins, op.pads[:rank], op.filling(data.type))
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     _remap(low, ins, "pad_kernel", {a: op.positions(data.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)})
+
+
+@lowering("pad_with", accepts=keeps_inner_axis)
+def lower_pad_with(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    assert isinstance(ins.op, PadWith)
+    data, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
+    launch = pad_launch(ins.op.pads[: len(data.lens)], None, data.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": data, "value": value, "out": out}, ins)
 
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
 def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
     """One kernel."""
     assert isinstance(ins.op, FixedPad)
-    _pad(low, ins, (0,) * len(low.input(ins, 0).lens), 0)
+    data = low.input(ins, 0)
+    _pad(low, ins, (0,) * len(data.lens), np.zeros((), data.type.numpy))
 
 
-def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: float) -> None:
+def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.ndarray) -> None:
     """Append the kernel that puts the input into the result, ``before`` elements in, and a value around it."""
     data, out = low.input(ins, 0), low.output(ins)
     if not out.lens:

@@ -21,8 +21,9 @@ from .table import lowering
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     """One launch that keeps the weights, or launches for each step; those of 8 bits are read as float32."""
-    scales = given(ins).get("scales")
-    whole = None if scales is None else _dequantized(low, ins, scales)
+    side = given(ins)
+    scales = side.get("scales")
+    whole = None if scales is None else _dequantized(low, ins, scales, side.get("points"))
     if scales is not None and whole is None:
         low.host(ins, "weights of 8 bits, or their scales, are not constant")
         return
@@ -48,10 +49,12 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
         low.launch(launch, operands, ins)
 
 
-def _dequantized(low: Lowering, ins: Instruction, scales: Instruction) -> View | None:
-    """Weights of 8 bits times the scales of their rows, in the type of the products; None if some are not constant."""
+def _dequantized(low: Lowering, ins: Instruction, scales: Instruction, points: Instruction | None) -> View | None:
+    """Weights of 8 bits less zero points times the scales of their rows, in the type of the products; None if some are
+    not constant."""
     codes, steps, dtype = low.constant_value(ins.inputs[1]), low.constant_value(scales), ins.inputs[0].shape.type.numpy
-    if codes is None or steps is None:
+    zero = np.zeros((1, 1), np.int32) if points is None else low.constant_value(points)
+    if codes is None or steps is None or zero is None:
         return None
-    how = "dequantized", steps.tobytes(), dtype.str
-    return low.packed_constant(codes, how, lambda: (codes * steps[..., None]).astype(dtype))
+    how = "dequantized", steps.tobytes(), zero.tobytes(), dtype.str
+    return low.packed_constant(codes, how, lambda: ((codes - zero[..., None]) * steps[..., None]).astype(dtype))

@@ -182,6 +182,7 @@ class Sums:
             "lefts_made = lefts + imod(part_made * outers + outer_made, kept) * strips * strip_size",
             *form("a_block", LEFT, "outer_made"),
             "row_made = 0",
+            "rows_made = 0",
             "strip_made = 0",
             "item = 0",
             "making = 1",

@@ -1,0 +1,133 @@
+"""Packages of the package index that carry ONNX models, run unchanged with ONNX Runtime and with sessions in its place.
+
+``python -m bench.packages`` makes an environment in the cache folder, installs each package there, runs each in two
+processes and compares texts, labels, boxes and scores: ``--only rapidocr,magika`` for some, ``--folder`` for another
+place of the environment (2 GB). It ends with 1 if one differs. ``bench/package_cases.py`` has what is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.package_cases import CASES, INSTALLED
+
+__all__ = ["differences"]
+
+ROOT = Path(__file__).resolve().parent.parent
+NUMBERS = 2e-3
+"""Largest difference of two numbers, absolute below 1 and relative above. Scores of deep networks in float32 differ by
+1e-6 to 1e-3 between engines, and scores are not calibrated better."""
+_TIMEOUT = 1200.0
+
+
+def differences(mine: Any, theirs: Any, where: str = "result") -> Iterator[str]:
+    """Where two results differ: text, labels and structure in anything, numbers by more than `NUMBERS`."""
+    if isinstance(theirs, Mapping) and isinstance(mine, Mapping) and mine.keys() == theirs.keys():
+        for name in theirs:
+            yield from differences(mine[name], theirs[name], f"{where}.{name}")
+    elif isinstance(theirs, list) and isinstance(mine, list) and len(mine) == len(theirs):
+        for k, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+            yield from differences(a, b, f"{where}[{k}]")
+    elif _is_number(mine) and _is_number(theirs):
+        same = mine == theirs or (mine != mine and theirs != theirs)
+        if not same and not abs(mine - theirs) <= NUMBERS * max(1.0, abs(theirs)):
+            yield f"{where}: {mine} for {theirs}"
+    elif mine != theirs or type(mine) is not type(theirs):
+        yield f"{where}: {_short(mine)} for {_short(theirs)}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def _environment(folder: Path) -> Path:
+    """The interpreter of an environment that has what this package needs, and ONNX Runtime."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    needs = "llvmlite ml_dtypes msgpack numba numpy onnx protobuf onnxruntime Pillow".split()
+    _install(python, needs)
+    return python
+
+
+def _install(python: Path, needs: Sequence[str]) -> None:
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *needs]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{ended.stderr}")
+
+
+def _run(python: Path, name: str, engine: str) -> tuple[dict[str, Any] | None, str]:
+    """What a package gives with an engine, or None and how it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "result.json")
+        command = [str(python), "-m", "bench.package_cases", name, engine, str(path)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
+        if ended.returncode or not path.exists():
+            return None, (ended.stderr.strip().splitlines() or [f"ended with {ended.returncode}"])[-1]
+        return json.loads(path.read_text()), ""
+
+
+def _compared(python: Path, name: str) -> bool:
+    """Whether a package gives the same with both engines; a line says so."""
+    theirs, error = _run(python, name, "onnxruntime")
+    if theirs is None:
+        print(f"{name:24} ONNX Runtime: {error}")
+        return False
+    mine, error = _run(python, name, "ours")
+    if mine is None:
+        print(f"{name:24} {theirs['version']:10} FAILED: {error}")
+        return False
+    found = list(differences(mine["result"], theirs["result"]))
+    size = len(json.dumps(mine["result"]))
+    print(f"{name:24} {theirs['version']:10} {f'{len(found)} differ' if found else 'same'} ({size} bytes of JSON)")
+    for line in [*found[:5], *(f"warning: {text}" for text in mine["warnings"])]:
+        print(f"    {line}")
+    return not found
+
+
+def main() -> int:
+    """Install and compare packages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mgx_numba-packages")
+    parser.add_argument("--only", metavar="NAME,...", help=f"some of {', '.join(CASES)}")
+    parser.add_argument("--folder", type=Path, default=cache, help=f"of the environment (default {cache})")
+    parser.add_argument("--offline", action="store_true", help="install nothing")
+    args = parser.parse_args()
+    names = args.only.split(",") if args.only else list(CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    python = args.folder / "bin" / "python" if args.offline else _environment(args.folder)
+    same = []
+    for name in names:
+        try:
+            if not args.offline:
+                _install(python, INSTALLED[name])
+            same.append(_compared(python, name))
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            print(f"{name:24} {error}")
+            same.append(False)
+    print(f"{sum(same)} of {len(same)} packages give the same")
+    return 0 if all(same) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

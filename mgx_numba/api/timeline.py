@@ -1,0 +1,77 @@
+"""When each thread of a run works at what, as events of the Trace Event Format, which Perfetto and Chrome show."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import FormatError
+from ..targets.base import Observation, ThreadSpan, Timed
+from .program import program
+from .results import result_of
+
+__all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_events"]
+
+CALLER = 0
+"""Number of the thread that called `run`, by definition."""
+
+
+def run_timed(model: program, inputs: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
+    """Run a compiled program once; return its results and what its threads did.
+
+    Where a target cannot tell its threads' times, steps are run one by one, and follow one another.
+
+    Raises:
+        ParameterError: as ``program.run``.
+    """
+    compiled = model._compiled
+    assert compiled is not None
+    arrays = model._checked(inputs)
+    results, spans = compiled.timeline(arrays) if isinstance(compiled, Timed) else _observed(compiled, arrays)
+    return [result_of(r, model._shapes_beside.get(k)) for k, r in enumerate(results)], spans
+
+
+def _observed(compiled: Any, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
+    spans: list[ThreadSpan] = []
+    now = 0
+
+    def note(seen: Observation) -> None:
+        nonlocal now
+        end = now + round(seen.seconds * 1e9)
+        spans.append(ThreadSpan(seen.instruction, seen.label, CALLER, now, end, seen.reason))
+        now = end
+
+    results = compiled.observe(arrays, note)
+    return results, spans
+
+
+def complete_event(
+    name: str, category: str, thread: int, start: float, length: float, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a complete event of this process; times are in microseconds."""
+    where = {"pid": os.getpid(), "tid": thread, "ts": start, "dur": length}
+    return {"name": name, "cat": category, "ph": "X", **where, "args": dict(details)}
+
+
+def thread_names(threads: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the events that name threads: the caller, and workers by number."""
+    names = {thread: "caller" if thread == CALLER else f"worker {thread}" for thread in threads}
+    return [
+        {"name": "thread_name", "ph": "M", "pid": os.getpid(), "tid": thread, "args": {"name": name}}
+        for thread, name in names.items()
+    ]
+
+
+def write_events(path: str, events: Sequence[Mapping[str, Any]], prefix: str = "[", suffix: str = "]") -> None:
+    """Write events, one to a line, as a list of JSON between a prefix and a suffix.
+
+    Raises:
+        FormatError: the file cannot be written.
+    """
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"{prefix}\n" + ",\n".join(map(json.dumps, events)) + f"\n{suffix}\n")
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None

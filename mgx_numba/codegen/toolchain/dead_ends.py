@@ -1,0 +1,39 @@
+"""Paths of a compiled kernel that end without a return: traps, and code that LLVM takes for unreachable.
+
+LLVM makes `unreachable` of undefined behaviour that every run of a path meets: a division by a constant 0, an access
+through a null pointer, a branch on an undefined value. On a GPU such a path ends the launch, and the device is lost to
+the process; on a CPU the path runs into the code behind it. No kernel has a reason to have either.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..kernel import KernelSource
+from .kernel_text import failure
+
+__all__ = ["dead_end", "expect_returns"]
+
+_ENDS = re.compile(r"^\s*unreachable\b|@llvm\.(?:debug|ubsan)?trap\b|\b(?:trap|brkpt)\s*;", re.MULTILINE)
+
+
+def expect_returns(source: KernelSource, text: str) -> None:
+    """Check that every path through a kernel's optimised LLVM IR, or PTX, ends in a return.
+
+    Raises:
+        CompileError: a path does not. Its generator has printed something undefined.
+    """
+    line = dead_end(text)
+    if line:
+        raise failure(source, f"a path ends without a return, at {line}: its text does something undefined")
+
+
+def dead_end(text: str) -> str:
+    """Return the line of optimised LLVM IR, or of PTX, that ends a path without a return, with its number; empty if no
+    line does."""
+    found = _ENDS.search(text)
+    if found is None:
+        return ""
+    start = text.rfind("\n", 0, found.start() + 1) + 1 if text[found.start()] != "\n" else found.start() + 1
+    line = text[start : text.find("\n", found.end())].strip()
+    return f"line {text.count(chr(10), 0, found.end()) + 1}: {line}"

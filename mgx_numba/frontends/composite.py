@@ -1,0 +1,79 @@
+"""Operators of a model that become several instructions: on 16-bit floats they compute in float32 inside.
+
+ONNX Runtime rounds the results of an operator to its type, not the values inside of it. What a node was parsed to says
+whether it has such values: it is then parsed again on inputs in float32, and its results are converted. The conversions
+are this package's own, not the author's: passes may remove them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core.types import Type
+from ..graph.instruction import Instruction
+from .builder import GraphBuilder
+
+__all__ = ["composed", "is_product"]
+
+NARROW = frozenset({Type.half_type, Type.bf16_type})
+PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
+WHOLE = PRODUCTS | frozenset("quant_dot quant_convolution matmul_nbits rnn gru lstm recurrent attention".split())
+"""Operators that add products in float32 or wider. Units multiply 16-bit operands as they are: nodes that have such an
+operator keep their operands, and the result is rounded as that of a node MatMul is."""
+EXACT = frozenset(
+    "abs clip concat contiguous fixed_pad gather gather_elements gathernd get_tuple_elem identity layout max min neg"
+    " pad reduce_max reduce_min relu reverse scatter_none scatternd_none where".split()
+)
+"""Operators beside views whose results are elements of their inputs, or these negated."""
+
+
+def is_product(x: Instruction) -> bool:
+    """Return whether a value is a product that its type rounds, alone or with one value added, or a view of that."""
+    while x.op.view:
+        x = x.inputs[0]
+    return x.name in PRODUCTS or (x.name == "add" and any(i.name in PRODUCTS for i in x.inputs))
+
+
+def composed(
+    g: GraphBuilder,
+    parse: Callable[[list[Instruction | None]], Any],
+    inputs: Sequence[Instruction | None],
+    products: bool = False,
+) -> Any:
+    """Return the results of a node, whose inner values are float32 where its inputs are 16-bit floats.
+
+    Args:
+        g: the builder that ``parse`` writes with.
+        parse: parses the node on inputs.
+        inputs: the node's inputs.
+        products: whether contractions inside of the node take float32, too.
+    """
+    given = list(inputs)
+    if not any(x is not None and x.shape.type in NARROW for x in given):
+        return parse(given)
+    start = len(g.written)
+    results = parse(given)
+    written = g.written[start:]
+    if any(ins.module_args or (ins.name in WHOLE and not products) for ins in written) or not _rounds_inside(written):
+        return results
+    listed = [results] if isinstance(results, Instruction) else list(results)
+    types = [None if r is None else r.shape.type for r in listed]
+    g.take_back(start)
+    wide = parse([g.convert(x, Type.float_type) if x is not None and x.shape.type in NARROW else x for x in given])
+    values = [wide] if isinstance(results, Instruction) else list(wide)
+    narrowed = [g.convert(v, t) if t in NARROW and v is not None else v for v, t in zip(values, types, strict=True)]
+    return narrowed[0] if isinstance(results, Instruction) else narrowed
+
+
+def _rounds_inside(written: Sequence[Instruction]) -> bool:
+    """Return whether a value that was rounded to 16 bits is computed with."""
+    rounded: set[Instruction] = set()
+    for ins in written:
+        exact = ins.op.view or ins.name in EXACT
+        reads = any(i in rounded for i in ins.inputs)
+        if reads and not exact:
+            return True
+        if ins.shape.type in NARROW and ins.literal is None and (reads or not exact):
+            rounded.add(ins)
+    return False

@@ -1,0 +1,240 @@
+"""Contractions of 8-bit integers less zero points as ``quant_dot`` and ``quant_convolution`` of the integers.
+
+``sum (a - za) * (b - zb) = sum a * b - za * sum (b - zb) - zb * sum a``, exactly, in int32 that wraps around. Kernels
+multiply by int8, so uint8 on the right is first made int8 by subtracting 128 from it and its zero point. Where ``b``
+and ``zb`` are constants whose difference fits int8 the last term is 0, and the second one a constant for each column if
+``za`` is a constant too. Else each term is an operand of the epilogue: one value for each column, and one for each row.
+A convolution's input is padded by ``za``, so that the terms are the same at its edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.types import Type
+from ...ops.window import PaddingMode
+from ..constants import compact, constant_array, is_constant, uniform_value
+from ..instruction import Instruction
+from .build import RewriteBuilder
+from .match import Match, op, rule
+from .rules.quantized import INT8, SHIFT, multiplies_signed
+
+__all__ = ["INTEGER_PRODUCTS", "is_depthwise", "pads_of", "shifted_left"]
+
+MOST_TAPS = 512
+"""Of a channel by itself: sums of so many products are below 2**24, so that float32 has them."""
+MOST_WIDE_TAPS = 2**24 // 255**2
+"""The same of weights that are differences of 8-bit integers."""
+
+Right = tuple[Instruction, Instruction | None]
+
+
+def shifted_left(x: Instruction, b: RewriteBuilder) -> Instruction:
+    """Return ``x + 128`` as uint8; a ``quantizelinear`` gets another zero point for it."""
+    if x.name == "quantizelinear":
+        value, scale, *zero = x.inputs
+        point = b.scalar(SHIFT, x.shape.with_type(Type.int16_type))
+        if zero:
+            point = b.op("add", b.convert(zero[0], Type.int16_type), point)
+        return b.op("quantizelinear", value, scale, b.convert(point, Type.uint8_type))
+    return _shifted(x, SHIFT, Type.uint8_type, b)
+
+
+def _shifted(x: Instruction, by: int, type: Type, b: RewriteBuilder) -> Instruction:
+    """``x + by`` in another 8-bit type."""
+    wide = b.convert(x, Type.int16_type)
+    return b.convert(b.op("add", wide, b.scalar(by, wide)), type)
+
+
+def is_depthwise(m: Match, x: Instruction, w: Instruction, most: int = MOST_TAPS) -> bool:
+    """Whether each channel is a group, of integers, of at most so many taps, and the target has a kernel for that."""
+    can, (channels, inputs, *taps) = m.options.capabilities, w.shape.lens
+    if can is None or not can.depthwise_integers or x.shape.type not in INT8:
+        return False
+    return inputs == 1 and channels == x.shape.lens[1] and math.prod(taps) <= most
+
+
+def pads_of(padding: Sequence[int], spatial: int) -> tuple[int, ...]:
+    """The attribute ``pads`` that pads images as a convolution's ``padding`` does."""
+    before, after = (padding, padding) if len(padding) == spatial else (padding[:spatial], padding[spatial:])
+    return (0, 0, *before, 0, 0, *after)
+
+
+def _left(x: Instruction, zero: Instruction | None, m: Match, b: RewriteBuilder) -> Right:
+    """Return the left-hand side, and its zero point in int32; None if that is 0.
+
+    The left-hand side is made uint8 where that costs nothing, and where kernels would need the sums of a right-hand
+    side that is computed."""
+    point = None if zero is None else b.convert(zero, Type.int32_type)
+    free = x.name == "quantizelinear" and len(x.users) == 1
+    signed = x.shape.type is Type.int8_type and not multiplies_signed(m.options)
+    if signed and (free or not is_constant(m.ins.inputs[1])):
+        point = _sum(b, point, SHIFT, x)
+        x = shifted_left(x, b)
+    return x, _unless_zero(point)
+
+
+def _right(w: Instruction, zero: Instruction | None, wide: bool, b: RewriteBuilder) -> Right:
+    """The right-hand side in int8, or in int16 if it may be ``wide``, and its zero point in int32; None if that is
+    0."""
+    values, points = constant_array(w), np.zeros((), w.shape.type.numpy) if zero is None else constant_array(zero)
+    if values is not None and points is not None:
+        exact = compact(values).astype(np.int16) - (points.reshape(()) if points.size == 1 else compact(points))
+        for type in (Type.int8_type, Type.int16_type)[: 2 if wide else 1]:
+            limits = np.iinfo(type.numpy)
+            if exact.min(initial=0) >= limits.min and exact.max(initial=0) <= limits.max:
+                return b.constant(exact.astype(type.numpy), w.shape.with_type(type)), None
+    point = None if zero is None else b.convert(zero, Type.int32_type)
+    if w.shape.type is Type.int8_type:
+        return w, _unless_zero(point)
+    if values is None:
+        return _shifted(w, -SHIFT, Type.int8_type, b), _unless_zero(_sum(b, point, -SHIFT, w))
+    small = (compact(values).astype(np.int16) - SHIFT).astype(np.int8)
+    return b.constant(small, w.shape.with_type(Type.int8_type)), _unless_zero(_sum(b, point, -SHIFT, w))
+
+
+def _sum(b: RewriteBuilder, point: Instruction | None, by: int, operand: Instruction) -> Instruction:
+    """A zero point in int32, plus a number."""
+    if point is None:
+        return b.literal(by, Type.int32_type)
+    return b.op("add", point, b.scalar(by, point))
+
+
+def _unless_zero(point: Instruction | None) -> Instruction | None:
+    return None if point is None or uniform_value(point) == 0 else point
+
+
+def _spread(b: RewriteBuilder, value: Instruction, lens: Sequence[int]) -> Instruction:
+    """Return ``value``, which has one element or broadcasts, with the lengths ``lens``."""
+    if value.shape.elements == 1 and value.shape.lens != (1,) * len(lens):
+        known = uniform_value(value)
+        if known is not None:
+            value = b.literal(known, value.shape.type)
+        value = b.reshape(value, (1,) * len(lens))
+    return b.broadcast(value, lens)
+
+
+def _less(b: RewriteBuilder, sums: Instruction, *factors: Instruction) -> Instruction:
+    """Return ``sums`` less the product of two factors that broadcast to its lengths."""
+    x, y = (_spread(b, f, sums.shape.lens) for f in factors)
+    return b.op("sub", sums, b.op("mul", x, y))
+
+
+def _column_sums(b: RewriteBuilder, w: Instruction, zero: Instruction | None, axes: Sequence[int]) -> Instruction:
+    """Sums over some axes, which stay with length 1, of the right-hand side less its zero point, in int32."""
+    values = constant_array(w)
+    count = math.prod(w.shape.lens[a] for a in axes)
+    if values is None:
+        sums = b.op("reduce_sum", b.convert(w, Type.int32_type), axes=tuple(axes))
+    else:
+        small = compact(values)
+        repeats = count // max(math.prod(small.shape[a] for a in axes), 1)
+        sums = b.literal((small.sum(tuple(axes), np.int64, keepdims=True) * repeats).astype(np.int32))
+    if zero is None:
+        return sums
+    lens = b.outer_lens(sums.shape.lens, () if zero.shape.elements == 1 else zero.shape.lens)
+    return _less(b, b.broadcast(sums, lens), zero, b.literal(count, Type.int32_type))
+
+
+def _zeros(ins: Instruction) -> list[Instruction | None]:
+    """The zero points of both sides."""
+    return [*ins.inputs[2:]] or [None, None]
+
+
+def _kept(m: Match) -> str:
+    """Why a contraction stays as it is; empty if it does not."""
+    x, w = m.ins.inputs[:2]
+    if m.ins.name.startswith("quant_") and w.shape.type is not Type.uint8_type:
+        signed = x.shape.type is w.shape.type is Type.int8_type and not multiplies_signed(m.options)
+        if not signed or is_constant(w):
+            return "kernels multiply by such a right-hand side"
+    return "there are no elements" if 0 in (*m.ins.shape.lens, *m.ins.inputs[0].shape.lens) else ""
+
+
+@rule("integer_dot", op("integer_dot quant_dot"))
+def integer_dot(m: Match, b: RewriteBuilder) -> object:
+    kept = _kept(m)
+    if kept:
+        return kept
+    a, w = m.ins.inputs[:2]
+    a_zero, w_zero = _zeros(m.ins)
+    w, w_point = _right(w, w_zero, False, b)
+    a, a_point = _left(a, a_zero, m, b)
+    sums = b.op("quant_dot", a, w)
+    rank = sums.shape.ndim
+    if a_point is not None:
+        sums = _less(b, sums, a_point, _column_sums(b, w, w_point, [rank - 2]))
+    if w_point is not None:
+        rows = b.op("reduce_sum", b.convert(a, Type.int32_type), axes=(rank - 1,))
+        sums = _less(b, sums, w_point, rows)
+    return sums
+
+
+@rule("integer_convolution", op("integer_convolution quant_convolution"))
+def integer_convolution(m: Match, b: RewriteBuilder) -> object:
+    kept = _kept(m)
+    if kept:
+        return kept
+    attributes = m.ins.op.attributes()
+    if attributes["padding_mode"] is not PaddingMode.default_:
+        return "the convolution computes its own padding"
+    x, w = m.ins.inputs[:2]
+    x_zero, w_zero = _zeros(m.ins)
+    w, w_point = _right(w, w_zero, is_depthwise(m, x, w, MOST_WIDE_TAPS), b)
+    x, x_point = _left(x, x_zero, m, b)
+    if x_point is not None and any(attributes["padding"]):
+        pads = pads_of(attributes["padding"], x.shape.ndim - 2)
+        known = uniform_value(x_point)
+        if known is None:
+            x = b.op("pad_with", x, b.convert(x_point, x.shape.type), pads=pads)
+        else:
+            x = b.op("pad", x, pads=pads, value=float(known))
+        attributes["padding"] = (0,) * (2 * (x.shape.ndim - 2))
+    sums = b.op("quant_convolution", x, w, **attributes)
+    channels = (1, w.shape.lens[0], *(1 for _ in w.shape.lens[2:]))
+    if x_point is not None:
+        columns = _column_sums(b, w, w_point, range(1, w.shape.ndim))
+        sums = _less(b, sums, x_point, b.reshape(columns, channels))
+    if w_point is not None:
+        by_channel = w_point if w_point.shape.elements == 1 else b.reshape(w_point, channels)
+        sums = _less(b, sums, by_channel, _window_sums(b, x, w, attributes, sums.shape.lens))
+    return sums
+
+
+def _window_sums(
+    b: RewriteBuilder, x: Instruction, w: Instruction, attributes: dict[str, Any], lens: Sequence[int]
+) -> Instruction:
+    """For each output of a convolution the sum of the inputs under its window, in int32; of one channel if there is one
+    group."""
+    group, spatial = attributes["group"], x.shape.ndim - 2
+    wide = b.convert(x, Type.int32_type)
+    if group == 1:
+        sums = b.op("reduce_sum", wide, axes=(1,))
+    elif w.shape.lens[1] == 1:
+        sums = wide
+    else:
+        parts = b.reshape(wide, (x.shape.lens[0], group, w.shape.lens[1], *x.shape.lens[2:]))
+        sums = b.reduce("reduce_sum", parts, [2], keep=False)
+    if any(attributes["padding"]):
+        sums = b.op("pad", sums, pads=pads_of(attributes["padding"], spatial))
+    for axis, taps, stride, dilation in zip(
+        range(2, spatial + 2), w.shape.lens[2:], attributes["stride"], attributes["dilation"]
+    ):
+        reach = (lens[axis] - 1) * stride + 1
+        own, *others = (b.slice(sums, axis, t * dilation, t * dilation + reach) for t in range(taps))
+        for other in others:
+            own = b.op("add", own, other)
+        sums = own
+        if stride > 1:
+            sums = b.op("step", sums, axes=(axis,), steps=(stride,))
+    if group in (1, lens[1]):
+        return sums
+    repeated = b.broadcast(b.unsqueeze(sums, [2]), (lens[0], group, lens[1] // group, *lens[2:]))
+    return b.reshape(repeated, lens)
+
+
+INTEGER_PRODUCTS = (integer_dot, integer_convolution)

@@ -1,0 +1,168 @@
+"""`IOBinding`: what runs of a session read and fill, in memory of the host or of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..api.device import argument_from_pointer, device_argument
+from ..api.shape import shape as PublicShape
+from ..errors import OptionError, ParameterError, UnsupportedError
+from .exceptions import InvalidArgument, error_of
+from .tensors import copy_into, described
+from .values import OrtValue, OrtValueVector, is_gpu, ort_value, shape_of
+
+if TYPE_CHECKING:
+    from .inference import InferenceSession
+
+__all__ = ["IOBinding"]
+
+
+class IOBinding:
+    """Inputs and results of a session's `InferenceSession.run_with_iobinding`; see `InferenceSession.io_binding`.
+
+    What is bound with memory of the caller is copied there when a run ends; a result bound without any is new memory in
+    each run. Between a device's memory and the same device nothing comes to the host.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._inputs: dict[str, np.ndarray | device_argument] = {}
+        self._bound: dict[str, tuple[bool, np.ndarray | device_argument | None]] = {}
+        self._session = session
+        self._results: list[OrtValue] = []
+        self._input_names = [i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())]
+        self._output_names = [o.name for o in session.get_outputs()]
+
+    def bind_cpu_input(self, name: str, array: np.ndarray) -> None:
+        """Read an input from an array, as it is when a run begins.
+
+        Raises:
+            ParameterError: there is no such input.
+        """
+        self._inputs[_known(name, self._input_names, "input")] = array
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Read an input from an address, which must stay valid.
+
+        Raises:
+            ParameterError: there is no such input.
+            UnsupportedError: a device of another kind than the session's.
+        """
+        self._goes_there(device_type)
+        self._inputs[_known(name, self._input_names, "input")] = _memory(element_type, shape, buffer_ptr)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Read an input from a tensor.
+
+        Raises:
+            ParameterError: there is no such input.
+            UnsupportedError: it lies on a device, and the session does not run on one.
+        """
+        self._goes_there(ortvalue.device_name())
+        self._inputs[_known(name, self._input_names, "input")] = ortvalue._value
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Give a result, at an address if there is one, which must stay valid.
+
+        Raises:
+            ParameterError: there is no such result.
+            OptionError: an address without element type and lengths.
+            UnsupportedError: a device of another kind than the session's.
+        """
+        there = self._goes_there(device_type)
+        if buffer_ptr is not None and (element_type is None or shape is None):
+            raise OptionError(f"bind_output({name!r}): buffer_ptr needs element_type and shape")
+        memory = None if buffer_ptr is None or shape is None else _memory(element_type, shape, buffer_ptr)
+        self._bound[_known(name, self._output_names, "result")] = there, memory
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Copy a result into a tensor.
+
+        Raises:
+            ParameterError: there is no such result.
+            UnsupportedError: it lies on a device, and the session does not run on one.
+        """
+        there = self._goes_there(ortvalue.device_name())
+        self._bound[_known(name, self._output_names, "result")] = there, ortvalue._value
+
+    def _goes_there(self, device_type: str) -> bool:
+        """Whether a device that a caller names is the session's GPU."""
+        if is_gpu(device_type) and not self._session._has_device:
+            raise UnsupportedError(
+                f"device {device_type!r}: the session runs on {self._session.get_providers()[0]}, expected 'cpu'"
+            )
+        return is_gpu(device_type)
+
+    def synchronize_inputs(self) -> None:
+        """Nothing: inputs are read where they are."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing: results are complete when a run returns."""
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The bound results of the last run, in the order in which they were bound."""
+        return list(self._results)
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """As `get_outputs`, as an `OrtValueVector`."""
+        return OrtValueVector(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[np.ndarray]:
+        """Copies of the bound results of the last run."""
+        return [np.array(value.numpy()) for value in self._results]
+
+    def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Forget the results, of the last run, too."""
+        self._bound.clear()
+        self._results.clear()
+
+    def run(self, session: InferenceSession) -> None:
+        """One run; `InferenceSession.run_with_iobinding` calls it.
+
+        Raises:
+            ParameterError: an input is missing or does not fit, or memory of a result does not fit.
+            UnsupportedError: a result is no tensor.
+        """
+        found = session._run_where(self._bound, self._inputs) if self._bound else []
+        self._results = []
+        for (name, (_, memory)), value in zip(self._bound.items(), found, strict=True):
+            if memory is None:
+                self._results.append(ort_value(name, value))
+                continue
+            wanted, given = described(memory), ort_value(name, value)._described
+            if wanted != given:
+                raise ParameterError(
+                    f"result {name!r} is {given.dtype} {list(given.lens)}, the memory bound for it {wanted.dtype}"
+                    f" {list(wanted.lens)}"
+                )
+            copy_into(memory, value)
+            self._results.append(OrtValue(memory))
+
+
+def _known(name: str, names: Sequence[str], what: str) -> str:
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise error_of(InvalidArgument, ParameterError, f"no {what} {name!r}; the model's are: {known}")
+    return name
+
+
+def _memory(element_type: Any, lens: Sequence[int], address: int) -> np.ndarray | device_argument:
+    """A tensor at an address of the host or of a device."""
+    found = argument_from_pointer(PublicShape.wrap(shape_of(element_type, lens)), address)
+    return found if isinstance(found, device_argument) else np.asarray(found).reshape(tuple(lens))

@@ -1,0 +1,138 @@
+"""ONNX Runtime's words for devices and their memory: `OrtDevice`, `OrtMemoryInfo`, `OrtArenaCfg`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..dataclass import dataclass
+from ..errors import OptionError, UnsupportedError
+from .enums import OrtAllocatorType, OrtDeviceMemoryType, OrtDeviceVendorId, OrtMemoryInfoDeviceType, OrtMemType
+
+__all__ = [
+    "OrtArenaCfg",
+    "OrtDevice",
+    "OrtMemoryInfo",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+]
+
+_KINDS = {
+    "cpu": (OrtMemoryInfoDeviceType.CPU, OrtDeviceVendorId.NONE),
+    "gpu": (OrtMemoryInfoDeviceType.GPU, OrtDeviceVendorId.NONE),
+    "cuda": (OrtMemoryInfoDeviceType.GPU, OrtDeviceVendorId.NVIDIA),
+    "dml": (OrtMemoryInfoDeviceType.GPU, OrtDeviceVendorId.MICROSOFT),
+    "webgpu": (OrtMemoryInfoDeviceType.GPU, OrtDeviceVendorId.NONE),
+    "npu": (OrtMemoryInfoDeviceType.NPU, OrtDeviceVendorId.NONE),
+    "cann": (OrtMemoryInfoDeviceType.NPU, OrtDeviceVendorId.HUAWEI),
+}
+"""The kind and the vendor that ONNX Runtime has for a name of devices."""
+
+
+class OrtDevice:
+    """A device's kind, vendor and number; got from `make`."""
+
+    def __init__(self, device_type: int, device_id: int, vendor_id: int) -> None:
+        self._type, self._id, self._vendor = device_type, device_id, vendor_id
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
+        """Return the device of a name (``cpu``, ``cuda``, ``gpu``, ...), number and, if not negative, vendor.
+
+        Raises:
+            UnsupportedError: ONNX Runtime knows no such name.
+        """
+        if ort_device_name not in _KINDS:
+            raise UnsupportedError(f"device {ort_device_name!r}, expected one of {', '.join(_KINDS)}")
+        kind, vendor = _KINDS[ort_device_name]
+        return OrtDevice(int(kind), int(device_id), int(vendor if vendor_id < 0 else vendor_id))
+
+    def device_id(self) -> int:
+        """Return the device's number."""
+        return self._id
+
+    def device_type(self) -> int:
+        """Return the number of the device's kind: 0 for a CPU, 1 for a GPU, 3 for an NPU."""
+        return self._type
+
+    def device_vendor_id(self) -> int:
+        """Return the PCI number of the device's vendor; 0 if none was named."""
+        return self._vendor
+
+    def device_mem_type(self) -> int:
+        """Return 0: the device's own memory."""
+        return int(OrtDeviceMemoryType.DEFAULT)
+
+    def __repr__(self) -> str:
+        return f"OrtDevice(type={self._type}, id={self._id}, vendor={self._vendor:#x})"
+
+
+@dataclass(frozen=True)
+class OrtMemoryInfo:
+    """Name, device and kind of the memory of an input or a result."""
+
+    name: str
+    allocator_type: OrtAllocatorType
+    device_id: int
+    mem_type: OrtMemType
+    device_mem_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT
+    device_vendor_id: int = 0
+
+    @staticmethod
+    def create_v2(
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        device_mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """Return the description of memory on a vendor's device; kind and alignment are not kept."""
+        return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, device_mem_type, vendor_id)
+
+
+class OrtArenaCfg:
+    """How an arena grows; -1 stands for ONNX Runtime's default. Arenas here have the size of a plan from the start.
+
+    Args:
+        max_mem: the most bytes, or a mapping of all attributes that are given.
+        arena_extend_strategy: 0 for the next power of two, 1 for the size that is asked for.
+        initial_chunk_size_bytes: the first size.
+        max_dead_bytes_per_chunk: bytes that may be left unused.
+
+    Raises:
+        OptionError: a mapping has another key.
+    """
+
+    max_mem: int = -1
+    arena_extend_strategy: int = -1
+    initial_chunk_size_bytes: int = -1
+    max_dead_bytes_per_chunk: int = -1
+    initial_growth_chunk_size_bytes: int = -1
+    max_power_of_two_extend_bytes: int = -1
+
+    def __init__(
+        self,
+        max_mem: int | Mapping[str, int] = -1,
+        arena_extend_strategy: int = -1,
+        initial_chunk_size_bytes: int = -1,
+        max_dead_bytes_per_chunk: int = -1,
+    ) -> None:
+        self.arena_extend_strategy = arena_extend_strategy
+        self.initial_chunk_size_bytes = initial_chunk_size_bytes
+        self.max_dead_bytes_per_chunk = max_dead_bytes_per_chunk
+        known = OrtArenaCfg.__annotations__
+        for name, value in (max_mem if isinstance(max_mem, Mapping) else {"max_mem": max_mem}).items():
+            if name not in known:
+                raise OptionError(f"OrtArenaCfg has no {name!r}; it has: {', '.join(known)}")
+            setattr(self, name, int(value))
+
+
+def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
+    """Do nothing: sessions share no allocator, the arena of each has the size that its plan needs."""
+
+
+def create_and_register_allocator_v2(
+    provider_type: str, mem_info: OrtMemoryInfo, options: Mapping[str, str], arena_cfg: OrtArenaCfg | None = None
+) -> None:
+    """Do nothing, as `create_and_register_allocator`."""

@@ -1,0 +1,106 @@
+"""ONNX Runtime's enumerations, with its numbers."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "OrtAllocatorType",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtMemType",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+]
+
+
+class GraphOptimizationLevel(IntEnum):
+    """``ORT_DISABLE_ALL`` means ``fast_math=False``; the others do not differ here."""
+
+    # ONNX Runtime's numbers
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Every step of a run is shared by all threads, in either mode."""
+
+    # ONNX Runtime's numbers
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """Orders of a run's steps; the compiler chooses the order, whichever value is set."""
+
+    # ONNX Runtime's numbers
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class OrtAllocatorType(IntEnum):
+    """How memory is allocated; the values of a run always lie in one arena here."""
+
+    # ONNX Runtime's numbers
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(IntEnum):
+    """Which memory of a device; ``CPU`` and ``CPU_OUTPUT`` are one value."""
+
+    # ONNX Runtime's numbers
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+
+class OrtDeviceMemoryType(IntEnum):
+    """Memory of a device, or of the host that a device can read."""
+
+    # ONNX Runtime's numbers
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5
+
+
+class OrtMemoryInfoDeviceType(IntEnum):
+    """Kinds of devices."""
+
+    # ONNX Runtime's numbers
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3
+
+
+class OrtDeviceVendorId(IntEnum):
+    """Vendors of devices."""
+
+    # the PCI numbers of vendors
+    NONE = 0x0000
+    AMD = 0x1002
+    NVIDIA = 0x10DE
+    ARM = 0x13B5
+    MICROSOFT = 0x1414
+    HUAWEI = 0x19E5
+    QUALCOMM = 0x5143
+    INTEL = 0x8086
+
+
+class OrtSparseFormat(IntEnum):
+    """How a `SparseTensor` keeps its indices."""
+
+    # ONNX Runtime's numbers
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4

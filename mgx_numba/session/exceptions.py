@@ -1,0 +1,152 @@
+"""ONNX Runtime's exceptions, which ``except`` clauses name; each is an error of this package, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import (
+    DeviceError,
+    FormatError,
+    IndexRangeError,
+    MgxError,
+    OperatorError,
+    OptionError,
+    ParameterError,
+    ParseError,
+    UnsupportedError,
+)
+
+__all__ = [
+    "DeviceReset",
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "ModelLoadCanceled",
+    "ModelLoaded",
+    "ModelRequiresCompilation",
+    "NoModel",
+    "NoSuchFile",
+    "NotFound",
+    "NotImplemented",
+    "RuntimeException",
+    "as_onnxruntime",
+    "error_of",
+]
+
+
+class Fail(MgxError):
+    """Lengths that do not fit an operator, a kernel that cannot be made, or a run that was ended."""
+
+
+class InvalidArgument(MgxError):
+    """An argument of a session or of a run that does not fit the model, or an index out of range."""
+
+
+class NoSuchFile(MgxError):
+    """A model's file that does not exist."""
+
+
+class NoModel(MgxError):
+    """Never raised: a session has a model."""
+
+
+class EngineError(MgxError):
+    """Never raised here."""
+
+
+class RuntimeException(Fail):
+    """A run that failed: lengths that do not fit an operator, for instance. ONNX Runtime raises this or `Fail`."""
+
+
+class InvalidProtobuf(MgxError):
+    """A file or bytes that hold no model."""
+
+
+class ModelLoaded(MgxError):
+    """Never raised: a session reads one model."""
+
+
+class NotImplemented(Fail):
+    """A valid model or request that this package or this machine does not support; ONNX Runtime may raise `Fail`."""
+
+
+class InvalidGraph(Fail):
+    """A model that breaks ONNX's rules; of some rules ONNX Runtime raises `Fail`."""
+
+
+class EPFail(MgxError):
+    """A device or its driver that is missing or has failed."""
+
+
+class ModelLoadCanceled(MgxError):
+    """A session that was told not to load its model: see `SessionOptions.set_load_cancellation_flag`."""
+
+
+class ModelRequiresCompilation(MgxError):
+    """Never raised: every model is compiled when a session is made."""
+
+
+class NotFound(MgxError):
+    """Never raised here."""
+
+
+class DeviceReset(MgxError):
+    """Never raised here."""
+
+
+_BY_KIND: tuple[tuple[type[MgxError], type[MgxError]], ...] = (
+    (FormatError, InvalidProtobuf),
+    (ParseError, InvalidGraph),
+    (OperatorError, InvalidGraph),
+    (UnsupportedError, NotImplemented),
+    (ParameterError, InvalidArgument),
+    (OptionError, InvalidArgument),
+    (IndexRangeError, InvalidArgument),
+    (DeviceError, EPFail),
+    (MgxError, Fail),
+)
+"""ONNX Runtime's class for each of ours; the first that fits is taken."""
+
+
+def as_onnxruntime(error: MgxError, running: bool = False) -> MgxError:
+    """Return the error as one that is also of ONNX Runtime's class for its kind, with the same message and traceback.
+
+    Args:
+        error: any of this package.
+        running: whether a run raised it, not the making of a session.
+    """
+    if type(error).__module__ == __name__:
+        return error
+    theirs = next(theirs for ours, theirs in _BY_KIND if isinstance(error, ours))
+    if running and issubclass(theirs, Fail):
+        theirs = RuntimeException
+    found = _both(theirs, type(error))(*error.args)
+    found.__cause__, found.__suppress_context__ = error.__cause__, True
+    return found.with_traceback(error.__traceback__)
+
+
+def error_of(theirs: type[Exception], ours: type[MgxError], message: str) -> MgxError:
+    """Return a new error of this package's class ``ours`` and of ``theirs``, which ONNX Runtime raises: one of its
+    classes, or a RuntimeError of its Python binding."""
+    return _both(theirs, ours)(message)
+
+
+_made: dict[tuple[type[Exception], type[MgxError]], type[MgxError]] = {}
+
+
+def _both(theirs: type[Exception], ours: type[MgxError]) -> type[MgxError]:
+    """A class that derives from both, with the name of the first."""
+    if (theirs, ours) not in _made:
+        members = {"__module__": __name__, "__doc__": theirs.__doc__, "__reduce__": _remade}
+        made = type(theirs.__name__, (theirs, ours), members)
+        _made.setdefault((theirs, ours), made)
+    return _made[theirs, ours]
+
+
+def _remade(self: MgxError) -> tuple[Any, ...]:
+    """How `pickle` makes the error again: its class has no name in a module."""
+    theirs, ours = type(self).__bases__
+    return error_of, (theirs, ours, str(self))

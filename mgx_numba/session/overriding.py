@@ -1,0 +1,47 @@
+"""`Overrides`: the programs of a model whose initializers a run gives other values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..api.program import program
+from .reading import Source
+
+__all__ = ["Overrides"]
+
+
+class Overrides:
+    """Programs by which initializers a run overrides: these are inputs, and all others stay constants.
+
+    A program is compiled when a run first overrides its initializers.
+
+    Args:
+        source: what the model is read from again.
+        default: the program in which none is overridden.
+        compile: compiles another in its place.
+    """
+
+    def __init__(self, source: Source, default: program, compile: Callable[[program], Any]) -> None:
+        self._source = source
+        self._compile = compile
+        self._programs: dict[frozenset[str], program] = {frozenset(): default}
+        self._lock = threading.Lock()
+
+    def program_for(self, feed: Mapping[str, Any]) -> program:
+        """Return the compiled program for the inputs of a run.
+
+        Raises:
+            MgxError: the model cannot be read or compiled with these initializers as inputs.
+        """
+        names = frozenset(name for name in self._source.defaults if name in feed)
+        found = self._programs.get(names)
+        if found is None:
+            with self._lock:
+                if names not in self._programs:
+                    made = self._source.read_with_inputs(names)
+                    self._compile(made)
+                    self._programs[names] = made
+                found = self._programs[names]
+        return found

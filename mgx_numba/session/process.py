@@ -1,0 +1,158 @@
+"""Functions of ONNX Runtime's module: its version, and settings of a whole process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .._version import __version__ as package_version
+from ..errors import OptionError, UnsupportedError
+from ..ops.sampling import draw_seeds_from
+from .exceptions import Fail, error_of
+from .providers import get_available_providers
+
+__all__ = [
+    "API_VERSION",
+    "cuda_version",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_build_info",
+    "get_version_string",
+    "has_collective_ops",
+    "package_name",
+    "preload_dlls",
+    "print_debug_info",
+    "register_execution_provider_library",
+    "set_default_logger_callback",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "unregister_execution_provider_library",
+]
+
+API_VERSION = "1.32.0"
+"""The version of ONNX Runtime whose Python interface sessions follow; `tests/session/test_surface.py` compares them."""
+
+package_name = "mgx_numba"
+cuda_version = ""
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+"""By ONNX Runtime's severity: verbose, info, warning, error, fatal."""
+
+
+def get_version_string() -> str:
+    """Return the version of ONNX Runtime whose interface this is."""
+    return API_VERSION
+
+
+def get_build_info() -> str:
+    """Return the version of this package, which is no build of ONNX Runtime."""
+    return f"mgx_numba Build Info: version {package_version}, interface of ONNX Runtime {API_VERSION}"
+
+
+def has_collective_ops() -> bool:
+    """Return False: no operators are shared among processes."""
+    return False
+
+
+def disable_telemetry_events() -> None:
+    """Do nothing: no telemetry is collected."""
+
+
+def enable_telemetry_events() -> None:
+    """Do nothing: no telemetry is collected."""
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """Do nothing: a GPU needs only its driver, which is loaded on first use."""
+
+
+def print_debug_info() -> None:
+    """Print the versions and the providers of this process."""
+    print(f"{get_build_info()}\nPython {sys.version}\nproviders: {', '.join(get_available_providers())}")
+
+
+def set_seed(seed: int) -> None:
+    """Let random operators without a seed of their own draw theirs from this seed, in the order of runs."""
+    draw_seeds_from(int(seed))
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+    """Do nothing: sessions share the threads of the process; ``SessionOptions.intra_op_num_threads`` limits a run."""
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Set the level of the logger ``mgx_numba``, from 0 (verbose) to 4 (fatal).
+
+    Raises:
+        OptionError: another number.
+    """
+    logging.getLogger("mgx_numba").setLevel(_level(severity))
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Do nothing: ONNX Runtime's has an effect in its debug builds alone."""
+
+
+def set_default_logger_callback(callback: Callable[..., None] | None, severity: int = 2) -> None:
+    """Call ``callback(severity, category, logid, code_location, message)`` for records of the logger ``mgx_numba``.
+
+    Args:
+        callback: takes the place of the one that was set before; None for none.
+        severity: the least severity that the logger tells from now on.
+
+    Raises:
+        OptionError: no function, or no severity.
+    """
+    if callback is not None and not callable(callback):
+        raise error_of(RuntimeError, OptionError, f"the callback is {callback!r}, expected a function or None")
+    logger, level = logging.getLogger("mgx_numba"), _level(severity)
+    for handler in [h for h in logger.handlers if isinstance(h, _Callback)]:
+        logger.removeHandler(handler)
+    if callback is not None:
+        logger.setLevel(level)
+        logger.addHandler(_Callback(callback, level))
+
+
+def register_execution_provider_library(registration_name: str, library_path: str) -> None:
+    """Raise: plug-in libraries of ONNX Runtime's providers cannot be loaded.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise error_of(Fail, UnsupportedError, f"{library_path}: libraries of ONNX Runtime's providers are not supported")
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    """Raise: none can be registered.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise error_of(Fail, UnsupportedError, f"no library {registration_name!r} is registered")
+
+
+def _level(severity: int) -> int:
+    if not isinstance(severity, int) or not 0 <= severity < len(_LEVELS):
+        raise error_of(RuntimeError, OptionError, f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
+    return _LEVELS[severity]
+
+
+class _Callback(logging.Handler):
+    """Hands records to a function in ONNX Runtime's form."""
+
+    def __init__(self, callback: Callable[..., None], level: int) -> None:
+        super().__init__(level)
+        self._callback = callback
+
+    def emit(self, record: Any) -> None:
+        """Call the function; `logging` reports an exception of it, as of any handler."""
+        severity = sum(record.levelno >= level for level in _LEVELS[1:])
+        place = f"{record.filename}:{record.lineno} {record.funcName}"
+        try:
+            self._callback(severity, record.name, "", place, record.getMessage())
+        except Exception:
+            self.handleError(record)

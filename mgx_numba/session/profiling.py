@@ -1,0 +1,106 @@
+"""`Profile`: what ``SessionOptions.enable_profiling`` writes, as ONNX Runtime does: JSON of the Trace Event Format."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from ..api.program import program
+from ..api.timeline import CALLER, complete_event, run_timed, write_events
+from ..errors import MgxError
+
+__all__ = ["Profile"]
+
+_MOST_EVENTS = 1_000_000
+"""ONNX Runtime's limit, after which events are left out."""
+
+
+class Profile:
+    """Events of a session since it began to be made.
+
+    Args:
+        prefix: how the file's name begins.
+        owner: the session; when it is released, or the process ends, what was not yet written is.
+        provider: the name of what runs the model.
+
+    Attributes:
+        start: when it began, in nanoseconds of `time.monotonic_ns`.
+    """
+
+    def __init__(self, prefix: str, owner: object, provider: str) -> None:
+        self.start = time.monotonic_ns()
+        self._zero = time.perf_counter_ns()
+        self._provider = provider
+        self._events: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        now = datetime.datetime.now()
+        self._path: str | None = f"{prefix}_{now:%Y-%m-%d_%H-%M-%S}_{now.microsecond // 1000:03d}.json"
+        self._at_end = weakref.finalize(owner, _write_quietly, self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events are still taken."""
+        return self._path is not None
+
+    def note(self, name: str, since: int) -> None:
+        """Add an event of the session that began at ``since`` (of `time.perf_counter_ns`) and ends now."""
+        now = time.perf_counter_ns()
+        self._add([complete_event(name, "Session", CALLER, self._microseconds(since), (now - since) / 1e3, {})])
+
+    def run(self, model: program, inputs: Mapping[str, Any]) -> list[Any]:
+        """Run a program once and add an event for each thread's part of each step, and one for the run."""
+        begin = time.perf_counter_ns()
+        results, spans = run_timed(model, inputs)
+        # The clock of spans is another one on some targets: the first span begins with the run.
+        first = min((span.start for span in spans), default=0)
+        found = []
+        for number, span in enumerate(spans):
+            details = {
+                "op_name": span.label,
+                "provider": self._provider,
+                "node_index": str(number),
+                "instruction": span.instruction,
+            }
+            if span.reason:
+                details["on the host"] = span.reason
+            start, length = self._microseconds(begin + span.start - first), (span.end - span.start) / 1e3
+            name = f"{span.label}_kernel_time"
+            found.append(complete_event(name, "Node", span.thread, start, length, details))
+        self._add(found)
+        self.note("model_run", begin)
+        return results
+
+    def end(self) -> str:
+        """Write the file and return its name; "" if it was written before.
+
+        Raises:
+            FormatError: it cannot be written.
+        """
+        with self._lock:
+            path, self._path = self._path, None
+            events, self._events = self._events, []
+        self._at_end.detach()
+        if path is None:
+            return ""
+        write_events(path, events)
+        return path
+
+    def _microseconds(self, when: int) -> float:
+        return (when - self._zero) / 1e3
+
+    def _add(self, events: list[dict[str, Any]]) -> None:
+        with self._lock:
+            if self._path is not None:
+                self._events += events[: _MOST_EVENTS - len(self._events)]
+
+
+def _write_quietly(profile: Profile) -> None:
+    try:
+        profile.end()
+    except MgxError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)

@@ -1,0 +1,195 @@
+"""Reading a session's model: from a file or bytes, with initializers from memory, and again with some of them open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..api.file_kinds import taken_for
+from ..api.loading import load, load_buffer
+from ..api.program import program
+from ..core.shape import Shape
+from ..errors import MgxError, OptionError, ParseError
+from ..interrupts import whole_module
+from ..messages import warn
+from .exceptions import Fail, InvalidArgument, InvalidProtobuf, ModelLoadCanceled, NoSuchFile, error_of
+from .options import SessionOptions
+
+if TYPE_CHECKING:
+    from ..frontends.onnx.model import Model
+
+__all__ = ["Source"]
+
+_MXR = (".mxr", ".migraphx")
+
+
+class Source:
+    """What a session's program is read from.
+
+    Args:
+        path_or_bytes: an ONNX or an ``.mxr`` file, or the bytes of one.
+        options: the session's.
+        trust_objects: that of ``load``.
+
+    Attributes:
+        path: the file's, None of bytes.
+        defaults: shapes of the initializers that a run may override, by name.
+        declared: for each of them the dimensions that the model declares: lengths, symbols or None.
+    """
+
+    def __init__(self, path_or_bytes: Any, options: SessionOptions, trust_objects: bool) -> None:
+        in_memory = isinstance(path_or_bytes, (bytes, bytearray, memoryview))
+        if not in_memory and not isinstance(path_or_bytes, (str, os.PathLike)):
+            kind = type(path_or_bytes).__name__
+            raise error_of(InvalidArgument, ParseError, f"a session needs the path or the bytes of a model, got {kind}")
+        self.path = None if in_memory else os.fspath(path_or_bytes)
+        self.defaults: Mapping[str, Shape] = {}
+        self.declared: dict[str, list[int | str | None]] = {}
+        self._options = options
+        given = {**options._initializers, **options._external}
+        self._initializers = {name: value.numpy() for name, value in given.items()}
+        self._lens = options.free_dimensions()
+        self._given = path_or_bytes
+        self._trusted = trust_objects
+        self._model: Model | None = None
+
+    def read(self) -> program:
+        """Return the program, with every initializer a constant.
+
+        Raises:
+            NoSuchFile, InvalidProtobuf, MgxError: the model cannot be read.
+        """
+        if self.path is not None and not os.path.exists(self.path):
+            raise error_of(NoSuchFile, ParseError, f"no such file: {self.path!r}")
+        if self._is_mxr():
+            return self._loaded()
+        self._model = self._decoded()
+        found = self._parsed(frozenset())
+        self.defaults = dict(found._portable.defaults)
+        for info in self._model.graph.input:
+            if info.name in self.defaults:
+                dims = info.type.tensor_type.shape.dim
+                fixed = [d.WhichOneof("value") == "dim_value" for d in dims]
+                pairs = zip(dims, fixed, strict=True)
+                self.declared[info.name] = [d.dim_value if known else d.dim_param or None for d, known in pairs]
+        return found
+
+    def release(self) -> None:
+        """Forget the model unless it may be read again, for other values of its `defaults`."""
+        if not self.defaults:
+            self._model = None
+
+    def read_with_inputs(self, opened: frozenset[str]) -> program:
+        """Return the program in which the initializers ``opened``, some of `defaults`, are inputs."""
+        return self._parsed(opened)
+
+    def save(self, path: str, compiled: program) -> None:
+        """Write what ``optimized_model_filepath`` asks for: the compiled program, or the model as it was read.
+
+        Raises:
+            OptionError: the name says neither, or an ``.mxr`` file cannot become an ONNX file.
+        """
+        if path.endswith(_MXR):
+            compiled.save(path)
+        elif not path.endswith(".onnx") or self._model is None:
+            kind = "an .mxr file, as the model is one" if self._model is None else "an .mxr or .onnx file"
+            raise OptionError(f"optimized_model_filepath is {path!r}, expected the name of {kind}")
+        else:
+            warn(
+                f"optimized_model_filepath={path!r}: an ONNX file gets the model as it was read; the name of an .mxr"
+                " file keeps the compiled program",
+                RuntimeWarning,
+            )
+            whole_module("mgx_numba.session.writing")
+            from .writing import write_onnx
+
+            name, smallest = self._options.external_file()
+            write_onnx(self._model, path, self._initializers, self._lens, name, smallest)
+
+    def _is_mxr(self) -> bool:
+        if self.path is None:
+            return _is_map(self._given)
+        if self.path.endswith(_MXR):
+            return True
+        try:
+            with open(self.path, "rb") as file:
+                return _is_map(file.read(1))
+        except OSError:
+            return False
+
+    def _loaded(self) -> program:
+        for what, given in (
+            ("dimensions can be overridden", self._lens or self._options._free_denotations),
+            ("initializers can be given", self._initializers or self._options._files),
+        ):
+            if given:
+                raise OptionError(f"{what} when an ONNX file is read, not those of an .mxr file")
+        if self.path is None:
+            return load_buffer(self._given, self._trusted)
+        return load(self.path, trust_objects=self._trusted)
+
+    def _decoded(self) -> Model:
+        if self._options._cancelled:
+            raise ModelLoadCanceled("the session's options say that no model is to be loaded")
+        whole_module("mgx_numba.frontends.onnx.parser")
+        from ..frontends.onnx.model import NoGraphError, NotProtobufError, load_model
+
+        folder = self._options.external_data_folder() if self.path is None else ""
+        try:
+            with taken_for(self.path, "onnx"):
+                model = load_model(self._given, folder, self._options._files)
+        except NotProtobufError as error:
+            raise error_of(InvalidProtobuf, ParseError, str(error)) from None
+        except NoGraphError as error:
+            raise error_of(InvalidArgument, ParseError, str(error)) from None
+        _set_denoted(model, self._options._free_denotations)
+        _check_external(model, self._options._external)
+        unknown = self._options._initializers.keys() - {t.name for t in model.graph.initializer}
+        for name in sorted(unknown):
+            warn(f"add_initializer names {name!r}, which the model has not", RuntimeWarning)
+        return model
+
+    def _parsed(self, opened: frozenset[str]) -> program:
+        from ..frontends.onnx.options import ParseOptions
+        from ..frontends.onnx.parser import parse
+
+        # Where the model declares no dimensions those of the default are taken.
+        unknown = [name for name in opened if not self.declared[name]]
+        options = ParseOptions(
+            dim_params=self._lens,
+            map_input_dims={name: list(self.defaults[name].array_lens) for name in unknown},
+            initializers=self._initializers,
+            opened=opened,
+            use_debug_symbols=self._options.enable_profiling,
+        )
+        return program.wrap(parse(self._model, options))
+
+
+def _is_map(data: bytes | bytearray | memoryview) -> bool:
+    """Whether bytes begin as a map of msgpack does, as no protobuf message can: its wire type would be 6 or 7, or its
+    field one of a number that ``ModelProto`` does not have."""
+    first = data[0] if len(data) else 0
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def _set_denoted(model: Model, lens: Mapping[str, int]) -> None:
+    """Give open dimensions of inputs the lengths of their denotations."""
+    for info in model.graph.input if lens else ():
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.denotation in lens and dim.WhichOneof("value") != "dim_value":
+                dim.dim_value = lens[dim.denotation]
+
+
+def _check_external(model: Model, given: Mapping[str, Any]) -> None:
+    """Refuse arrays for initializers that are none, or whose data lies in the model."""
+    places = {tensor.name: tensor.data_location for tensor in model.graph.initializer} if given else {}
+    for name in given:
+        if name not in places:
+            raise _refused(f"add_external_initializers names {name!r}, which the model has not")
+        if places[name] != 1:
+            raise _refused(f"add_external_initializers names {name!r}, whose data is not external")
+
+
+def _refused(message: str) -> MgxError:
+    return error_of(Fail, OptionError, message)

@@ -1,0 +1,24 @@
+"""Ensembles of decision trees."""
+
+from __future__ import annotations
+
+from ....codegen.cpu.data.trees import trees_launch
+from ....graph.instruction import Instruction
+from ....ops.tree_ensemble import TreeEnsemble
+from ...lowering.lowering import Lowering
+from ...lowering.trees import tree_operands
+from .table import lowering
+
+
+@lowering("tree_ensemble")
+def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    op, found = ins.op, tree_operands(low, ins)
+    assert isinstance(op, TreeEnsemble)
+    if found is None:
+        return
+    sizes, operands = found
+    out = low.output(ins)
+    x = operands["x"].tensor
+    launch = trees_launch(x, out.tensor, sizes, op.aggregate, op.missing, low.threads, low.origin(ins))
+    low.launch(launch, {**operands, "out": out}, ins)

@@ -1,0 +1,48 @@
+"""Ensembles of decision trees: what the rules of targets share."""
+
+from __future__ import annotations
+
+from ...codegen.problems.trees import TreeTables
+from ...core.shape import row_major_strides
+from ...graph.instruction import Instruction
+from ...ops.tree_ensemble import TreeEnsemble, wrong_tables
+from .buffers import View
+from .lowering import Lowering
+
+__all__ = ["NAMES", "tree_operands"]
+
+NAMES = ("x", "features", "splits", "children", "weights", "roots", "columns", "depths")
+"""Of the operator's inputs."""
+MOST = 1 << 31
+"""Elements that an index of 32 bits with a sign reaches."""
+FEWEST_ROWS_APART = 64
+"""Rows that an index into x must reach past: kernels take so many at once."""
+
+
+def tree_operands(low: Lowering, ins: Instruction) -> tuple[TreeTables, dict[str, View]] | None:
+    """Return the sizes of the tables, and the operands by name; None if the instruction became a host step.
+
+    Kernels read the tables without looking at indices, so these are looked at here.
+    """
+    op = ins.op
+    assert isinstance(op, TreeEnsemble)
+    tables = [low.constant_value(i) for i in ins.inputs[1:]]
+    known = [table for table in tables if table is not None]
+    if len(known) < len(tables):
+        low.host(ins, "tables of nodes or trees are computed")
+        return None
+    features, _, _, weights, roots, _, depths = known
+    wrong = wrong_tables(op, known)
+    x = low.input(ins, 0)
+    if wrong or 0 in x.lens or not roots.size:
+        low.host(ins, wrong or "there are no rows or no trees")
+        return None
+    if x.strides[1] != 1:
+        x = low.materialized(x, row_major_strides(x.lens), ins)
+    if max(2 * features.size, weights.size, FEWEST_ROWS_APART * (x.strides[0] + x.lens[1])) >= MOST:
+        low.host(ins, "indices into tables leave 32 bits")
+        return None
+    views = [low.input(ins, k) for k in range(1, len(NAMES))]
+    plain = [low.materialized(view, row_major_strides(view.lens), ins) for view in views]
+    sizes = TreeTables(features.size, roots.size, weights.shape[1], int(depths.max()))
+    return sizes, dict(zip(NAMES, (x, *plain)))
