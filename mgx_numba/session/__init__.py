@@ -24,10 +24,13 @@ from .enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtDeviceVendorId,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
     OrtSparseFormat,
 )
+from .epdevices import OrtEpDevice, OrtHardwareDevice, get_ep_devices
 from .inference import InferenceSession
 from .model import ModelMetadata, NodeArg
 from .options import RunOptions, SessionOptions
@@ -68,6 +71,10 @@ __all__ = [
     "OrtDevice",
     "OrtDeviceMemoryType",
     "OrtDeviceVendorId",
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
     "OrtMemType",
     "OrtMemoryInfo",
     "OrtMemoryInfoDeviceType",
@@ -89,6 +96,7 @@ __all__ = [
     "get_available_providers",
     "get_build_info",
     "get_device",
+    "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
     "install_as_onnxruntime",

@@ -11,6 +11,8 @@ __all__ = [
     "OrtAllocatorType",
     "OrtDeviceMemoryType",
     "OrtDeviceVendorId",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDeviceType",
     "OrtMemType",
     "OrtMemoryInfoDeviceType",
     "OrtSparseFormat",
@@ -80,6 +82,28 @@ class OrtMemoryInfoDeviceType(IntEnum):
     GPU = 1
     FPGA = 2
     NPU = 3
+
+
+class OrtHardwareDeviceType(IntEnum):
+    """Kinds of devices that providers run models on."""
+
+    # ONNX Runtime's numbers
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+
+class OrtExecutionProviderDevicePolicy(IntEnum):
+    """Which device a session prefers: a GPU if it or the most performance is asked for, else the CPU."""
+
+    # ONNX Runtime's numbers
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
 
 
 class OrtDeviceVendorId(IntEnum):

@@ -14,10 +14,12 @@ from ..api.device import from_gpu
 from ..api.saving import SAVED_OPTIONS
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
+from ..messages import warn
 from .binding import IOBinding
 from .devices import OrtMemoryInfo
 from .enums import OrtAllocatorType, OrtDeviceVendorId, OrtMemType
-from .exceptions import as_onnxruntime
+from .epdevices import OrtEpDevice, get_ep_devices
+from .exceptions import as_onnxruntime, error_of
 from .feeding import fed
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions
@@ -91,7 +93,7 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         self._source = Source(path_or_bytes, self._options, trust_objects)
         if providers is None and self._options.has_providers():
-            providers = self._options._providers
+            providers = self._options.providers()
         self._compile(providers, provider_options)
 
     def _compile(self, providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> None:
@@ -361,6 +363,21 @@ class InferenceSession:
     @staticmethod
     def _memory() -> OrtMemoryInfo:
         return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """Return the device that each input is read on."""
+        (own,) = (device for device in get_ep_devices() if device.ep_name == self._provider)
+        return [own for _ in self._inputs]
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Warn that none of the options has an effect: a compiled program has no options of a run.
+
+        Raises:
+            OptionError: there are none.
+        """
+        if not options:
+            raise error_of(RuntimeError, OptionError, "set_ep_dynamic_options was given no options")
+        warn(f"options of providers have no effect after compilation: {', '.join(options)}", RuntimeWarning)
 
     def create_ortvalue_from_shape_and_type(
         self,

@@ -11,7 +11,8 @@ from ..dataclass import dataclass
 from ..errors import MgxError, OptionError, UnsupportedError
 from ..messages import warn
 from ..nearest import did_you_mean
-from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtExecutionProviderDevicePolicy
+from .epdevices import Delegate, OrtEpDevice, providers_by_policy
 from .exceptions import Fail, error_of
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class SessionOptions(_Declared):
         self._external: dict[str, OrtValue] = {}
         self._files: dict[str, memoryview] = {}
         self._providers: list[tuple[str, dict[str, str]]] = []
+        self._policy: OrtExecutionProviderDevicePolicy | Delegate | None = None
         self._cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -194,9 +196,32 @@ class SessionOptions(_Declared):
         """Add a provider to the end of the list that a session without ``providers`` takes."""
         self._providers.append((str(provider), dict(options)))
 
+    def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, Any]) -> None:
+        """Add the provider of devices, as `add_provider` does.
+
+        Raises:
+            OptionError: they are of several providers, or there is none.
+        """
+        names = {device.ep_name for device in devices}
+        if len(names) != 1:
+            raise _refused(f"add_provider_for_devices was given devices of {len(names)} providers, expected one")
+        self.add_provider(names.pop(), options)
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Set the policy by which a session without ``providers`` chooses its provider."""
+        self._policy = OrtExecutionProviderDevicePolicy(policy)
+
+    def set_provider_selection_policy_delegate(self, delegate: Delegate) -> None:
+        """Let a function choose among the devices of `get_ep_devices` for a session without ``providers``."""
+        self._policy = delegate
+
     def has_providers(self) -> bool:
-        """Return whether `add_provider` was called."""
-        return bool(self._providers)
+        """Return whether providers were added or a policy was set."""
+        return bool(self._providers) or self._policy is not None
+
+    def providers(self) -> list[Any]:
+        """Return the added providers, or without any the providers that the policy prefers."""
+        return list(self._providers) if self._policy is None or self._providers else providers_by_policy(self._policy)
 
     def set_load_cancellation_flag(self, cancel: bool) -> None:
         """Let sessions that are made with these options raise instead of loading their model."""

@@ -277,8 +277,9 @@ def test_blockings_of_tuning_compute_the_same() -> None:
 @pytest.mark.parametrize("more", [frozenset(), VNNI], ids=["avx512", "vnni"])
 def test_what_is_refused(more: frozenset[str]) -> None:
     with choosing_for("x86-64-v4", more):
-        grouped = square(6, 6, 5, 3, groups=2)
-        assert "whole words" in (SOLVER.refusal(grouped) or "")
+        transposed = ConvProblem(1, 4, 4, (5,), (3,), types=element_types("uint8 int8 int32 int32"), transposed=True)
+        assert "transposed" in (SOLVER.refusal(transposed) or "")
+        assert SOLVER.refusal(square(6, 6, 5, 3, groups=2)) is None  # groups that are no whole words are joined
         assert "the operands are float32" in (SOLVER.refusal(ConvProblem(1, 4, 4, (5,), (3,))) or "")
         assert select(square(8, 8, 5, 3)).name == "conv_int8"
 

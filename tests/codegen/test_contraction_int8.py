@@ -155,7 +155,7 @@ def test_solvers_refuse_types_without_a_tile_and_say_so(monkeypatch: pytest.Monk
     monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")
     mixed = GemmProblem(4, 5, 6, types=element_types("uint8 int8 int32 int32"))
     for solver in GEMM_SOLVERS:
-        if solver.name not in ("gemm_int8", "gemm_tiles"):
+        if solver.name not in ("gemm_int8", "gemm_packing_int8", "gemm_tiles"):
             assert "the element types differ: uint8 int8 int32 int32" in (solver.refusal(mixed) or "")
     assert select(mixed).name == "gemm_int8"
     half = GemmProblem(4, 5, 6, types=element_types("float16"))

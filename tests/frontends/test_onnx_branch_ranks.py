@@ -261,3 +261,73 @@ def test_a_constant_condition_gives_the_rank_of_its_branch(condition: bool) -> N
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(condition), "c"))
     assert parse_onnx(model).output_shapes()[0].array_lens == (() if condition else (1,))
     check(model, [{"a": VALUES["scalar"], "b": VALUES["single"]}], "cpu")
+
+
+SCALAR, SINGLE = {"x": np.array(2.5, np.float32)}, {"x": np.array([2.5], np.float32)}
+FLAG = np.array([True])
+HIDDEN = {
+    "a vector of an open length as a scalar": (
+        [node("Reshape", ["x", "none"], ["s"]), node("Add", ["s", "two"], ["y"])],
+        SINGLE,
+    ),
+    "a vector by its condition alone": (
+        [node("Where", ["flag", "x", "x"], ["v"]), node("Unsqueeze", ["v", "zero"], ["y"])],
+        SCALAR,
+    ),
+    "a vector by a constant alone": (
+        [node("Sub", ["x", "low"], ["v"]), node("Abs", ["v"], ["w"]), node("Unsqueeze", ["w", "zero"], ["y"])],
+        SCALAR,
+    ),
+    "a scalar and a vector of one kernel": (
+        [
+            node("Neg", ["x"], ["s"]),
+            node("Add", ["s", "low"], ["v"]),
+            node("Shape", ["v"], ["lens"]),
+            node("Reshape", ["s", "pair"], ["w"]),
+            node("Mul", ["v", "w"], ["p"]),
+            node("Concat", ["v", "v"], ["c"], axis=0),
+            node("Add", ["p", "c"], ["y"]),
+        ],
+        SCALAR,
+    ),
+    "a constant matrix of one element without its first axis": (
+        [node("ReduceLogSum", ["matrix", "zero"], ["v"], keepdims=0), node("Unsqueeze", ["v", "zero"], ["y"])],
+        SCALAR,
+    ),
+}
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_vector_of_one_element_became_a_scalar_where_a_stride_was_lost(name: str, is_open: bool) -> None:
+    nodes, feeds = HIDDEN[name]
+    extra = {"flag": FLAG, "low": SINGLE["x"], "pair": ints(1, 1), "matrix": np.ones((2, 1), np.float32)}
+    model = make_model(nodes, feeds, {"y": FLOAT}, opset=18, constants={**CONSTANTS, **extra})
+    check(opened(model, is_open), [feeds], "cpu")
+
+
+def test_a_body_whose_constant_alone_has_an_axis_failed_to_compile() -> None:
+    steps = [node("Cast", ["k"], ["f"], to=FLOAT), node("Sub", ["low", "f"], ["n"])]
+    model = growing(steps, "single", False)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(SINGLE["x"], "low"))
+    feeds = {"x": VALUES["single"], "u": VALUES["single"]}
+    check(model, [{**feeds, "trips": np.array(t)} for t in (0, 2)], "cpu")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_scan_over_rows_whose_rank_only_a_run_tells_was_refused(axis: int, target: str) -> None:
+    then = graph("then", [node("Neg", ["row"], ["t"])], {}, {"t": FLOAT})
+    other = graph("else", [node("Unsqueeze", ["row", "zero"], ["e"])], {}, {"e": FLOAT})
+    body = graph(
+        "body",
+        [node("If", ["c"], ["made"], then_branch=then, else_branch=other)],
+        {"row": (FLOAT, [4])},
+        {"made": FLOAT},
+    )
+    scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, scan_output_axes=[axis])
+    feeds = {"x": normal(3, 4), "c": np.array(True)}
+    net = public_program.wrap(parse_onnx(make_model([scan], feeds, {"y": FLOAT}, constants=CONSTANTS))).compile(target)
+    for condition in (True, False):  # ONNX Runtime refuses it
+        rows = [-row if condition else row[None] for row in feeds["x"]]
+        compare(np.asarray(net.run({**feeds, "c": np.array(condition)})[0]), np.stack(rows, axis), 0, 0)

@@ -220,7 +220,7 @@ def convolution(type: Type, lens: Any, kernel: Any, attributes: Any, after: str,
     y = m.add_instruction("quant_convolution" if type is I8 else "convolution", [x, weights], **attributes)
     out, within = y.shape.lens, wide or y.shape.type
     if wide:
-        y = m.add_instruction("convert", [y], target_type=wide)
+        y = m.add_instruction("convert", [y], target_type=wide, elidable=True)  # as quantize_fp16 leaves it
     for step in after.split():
         if step == "add":
             other = image(program, step, type, out)
@@ -324,7 +324,7 @@ def epilogue(steps: Callable[..., Any], out: Type, *operands: tuple[Type, str]) 
 
 def residual(s: Any, x: Any, e: Any, b: Any) -> Any:
     """As `quantize_fp16` leaves a residual: in float32, and rounded at the end."""
-    total = s.add(s.add(s.cast(x, F32), b), s.cast(e, F32))
+    total = s.add(s.add(s.cast_loosely(x, F32), b), s.cast(e, F32))
     return s.cast(s.max(total, s.const(0.0, F32)), F16)
 
 
@@ -334,7 +334,8 @@ def residual(s: Any, x: Any, e: Any, b: Any) -> Any:
         (Epilogue(), Finish()),
         (epilogue(residual, F16, (F16, "full"), (F32, "per_n")), Finish(1, 0, "relu")),
         (epilogue(lambda s, x, b: s.gelu_tanh(s.add(b, x)), F16, (F16, "per_n")), Finish(0, -1, "gelu_tanh")),
-        (epilogue(lambda s, x, b: s.cast(s.add(x, b), F32), F16, (F16, "per_n")), Finish(0, -1, "")),
+        (epilogue(lambda s, x, b: s.cast_loosely(s.add(x, b), F32), F16, (F16, "per_n")), Finish(0, -1, "")),
+        (epilogue(lambda s, x, b: s.cast(s.add(x, b), F32), F16, (F16, "per_n")), None),  # an author rounds the sum
         (epilogue(lambda s, x, b: s.add(s.cast(x, F16), b), F32, (F16, "per_n")), None),  # rounds in between
         (epilogue(lambda s, x, b: s.add(s.cast(x, F16), b), BF16, (F16, "per_n")), None),
         (epilogue(lambda s, x, b: s.sub(x, b), F16, (F16, "per_n")), None),

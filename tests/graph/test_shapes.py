@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.shape import DynamicDimension, Shape, covering, other_rank
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 
@@ -38,3 +38,17 @@ def test_shapes_beyond_all_memory_are_refused(lens: tuple[int, int], strides: tu
     """By their elements, what is empty by its other lengths, and by where the last element would lie."""
     with pytest.raises(ShapeError, match=r"of float_type exceeds 2\*\*62 bytes"):
         Shape(Type.float_type, lens, strides)
+
+
+def test_a_scalar_had_two_forms_and_a_vector_could_have_one_of_them() -> None:
+    float_type = Type.float_type
+    scalar, vector = Shape(float_type), Shape(float_type, (1,))
+    assert scalar == Shape(float_type, ()) == Shape.dynamic(float_type, ()) == Shape(float_type, (1,), (0,))
+    assert Shape.view(float_type, (1,), (0,)) == vector != scalar
+    assert Shape.view(float_type, (3,), (0,)).strides == Shape.view(float_type, (1, 1), (0, 0)).strides[:1] == (0,)
+    assert str(Shape.absent(float_type)) == "float_type, {}, {}" and Shape.absent(float_type) != scalar
+    unranked, open_length = Shape.unranked(float_type), Shape.dynamic(float_type, [DynamicDimension(0, 4)])
+    assert [s.rank for s in (scalar, vector, unranked, open_length)] == [0, 1, None, 1]
+    assert other_rank(scalar, vector) and other_rank(vector, scalar)
+    assert not any(other_rank(scalar, s) for s in (scalar, Shape(float_type, (3,)), unranked, open_length))
+    assert covering(scalar, vector) == covering(vector, open_length.with_type(float_type)).opened() == unranked

@@ -24,6 +24,20 @@ def chain() -> Program:
     return g.ret(g.op("identity", g.op("relu", x)))
 
 
+def test_a_replacement_of_another_rank_turned_a_vector_into_a_scalar() -> None:
+    """`unsqueeze` gave {1} for {1, 1}: it takes a value of stride 0 for one without axes."""
+    g = Graph()
+    scalar, vector = g.param("s", []), g.param("v", [1])
+    readers = [g.op("unsqueeze", g.op("neg", x), axes=[0]) for x in (vector, scalar)]
+    program = g.ret(*readers)
+    lens = [r.shape.lens for r in readers]
+    first, second = (r.inputs[0] for r in readers)
+    assert g.module.replace_instruction(first, scalar).shape == vector.shape
+    assert g.module.replace_instruction(second, vector).shape == scalar.shape
+    g.module.set_input(readers[0], 0, g.op("abs", scalar))
+    assert [r.shape.lens for r in program.main.results()] == lens == [(1, 1), (1,)]
+
+
 class Recorder(Pass):
     """Notes the modules that it sees."""
 
@@ -70,9 +84,12 @@ def test_passes_are_disabled_by_argument_and_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "normalize_ops, eliminate_identity")
     run_passes(program, ["eliminate_identity"])
     assert "identity" in names(program)
-    monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "no_such_pass")
-    with pytest.raises(OptionError, match=r"no_such_pass.*known: .*dead_code_elimination"):
+    monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "mlir, eliminate_identity")
+    with pytest.warns(UserWarning, match=r"unknown pass mlir; known: .*dead_code_elimination"):
         run_passes(program, ["eliminate_identity"])
+    assert "identity" in names(program)
+    with pytest.raises(OptionError, match=r"no_such_pass.*known: .*dead_code_elimination"):
+        run_passes(program, ["eliminate_identity"], disabled=["no_such_pass"])
 
 
 def test_timing_and_tracing_print(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,3 +154,37 @@ def test_providers_of_options_are_taken_where_the_session_names_none() -> None:
     assert options.has_providers() and session.get_provider_options()["CPUExecutionProvider"] == {"num_threads": "1"}
     session = mgx_numba.session.InferenceSession(model("Neg", None), options, ["CPUExecutionProvider"])
     assert session.get_provider_options()["CPUExecutionProvider"] == {}
+
+
+def test_devices_of_providers_are_chosen_among() -> None:
+    for ort in BOTH:
+        device = next(d for d in ort.get_ep_devices() if d.ep_name == "CPUExecutionProvider")
+        assert (
+            device.device.type == ort.OrtHardwareDeviceType.CPU and device.ep_vendor and device.ep_metadata["version"]
+        )
+        assert ort.InferenceSession(model("Neg", None)).get_input_epdevices()[0].ep_name == device.ep_name
+        asked = []
+        for choose in (
+            lambda options, device=device: options.add_provider_for_devices([device], {}),
+            lambda options, ort=ort: options.set_provider_selection_policy(
+                ort.OrtExecutionProviderDevicePolicy.PREFER_CPU
+            ),
+            lambda options, asked=asked: options.set_provider_selection_policy_delegate(
+                lambda devices, model, runtime, most: asked.append(most) or [d for d in devices if "CPU" in d.ep_name]
+            ),
+        ):
+            options = ort.SessionOptions()
+            choose(options)
+            assert options.has_providers()
+            assert ort.InferenceSession(model("Neg", None), options).get_providers() == ["CPUExecutionProvider"]
+        assert asked == [8]
+    ours = mgx_numba.session
+    assert ours.get_ep_devices()[-1].memory_info(ours.OrtDeviceMemoryType.DEFAULT).name == "Cpu"
+    assert ours.get_ep_devices()[-1].memory_info(ours.OrtDeviceMemoryType.HOST_ACCESSIBLE) is None
+    with pytest.raises(RuntimeError, match="devices of 0 providers"):
+        ours.SessionOptions().add_provider_for_devices([], {})
+    session = ours.InferenceSession(model("Neg", None))
+    with pytest.warns(RuntimeWarning, match="no effect after compilation: a"):
+        session.set_ep_dynamic_options({"a": "b"})
+    with pytest.raises(RuntimeError, match="no options"):
+        session.set_ep_dynamic_options({})

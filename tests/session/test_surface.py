@@ -19,18 +19,16 @@ from mgx_numba import errors
 from mgx_numba.session.capi import onnxruntime_pybind11_state as our_state
 
 _MACHINERY = "names of ONNX Runtime's own packaging"
-_PLUGINS = "sessions choose among targets by a provider's name; plug-in providers and their devices are not loaded"
+_NODES = "a program's instructions are not the model's nodes; program.explain tells what became of a node"
+_STREAMS = "streams are the GPU driver's; program.run_async takes one by its handle"
 _COMPILED = "a compiled program is an .mxr file (optimized_model_filepath), not an ONNX model with a provider's blobs"
 _ADAPTERS = "adapters are given as overridable initializers of a run"
 
 LEFT_OUT = {
     "": {
         **dict.fromkeys(("contextlib", "import_capi_exception", "onnxruntime_validation"), _MACHINERY),
-        **dict.fromkeys(
-            "OrtEpAssignedNode OrtEpAssignedSubgraph OrtEpDevice OrtExecutionProviderDevicePolicy OrtHardwareDevice"
-            " OrtHardwareDeviceType OrtSyncStream get_ep_devices".split(),
-            _PLUGINS,
-        ),
+        **dict.fromkeys(("OrtEpAssignedNode", "OrtEpAssignedSubgraph"), _NODES),
+        "OrtSyncStream": _STREAMS,
         **dict.fromkeys(
             "ModelCompiler OrtCompileApiFlags OrtExternalInitializerInfo OrtEpContextData OrtEpContextDataBuffer"
             " ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
@@ -40,25 +38,16 @@ LEFT_OUT = {
         **dict.fromkeys(("AdapterFormat", "LoraAdapter"), _ADAPTERS),
         "SessionIOBinding": "IOBinding is the one class of bindings",
     },
-    "InferenceSession": {
-        **dict.fromkeys(
-            ("get_input_epdevices", "get_provider_graph_assignment_info", "set_ep_dynamic_options"), _PLUGINS
-        ),
-    },
-    "SessionOptions": {
-        **dict.fromkeys(
-            "add_provider_for_devices set_provider_selection_policy set_provider_selection_policy_delegate".split(),
-            _PLUGINS,
-        ),
-        **dict.fromkeys(("clear_ep_context_data_read_func", "set_ep_context_data_read_func"), _COMPILED),
-    },
+    "InferenceSession": {"get_provider_graph_assignment_info": _NODES},
+    "SessionOptions": dict.fromkeys(("clear_ep_context_data_read_func", "set_ep_context_data_read_func"), _COMPILED),
+    "OrtEpDevice": {"create_sync_stream": _STREAMS},
     "RunOptions": {"add_active_adapter": _ADAPTERS},
 }
 """Why a name is left out, by class ("" for the module)."""
 
 CLASSES = (
     "InferenceSession SessionOptions RunOptions OrtValue IOBinding NodeArg ModelMetadata SparseTensor OrtDevice"
-    " OrtMemoryInfo OrtArenaCfg"
+    " OrtMemoryInfo OrtArenaCfg OrtEpDevice OrtHardwareDevice"
 ).split()
 
 
@@ -72,6 +61,9 @@ def _shown(name: str) -> Any:
     made = {"SessionOptions": (), "RunOptions": (), "NodeArg": ("x", "tensor(float)", []), "ModelMetadata": ()}
     if name == "OrtMemoryInfo":
         return found("Cpu", mgx_numba.session.OrtAllocatorType.INVALID, 0, mgx_numba.session.OrtMemType.DEFAULT)
+    if name in ("OrtEpDevice", "OrtHardwareDevice"):
+        device = mgx_numba.session.get_ep_devices()[-1]
+        return device if name == "OrtEpDevice" else device.device
     return found(*made[name]) if name in made else found
 
 

@@ -19,7 +19,7 @@ from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.shape import Shape
-from mgx_numba.core.types import Type
+from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu.measuring import Bench
 from mgx_numba.targets.options import TargetOptions
@@ -110,6 +110,28 @@ def quantized_product() -> tuple[Program, dict[str, np.ndarray]]:
     return program, {"a": a}
 
 
+def quantized_activations() -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(4)
+    a = rng.integers(0, 256, (2, 29, 531)).astype(np.uint8)
+    b = rng.integers(-128, 128, (2, 531, 70)).astype(np.int8)
+    program = Program()
+    inputs = [program.main.add_parameter(name, Shape(from_numpy(v.dtype), v.shape)) for name, v in zip("ab", (a, b))]
+    program.main.add_return([program.main.add_instruction("quant_dot", inputs)])
+    return program, {"a": a, "b": b}
+
+
+def quantized_depthwise() -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (2, 24, 11, 13)).astype(np.uint8)
+    program = Program()
+    data = program.main.add_parameter("x", Shape(Type.uint8_type, x.shape))
+    weights = program.main.add_literal(rng.integers(-128, 128, (24, 1, 3, 3)).astype(np.int8))
+    program.main.add_return(
+        [program.main.add_instruction("quant_convolution", [data, weights], padding=(1, 1), group=24)]
+    )
+    return program, {"x": x}
+
+
 def quantized_convolution(channels: int = 24, out: int = 40, taps: int = 3) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(5)
     x = rng.integers(0, 256, (2, channels, 11, 13)).astype(np.uint8)
@@ -150,6 +172,7 @@ CASES = {
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),
     "gemm_int8": quantized_product,
+    "gemm_packing_int8": quantized_activations,
     "gemm_nbits": lambda: product_of_blocks(29),
     "gemv_nbits": lambda: product_of_blocks(3),
     "gemm_packing": lambda: product(False),
@@ -159,6 +182,7 @@ CASES = {
     "conv_tiles": lambda: convolution("grouped"),
     "conv_direct": lambda: convolution("grouped"),
     "conv_depthwise": lambda: convolution("depthwise"),
+    "conv_depthwise_any": quantized_depthwise,
     "conv_int8": quantized_convolution,
     "conv_few_outputs": lambda: quantized_convolution(32, 3, 1),
     "conv_few_channels": lambda: convolution("few"),

@@ -20,7 +20,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
-from ...messages import DEBUG, tell
+from ...messages import DEBUG, tell, warn
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -247,7 +247,10 @@ def disabled_names(names: Iterable[str] = ()) -> set[str]:
 def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
     wanted = disabled_names(names)
     known = {*_KNOWN, *(s.name for s in steps), *LOWERING_STEPS}
-    unknown = sorted(wanted - known)
+    unknown = wanted - known
     if unknown:
-        raise OptionError(f"cannot disable unknown pass {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        text = f"unknown pass {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
+        if not unknown <= set(environment_words("MIGRAPHX_DISABLE_PASSES")):
+            raise OptionError(f"cannot disable {text}")
+        warn(f"MIGRAPHX_DISABLE_PASSES: {text}")  # MIGraphX has other passes, and ignores names that it does not know
     return wanted

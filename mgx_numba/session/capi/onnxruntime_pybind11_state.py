@@ -15,10 +15,13 @@ from mgx_numba.session.enums import (
     GraphOptimizationLevel,
     OrtAllocatorType,
     OrtDeviceMemoryType,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
     OrtSparseFormat,
 )
+from mgx_numba.session.epdevices import OrtEpDevice, OrtHardwareDevice, get_ep_devices
 from mgx_numba.session.exceptions import (
     DeviceReset,
     EngineError,
@@ -84,6 +87,10 @@ __all__ = [
     "OrtArenaCfg",
     "OrtDevice",
     "OrtDeviceMemoryType",
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
     "OrtMemType",
     "OrtMemoryInfo",
     "OrtMemoryInfoDeviceType",
@@ -104,6 +111,7 @@ __all__ = [
     "get_build_info",
     "get_default_session_options",
     "get_device",
+    "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
     "register_execution_provider_library",

@@ -40,6 +40,8 @@ def _one(b: Builder) -> Value:
 def one_beside_one(b: Builder) -> Any:
     """A pointwise operator on two values of one element, which gives a vector unless both have no axes."""
     x, y = _one(b), _one(b)
+    if not y.finite:
+        return None  # nobody defines what such a value is as an integer
     other = y if y.type == x.type else b.node("Cast", [y], to=helper.np_dtype_to_tensor_dtype(x.type))
     return b.node(b.pick(("Add", "Sub", "Mul", "Max", "Min")), [x, other]) if other else None
 

@@ -36,7 +36,7 @@ def trees_launch(
     """
     rows, (scores, dtype) = x.lens[0], (out.lens[1], "float64" if x.type is Type.double_type else "float32")
     lanes = host.lanes(dtype)
-    by_rows = rows >= lanes
+    by_rows = 2 * rows >= lanes * STREAMS  # fewer rows would leave most lanes without one
     arguments = Arguments()
     for name in ("x", "splits", "weights", "out"):
         arguments.pointer(name, name, dtype)

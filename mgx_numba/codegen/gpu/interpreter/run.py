@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from ....core.types import numpy_dtype
-from ....errors import MgxError
+from ....errors import CompileError, MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
+from ...toolchain.assignment import Unassigned, check_assignments
 from ..architecture import WARP
 from ..products import PRODUCTS, Product
 from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products, kept_by_tf32
@@ -110,8 +111,13 @@ class _Collective(ast.NodeTransformer):
 
 @functools.lru_cache(maxsize=256)
 def _code(text: str, filename: str) -> python_types.CodeType:
-    tree = _Collective().visit(ast.parse(text, filename))
+    tree = ast.parse(text, filename)
     (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    try:
+        check_assignments(function)  # as the compiler does: a thread need not come to the place that has no value
+    except Unassigned as error:
+        raise CompileError(f"{filename}: {error}") from None
+    _Collective().visit(tree)
     never = ast.parse("if False:\n    yield").body  # makes a generator of a kernel without collectives, too
     function.body = [*never, *function.body]
     return compile(ast.fix_missing_locations(tree), filename, "exec")

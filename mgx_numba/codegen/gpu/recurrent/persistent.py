@@ -172,8 +172,8 @@ class _PersistentText(ThreadCell):
             buffer.line(f"kept = const_{self.wide}(0, 0)")
         if p.lengths:
             buffer.line("length = 0")
+        self.print_places()
         with buffer.block("if used:"):
-            self.print_places()
             for name, text in loads.items():
                 buffer.line(f"{name} = {text}")
             if p.lengths:
