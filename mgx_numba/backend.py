@@ -18,7 +18,6 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 from .api.functions import parse_onnx
 from .api.program import program
 from .errors import OptionError, ParameterError
-from .frontends.onnx.tensors import ir_type, is_narrow
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
@@ -59,13 +58,12 @@ class MgxBackendRep(BackendRep):
         """
         if kwargs:
             raise OptionError(f"run knows no option {', '.join(map(repr, kwargs))}")
-        feeds = {i.name: _stored(i, value) for i, value in self._given(inputs)}
+        feeds = {i.name: value for i, value in self._given(inputs)}
         lens = {} if self._fixed else {name: x.shape for name, x in feeds.items() if isinstance(x, np.ndarray)}
         key = tuple(lens.values())
         if key not in self._programs:
             self._programs[key] = self._compiled(lens)
-        results = self._programs[key].run(feeds)
-        return tuple(_declared(info, result) for info, result in zip(self._outputs, results, strict=True))
+        return tuple(map(_plain, self._programs[key].run(feeds)))
 
     def _compiled(self, lens: Mapping[str, Sequence[int]]) -> program:
         return parse_onnx(self._model, map_input_dims=lens).compile(self._target, **self._options)
@@ -175,26 +173,8 @@ def _has_lengths(info: ValueInfoProto) -> bool:
     return tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim)
 
 
-def _stored(info: ValueInfoProto, value: Any) -> Any:
-    """An input as the program holds it: types below a byte in a wider one."""
-    if info.type.WhichOneof("value") != "tensor_type":
-        return value
-    array = np.asarray(value)
-    number = info.type.tensor_type.elem_type
-    if is_narrow(number) and array.dtype == helper.tensor_dtype_to_np_dtype(number):
-        # by way of float32, which holds them all: ml_dtypes has no direct conversion between its types
-        return array.astype(np.float32).astype(ir_type(number).numpy)
-    return array
-
-
-def _declared(info: ValueInfoProto, result: Any) -> Any:
-    """A result in the element type that the model declares for it."""
+def _plain(result: Any) -> Any:
+    """A result with NumPy's own arrays."""
     if result is None or isinstance(result, dict):
         return result
-    if isinstance(result, list):
-        return [_declared(info, r) for r in result]
-    array = np.asarray(result)
-    number = info.type.tensor_type.elem_type
-    if is_narrow(number):
-        return array.astype(np.float32).astype(helper.tensor_dtype_to_np_dtype(number))
-    return array
+    return [_plain(r) for r in result] if isinstance(result, list) else np.asarray(result)

@@ -136,7 +136,8 @@ def quantize_int8(
     Weights get a scale for each output channel, activations one scale and zero point each. Channels whose ranges differ
     much are made alike where that pays, and what rounding moves the means of results by is corrected. What became of
     each contraction is in ``program.quantization_choices()``. Transposed convolutions of values of both signs stay as
-    they are, and so do all where the target has no kernels for them.
+    they are, and so do all where the target has no kernels for them. Contractions of float16, bfloat16 and double are
+    quantised in float32, between conversions. A warning says if nothing is quantised, and why.
 
     Args:
         t: where the calibration runs; default: that of ``compile``. Or the calibration itself.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..graph.passes import Pass
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.passes.selection import Selection
+    from ..graph.passes.widen_layers import WidenLayers
     from ..graph.program import Program
     from .sensitivity import Budget, Loss
 
@@ -61,6 +62,18 @@ _SIMPLIFY_8BITS = ("normalize_ops", "rewrite_gelu", "rewrite_rnn", "optimize_mod
 """Recurrent layers become a product of all inputs, which is quantised as any other, and their steps."""
 
 
+MOST_REASONS = 3  # in one warning: `quantization_choices` has all
+NO_LAYERS = "the main module has no contraction that is chosen"
+
+
+def _nothing(kind: str, reasons: Sequence[str]) -> None:
+    """Warn that a program is quantised nowhere; equal reasons are told once, and few of many."""
+    told = {reason: reasons.count(reason) for reason in reasons}
+    few = [f"{reason} ({count} layers)" if count > 1 else reason for reason, count in told.items()][:MOST_REASONS]
+    listed = "; ".join(few) + (f"; and {len(told) - len(few)} more reasons" if len(told) > len(few) else "")
+    warn(f"quantize_{kind}: nothing is quantised: {listed}")
+
+
 def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) -> None:
     """Let the instructions that ``ins_names`` chooses compute in ``fp16`` or ``bf16``, in place.
 
@@ -68,11 +81,16 @@ def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) 
         OptionError: a name is none of an operator or a node.
     """
     whole_module("mgx_numba.graph.passes")
-    from ..graph.passes.truncate_float import TruncateFloat
+    from ..graph.passes.truncate_float import WIDE, TruncateFloat
 
     step = TruncateFloat(ins_names, _TYPES[kind])
     step.selection.check(portable)
-    _run(portable, [*_SIMPLIFY, step, "optimize_module", "dead_code_elimination"])
+    _run(portable, [*_SIMPLIFY, step])
+    if not step.converted:
+        wide = any(leaf.type in WIDE for m in portable.reachable_modules() for i in m for leaf in i.shape.flatten())
+        chosen = "what is chosen takes no float32 or double, or has to stay in it"
+        _nothing(kind, [chosen if wide else "the program has no value of float32 or double"])
+    _run(portable, ["optimize_module", "dead_code_elimination"])
 
 
 def truncation_budget(most: float, loss: Loss | None = None) -> Budget:
@@ -134,9 +152,14 @@ def quantize_int4(portable: Program, ins_names: Iterable[str] = CONTRACTIONS) ->
         OptionError: a name is none of an operator or a node.
     """
     whole_module("mgx_numba.graph.passes")
-    from ..graph.passes.quantize_int4 import QuantizeInt4
+    from ..graph.passes.quantize_int4 import FEWEST, QuantizeInt4
 
-    _run(portable, [*_SIMPLIFY, QuantizeInt4(_selection(portable, ins_names)), "dead_code_elimination"])
+    step = QuantizeInt4(_selection(portable, ins_names))
+    _run(portable, [*_SIMPLIFY, step, "dead_code_elimination"])
+    if not step.quantized:
+        _nothing(
+            "int4_weights", [f"no contraction that is chosen has finite constant weights of {FEWEST} or more elements"]
+        )
 
 
 def calibrate(
@@ -159,11 +182,32 @@ def calibrate(
     Raises:
         OptionError: unknown names or observer, or a value that is never finite.
     """
+    selection, _ = _prepared(portable, ins_names)
+    return _observed(portable, selection, target, batches, observer, progress, samples)
+
+
+def _prepared(portable: Program, ins_names: Iterable[str]) -> tuple[Selection, WidenLayers]:
+    """Put a program into the form in which layers are quantised to 8 bits: those that are chosen are in float32."""
     whole_module("mgx_numba.graph.passes")
-    from ..graph.passes.quantization_plan import calibrated_values, make_calibration
+    from ..graph.passes.widen_layers import WidenLayers
 
     selection = _selection(portable, ins_names)
-    _run(portable, _SIMPLIFY_8BITS)
+    widened = WidenLayers(selection)
+    _run(portable, [*_SIMPLIFY_8BITS, "dead_code_elimination", widened])
+    return selection, widened
+
+
+def _observed(
+    portable: Program,
+    selection: Selection,
+    target: str,
+    batches: Iterable[Inputs],
+    observer: str,
+    progress: Progress | None,
+    samples: list[Inputs] | None,
+) -> Calibration:
+    from ..graph.passes.quantization_plan import calibrated_values, make_calibration
+
     calibration = make_calibration(portable, selection, observer)
     if calibration.values:
         watched = portable.clone()
@@ -202,22 +246,19 @@ def quantize_8bits(
     Raises:
         OptionError: unknown names or observer, a calibration of another program, or a budget without batches.
     """
-    whole_module("mgx_numba.graph.passes")
+    selection, widened = _prepared(portable, ins_names)
     from ..graph.calibration import Calibration
     from ..graph.passes.quantization_plan import make_calibration, make_plans
     from ..graph.passes.quantize_8bits import Quantize8Bits
     from .sensitivity import In8Bits
 
     samples: list[Inputs] = []
-    names = list(ins_names)
     if isinstance(batches, Calibration):
         if budget is not None:
             raise OptionError("accuracy is measured on batches, which a calibration does not hold: give them")
         calibration = batches
-        _run(portable, _SIMPLIFY_8BITS)
     else:
-        calibration = calibrate(portable, target, batches, names, observer, progress, samples)
-    selection = _selection(portable, names)
+        calibration = _observed(portable, selection, target, batches, observer, progress, samples)
     labels = [value.label for value in make_calibration(portable, selection, "minmax").values]
     calibration.expect(labels, "the program")
     trial = In8Bits(portable, selection, calibration, type, target, samples, progress)
@@ -225,8 +266,12 @@ def quantize_8bits(
     errors = trial.own_errors()
     plans = make_plans(portable, selection, calibration, type)
     step = Quantize8Bits(plans, selection, trial.layers_at(portable, kept), not type.is_floating)
-    _run(portable, [step, "eliminate_common_subexpression", "dead_code_elimination"])
+    _run(portable, [step])
+    widened.restore(portable.main)
+    _run(portable, ["eliminate_common_subexpression", "dead_code_elimination"])
     choices = [replace(c, error=errors.get(c.layer, c.error)) for c in step.choices]
+    if all(c.choice.startswith("as it is") for c in choices):
+        _nothing("int8" if not type.is_floating else "fp8", [c.choice for c in choices] or [NO_LAYERS])
     if environment_flag("MIGRAPHX_8BITS_QUANTIZATION_PARAMS"):
         print("\n".join(map(str, choices)))
     return choices, calibration

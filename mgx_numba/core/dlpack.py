@@ -4,6 +4,9 @@ NumPy's own export and import refuse bfloat16 and float8. Their data crosses as 
 the type code in the capsule (``DLDataType`` of dlpack.h) is set to what it really is, or read and replaced. Capsules of
 device memory are read and written here; ``__cuda_array_interface__`` (version 3, Numba's documentation) is read where
 there is no DLPack.
+
+Elements below a byte have a byte each here. DLPack 1.1 has a flag for that; without it such elements are packed, from
+the low bits of each byte upwards, and importing unpacks them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,7 @@ _UNSIGNED = 1  # kDLUInt
 _KINDS = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
 """DLDataTypeCode by the kind of a NumPy dtype."""
 _NAME = b"dltensor"
+_VERSIONED = b"dltensor_versioned"
 # KDLBfloat and the kDLFloat8 types of dlpack.h.
 _CODES = {
     Type.bf16_type: 4,
@@ -39,7 +44,22 @@ _CODES = {
     Type.fp8e8m0_type: 14,
 }
 _TYPES = {code: type for type, code in _CODES.items()}
-_PLAIN = [t for t in Type if t not in (*_CODES, Type.tuple_type, Type.fp4x2_type) and t.numpy.kind in _KINDS]
+_NARROW = {
+    Type.uint2_type: (_UNSIGNED, 2),
+    Type.int2_type: (0, 2),
+    Type.uint4_type: (_UNSIGNED, 4),
+    Type.int4_type: (0, 4),
+    Type.fp4e2m1_type: (17, 4),
+}
+"""DLDataTypeCode and bits of types below a byte."""
+_NARROW_TYPES = {of: type for type, of in _NARROW.items()}
+_PADDED = 1 << 2  # DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
+_PADDED_SINCE = (1, 1)  # the version of DLPack that has the flag
+_PLAIN = [
+    t
+    for t in Type
+    if t not in (*_CODES, Type.tuple_type, Type.fp4x2_type) and not t.is_narrow and t.numpy.kind in _KINDS
+]
 _CODES_AND_BITS = {t: (_KINDS[t.numpy.kind], 8 * t.size) for t in _PLAIN} | {
     t: (c, 8 * t.size) for t, c in _CODES.items()
 }
@@ -79,8 +99,11 @@ def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> Any:
     """A DLPack capsule over the array's memory; ``options`` are those of ``__dlpack__``.
 
     Raises:
-        BufferError: what NumPy raises, for instance for memory that is read-only.
+        BufferError: what NumPy raises, for instance for memory that is read-only; or elements have less than a byte,
+            and the consumer asks for a version of DLPack that has no form for a byte each.
     """
+    if type.is_narrow:
+        return _export_narrow(array, type, options)
     code = _CODES.get(type)
     if code is None:
         return array.__dlpack__(**options)
@@ -109,6 +132,37 @@ def import_dlpack(exporter: Any) -> np.ndarray:
     return array if adapter.type is None else array.view(adapter.type.numpy)
 
 
+def _export_narrow(array: np.ndarray, type: Type, options: dict[str, Any]) -> Any:
+    if tuple(options.get("max_version") or (0, 0)) < _PADDED_SINCE:
+        raise BufferError(
+            f"elements of {type.name} have a byte each, for which DLPack has a form from version 1.1 on;"
+            f" the consumer asks for {options.get('max_version') or 'no version'}"
+        )
+    capsule = array.view(np.uint8).__dlpack__(**options)
+    data_type, head = _data_type(capsule), _head(capsule)
+    data_type.code, data_type.bits = _NARROW[type]
+    head.version[1] = max(head.version[1], _PADDED_SINCE[1])
+    head.flags |= _PADDED
+    return capsule
+
+
+def _unpacked(tensor: _Tensor, type: Type) -> np.ndarray:
+    """The codes of packed elements, in new memory.
+
+    Raises:
+        ShapeError: they do not lie in row-major order.
+    """
+    lens = tuple(tensor.shape[: tensor.ndim])
+    if tensor.strides and not _shaped(type, lens, tuple(tensor.strides[: tensor.ndim])).standard:
+        raise ShapeError(f"packed elements of {type.name} must lie in row-major order")
+    count = math.prod(lens)
+    length = (count * type.bits + 7) // 8
+    data = ctypes.string_at((tensor.data or 0) + tensor.byte_offset, length) if length else b""
+    shifts = np.arange(0, 8, type.bits, dtype=np.uint8)
+    codes = (np.frombuffer(data, np.uint8)[:, None] >> shifts) & ((1 << type.bits) - 1)
+    return np.array(codes.ravel()[:count].reshape(lens))
+
+
 class _Importer:
     """Passes an exporter's capsule on, with unsigned integers for the types that NumPy does not know."""
 
@@ -117,11 +171,22 @@ class _Importer:
         self.type: Type | None = None
 
     def __dlpack__(self, **options: Any) -> Any:
+        wanted = options | {"max_version": _PADDED_SINCE} if "max_version" in options else options
         try:
-            capsule = self.exporter.__dlpack__(**options)
+            capsule = self.exporter.__dlpack__(**wanted)
         except TypeError:  # exporters older than DLPack 1.0 take no options
             capsule = self.exporter.__dlpack__()
         data_type = _data_type(capsule)
+        if data_type.bits < 8 and data_type.lanes == 1:
+            self.type = _NARROW_TYPES.get((data_type.code, data_type.bits))
+            if self.type is None:
+                raise BufferError(f"no element type for DLPack's type code {data_type.code} of {data_type.bits} bits")
+            head = _head(capsule) if _is_valid(capsule, _VERSIONED) else None
+            if head is None or not head.flags & _PADDED:
+                return _unpacked(_tensor(capsule), self.type).__dlpack__(**options)
+            head.flags &= ~_PADDED
+            data_type.code, data_type.bits = _UNSIGNED, 8
+            return capsule
         self.type = _TYPES.get(data_type.code)
         if self.type is not None:
             data_type.code = _UNSIGNED
@@ -136,10 +201,15 @@ def _data_type(capsule: Any) -> _DataType:
     return _tensor(capsule).dtype
 
 
+def _head(capsule: Any) -> _VersionedHead:
+    """What stands before the tensor in a capsule of version 1 or later that nobody has consumed yet."""
+    return _VersionedHead.from_address(_pointer(capsule, _VERSIONED))
+
+
 def _tensor(capsule: Any) -> _Tensor:
     """The tensor inside of a capsule that nobody has consumed yet."""
-    if _is_valid(capsule, b"dltensor_versioned"):
-        return _Tensor.from_address(_pointer(capsule, b"dltensor_versioned") + ctypes.sizeof(_VersionedHead))
+    if _is_valid(capsule, _VERSIONED):
+        return _Tensor.from_address(_pointer(capsule, _VERSIONED) + ctypes.sizeof(_VersionedHead))
     return _Tensor.from_address(_pointer(capsule, _NAME))
 
 

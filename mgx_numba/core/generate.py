@@ -22,8 +22,9 @@ def generate(shape: Shape, seed: int = 0) -> Argument:
     """Values for every place of the shape's element space.
 
     Floats are ``-1 + (z % 32) / 16``, signed integers ``max / 2 - z % max`` and unsigned ones ``z % max`` with
-    ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``. Strings, which MIGraphX
-    does not have, are those of ``z % 32``; complex numbers are floats, e8m0 powers ``2**(z % 32 - 16)``.
+    ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``. Of the types that MIGraphX
+    does not have, strings are those of ``z % 32``, complex numbers are floats, and e8m0 powers ``2**(z % 32 - 16)``.
+    Signed integers below a byte are ``max / 2 - 1 - z % max``, all their values with ``max = 2**bits``.
 
     Raises:
         ShapeError: the shape is dynamic.
@@ -44,9 +45,9 @@ def generate(shape: Shape, seed: int = 0) -> Argument:
     elif type is Type.bool_type:
         values = (z % np.uint64(2)).astype(bool)
     else:
-        limit = 1 << (5 * type.size)
+        limit = 1 << (type.bits if type.is_narrow else 5 * type.size)
         rest = (z % np.uint64(limit)).astype(np.int64)
-        values = (limit // 2 - rest if type.is_signed else rest).astype(type.numpy)
+        values = (limit // 2 - type.is_narrow - rest if type.is_signed else rest).astype(type.numpy)
     return Argument.from_flat(shape, values)
 
 

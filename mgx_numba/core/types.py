@@ -1,7 +1,9 @@
 """Element types of the IR: MIGraphX's ``shape::type_t`` with its names, wire values and C++ spellings.
 
-Types that MIGraphX does not have (from `FIRST_OWN` on) are the host's: no kernel computes with them. Elements of four
-of them are Python objects in NumPy arrays of dtype ``object``: strings, what sequences and optionals hold, and maps.
+Types that MIGraphX does not have (from `FIRST_OWN` on) are the host's: no kernel computes with them. Elements of types
+below a byte (`Type.is_narrow`) lie in the low bits of a byte each, as ``ml_dtypes`` has them; the pass `rewrite_narrow`
+makes bytes of them, which have kernels. Elements of four types are Python objects in NumPy arrays of dtype ``object``:
+strings, what sequences and optionals hold, and maps.
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ class Type(IntEnum):
     fp8e5m2fnuz_type = 16
     tuple_type = 17
     fp4x2_type = 18
+    uint2_type = 123
+    int2_type = 124
+    uint4_type = 125
+    int4_type = 126
+    fp4e2m1_type = 127
     fp8e8m0_type = 128
     complex64_type = 129
     complex128_type = 130
@@ -56,6 +63,16 @@ class Type(IntEnum):
     def size(self) -> int:
         """Bytes of one stored element (0 for ``tuple_type``)."""
         return _SIZES[self]
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element that mean something: 2 or 4 of the byte that stores an element of a narrow type."""
+        return _NARROW_BITS.get(self) or 8 * self.size
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether an element has less than a byte."""
+        return self in _NARROW_BITS
 
     @property
     def dtype_name(self) -> str:
@@ -83,6 +100,11 @@ class Type(IntEnum):
         return self >= FIRST_OWN
 
     @property
+    def coded(self) -> bool:
+        """Whether values are computed on the host alone, but have a byte for each element, which kernels can move."""
+        return FIRST_OWN <= self <= Type.fp8e8m0_type
+
+    @property
     def holds_objects(self) -> bool:
         """Whether elements are Python objects: a ``str`` each, what a sequence or an optional holds, or a ``dict``."""
         return self >= Type.string_type
@@ -99,14 +121,17 @@ class Type(IntEnum):
 
     @property
     def compute(self) -> Type:
-        """Type in which arithmetic on this storage type is done: narrow floats compute in float32."""
-        return Type.float_type if self in _NARROW else self
+        """Type in which arithmetic on this storage type is done: float32 for floats below 32 bits, int32 for integers
+        below a byte."""
+        if self in _NARROW:
+            return Type.float_type
+        return Type.int32_type if self in _NARROW_BITS else self
 
     def __str__(self) -> str:
         return self.name
 
 
-FIRST_OWN = Type.fp8e8m0_type
+FIRST_OWN = Type.uint2_type
 """The first wire value of a type that MIGraphX does not have, far from its own, of which there may be more one day."""
 
 _NUMPY: dict[Type, np.dtype] = {
@@ -128,6 +153,11 @@ _NUMPY: dict[Type, np.dtype] = {
     Type.bf16_type: np.dtype(ml_dtypes.bfloat16),
     Type.fp8e5m2fnuz_type: np.dtype(ml_dtypes.float8_e5m2fnuz),
     Type.fp4x2_type: np.dtype(np.uint8),
+    Type.uint2_type: np.dtype(ml_dtypes.uint2),
+    Type.int2_type: np.dtype(ml_dtypes.int2),
+    Type.uint4_type: np.dtype(ml_dtypes.uint4),
+    Type.int4_type: np.dtype(ml_dtypes.int4),
+    Type.fp4e2m1_type: np.dtype(ml_dtypes.float4_e2m1fn),
     Type.fp8e8m0_type: np.dtype(ml_dtypes.float8_e8m0fnu),
     Type.complex64_type: np.dtype(np.complex64),
     Type.complex128_type: np.dtype(np.complex128),
@@ -160,6 +190,11 @@ _CPP: dict[Type, str] = {
     Type.fp8e5m2fnuz_type: "migraphx::fp8::fp8e5m2fnuz",
     Type.tuple_type: "tuple",
     Type.fp4x2_type: "fp4x2",
+    Type.uint2_type: "uint2",
+    Type.int2_type: "int2",
+    Type.uint4_type: "uint4",
+    Type.int4_type: "int4",
+    Type.fp4e2m1_type: "fp4e2m1",
     Type.fp8e8m0_type: "fp8e8m0",
     Type.complex64_type: "std::complex<float>",
     Type.complex128_type: "std::complex<double>",
@@ -177,12 +212,29 @@ _NARROW = frozenset(
         Type.fp8e4m3fn_type,
         Type.fp8e5m2_type,
         Type.fp8e5m2fnuz_type,
+        Type.fp4e2m1_type,
         Type.fp8e8m0_type,
     }
 )
+_NARROW_BITS = {
+    Type.uint2_type: 2,
+    Type.int2_type: 2,
+    Type.uint4_type: 4,
+    Type.int4_type: 4,
+    Type.fp4e2m1_type: 4,
+}
+"""Bits of an element, by definition."""
 _FLOATING = _NARROW | {Type.float_type, Type.double_type}
-_SIGNED = frozenset({Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type})
-_INTEGRAL = _SIGNED | {Type.bool_type, Type.uint8_type, Type.uint16_type, Type.uint32_type, Type.uint64_type}
+_SIGNED = frozenset({Type.int2_type, Type.int4_type, Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type})
+_INTEGRAL = _SIGNED | {
+    Type.bool_type,
+    Type.uint2_type,
+    Type.uint4_type,
+    Type.uint8_type,
+    Type.uint16_type,
+    Type.uint32_type,
+    Type.uint64_type,
+}
 _SHARED = frozenset({Type.fp4x2_type, Type.sequence_type, Type.optional_type, Type.map_type})
 """Types stored in the dtype of another: bytes, and objects, which are strings unless a shape says something else."""
 _BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t not in _SHARED and not dtype.hasobject}
@@ -221,7 +273,7 @@ def from_numpy(dtype: np.dtype) -> Type:
     """``Type`` whose stored elements have this NumPy dtype (byte order is ignored for the match).
 
     Raises:
-        ValueError: no IR type is stored so (structured, dates, int4 ...).
+        ValueError: no IR type is stored so (structured, dates ...).
     """
     dtype = np.dtype(dtype)
     found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufbc" else dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import zipfile
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..core.types import Type
 from ..errors import FormatError, OptionError
 from .dims import split_names
 
-__all__ = ["make_inputs"]
+__all__ = ["make_inputs", "with_types"]
 
 
 def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -52,7 +53,24 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
             result[name] = np.full(lens, name in args.fill1).astype(shape.type.numpy)
         else:
             result[name] = _random(name, shape, args.batch or 0)
-    return model._checked(result)
+    return model._checked(with_types(model, result))
+
+
+def with_types(model: program, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs with the types that their parameters have.
+
+    NumPy's files have no names for types of ``ml_dtypes`` (bfloat16, int4, ...): their elements are read as bytes.
+    """
+    types = {name: shape._value.type for name, shape in model.get_parameter_shapes().items()}
+    result = dict(values)
+    for name, value in values.items():
+        kind = types.get(name)
+        unnamed = (
+            isinstance(value, np.ndarray) and value.dtype.kind == "V" and value.dtype == f"V{value.dtype.itemsize}"
+        )
+        if kind is not None and unnamed and kind.numpy.kind == "V" and kind.size == value.dtype.itemsize:
+            result[name] = value.view(kind.numpy)
+    return result
 
 
 def _one_file(name: str, words: list[str]) -> str:

@@ -14,6 +14,7 @@ from ..api.sensitivity import parse_accuracy
 from ..errors import FormatError, OptionError
 from ..progress import shown_progress
 from ..targets.registry import DEFAULT
+from .feeding import with_types
 from .logs import LOG
 
 __all__ = ["asked_kinds", "quantize_model"]
@@ -49,7 +50,7 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
         return
     target = args.target or (DEFAULT if model._target is None else model._target.name())
     accuracy = None if args.accuracy is None else parse_accuracy(args.accuracy)
-    batches = map(model._checked, _batches(args.calibration))
+    batches = (model._checked(with_types(model, batch)) for batch in _batches(args.calibration))
     with shown_progress("compiling") as progress:
         found = quantize(model._portable, kinds, target, batches, progress, accuracy)
     if found is not None:

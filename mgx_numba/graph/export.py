@@ -239,7 +239,9 @@ def _cpp_shape(shape: Shape) -> str:
 def _values(literal: Argument) -> list[Any]:
     values = literal.numpy().ravel()
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        return (values.astype(np.float64) if literal.shape.type.is_floating else values).tolist()
+        if literal.shape.type.is_floating:
+            return values.astype(np.float64).tolist()
+        return (values.astype(np.int8) if literal.shape.type.is_narrow else values).tolist()
 
 
 def _number(value: Any) -> str:
@@ -249,7 +251,7 @@ def _number(value: Any) -> str:
 
 
 def _shape(shape: Shape) -> str:
-    if shape.type is Type.tuple_type or shape.type.hosted:
+    if shape.type is Type.tuple_type or shape.type.holds_objects:
         raise UnsupportedError(f"a value of {shape.type.name} cannot be written as Python source: {shape}")
     if shape.dyn_dims:
         dims = ", ".join(_dimension(d) for d in shape.dyn_dims)

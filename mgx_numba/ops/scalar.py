@@ -154,7 +154,11 @@ def from_storage(x: np.ndarray) -> np.ndarray:
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
-    """``x`` converted: float to integer truncates and saturates, NaN becomes 0; anything to bool is ``!= 0``."""
+    """``x`` converted: float to integer truncates and saturates, NaN becomes 0; anything to bool is ``!= 0``.
+
+    Integers below a byte are the low bits of the int32. A number of float4e2m1 is the nearest one to the float32, of
+    two the one with an even code; beyond 6 it is 6, and a NaN is -0.
+    """
     if x.dtype == dtype.numpy:
         return x
     with np.errstate(all="ignore"):
@@ -166,9 +170,20 @@ def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
     target = dtype.numpy
     if x.dtype == target:
         return x
+    source = from_numpy(x.dtype)
+    if source.is_narrow:  # ml_dtypes has no conversion between some of its types
+        x = x.astype(np.int8 if source.is_integral else np.float32)
+        source = from_numpy(x.dtype)
+        if x.dtype == target:
+            return x
+    if dtype.is_narrow:
+        wide = converted(x, dtype.compute)
+        if dtype.is_floating:
+            return np.where(np.isnan(wide), np.float32(-0.0), wide).astype(target)
+        return (wide & ((1 << dtype.bits) - 1)).astype(np.uint8).view(target)
     if dtype is Type.bool_type:
         return x != 0
-    if target.kind not in "iu" or not from_numpy(x.dtype).is_floating:
+    if target.kind not in "iu" or not source.is_floating:
         return x.astype(target)
     info = np.iinfo(target)
     wide = x.astype(np.float64)

@@ -12,6 +12,7 @@ PASSES: tuple[str, ...] = (
     "eliminate_identity",
     "dead_code_elimination",
     "inline_module",
+    "rewrite_narrow",
     "simplify_qdq",
     "fuse_matmul_nbits",
     "rewrite_float8",

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import mgx_numba
 from tests.driver.support import drive, small_model
@@ -55,6 +58,18 @@ def test_filled_parameters_leave_the_model_file(model: Path, tmp_path: Path, com
     assert "error: a model file is needed (--fill0 takes x y)" in capsys.readouterr().err
     assert drive(command, "--load-arg", "@x", tmp_path / "x.npy") == 2
     assert "error: a model file is needed" in capsys.readouterr().err
+
+
+def test_npy_files_of_types_without_a_name_in_numpy(tmp_path: Path, capsys: Any) -> None:
+    x = np.arange(-7, 8).astype(ml_dtypes.int4)
+    np.save(tmp_path / "x.npy", x)
+    info = [helper.make_tensor_value_info("x", TensorProto.INT4, [15])]
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)
+    graph = helper.make_graph([node], "g", info, [helper.make_tensor_value_info("y", TensorProto.INT32, [15])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)]), tmp_path / "m.onnx")
+    assert drive("run", tmp_path / "m.onnx", "--ref", "--load-arg", "@x", tmp_path / "x.npy") == 0
+    assert drive("params", tmp_path / "m.onnx") == 0
+    assert "x: int4_type, {15}, {1}" in capsys.readouterr().out
 
 
 def test_saved_program_is_used_as_it_was_compiled(saved: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -43,7 +43,7 @@ def broken_model(rows: int | str = 2) -> onnx.ModelProto:
         helper.make_node("FastGelu", ["x"], ["j"], name="gelu"),
         helper.make_node("LeakyRelu", ["x"], ["k"], name="leaky", alpha=2),
     ]
-    inputs = [declared("x", FLOAT, [rows, 3]), declared("n", TensorProto.INT8, [rows, 3])]
+    inputs = [declared("x", FLOAT, [rows, 3]), declared("n", TensorProto.STRING, [rows, 3])]
     inputs.append(declared("yes", TensorProto.BOOL, []))
     graph = helper.make_graph(nodes, "graph", inputs, [declared(n) for n in "defhijk"])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -8,7 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mgx_numba.core import dlpack
 from mgx_numba.core.argument import Argument
+from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.errors import ShapeError
 
 
@@ -52,6 +54,64 @@ def test_values_cross_without_a_copy(dtype: Any, modern: bool) -> None:
     assert got.shape == sent.shape
     assert got.data_ptr == sent.data_ptr
     assert got.tolist() == sent.tolist()
+
+
+BELOW_A_BYTE = [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2, ml_dtypes.float4_e2m1fn]
+
+
+def values_below_a_byte(dtype: Any) -> np.ndarray:
+    bits = 2 if np.dtype(dtype).name in ("int2", "uint2") else 4
+    return (np.arange(15, dtype=np.uint8).reshape(3, 5) % (1 << bits)).view(dtype)
+
+
+class Modern(Exporter):
+    """It has the newest version of DLPack whatever the consumer asks for."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options | {"max_version": (1, 1)})
+
+
+@pytest.mark.parametrize("dtype", BELOW_A_BYTE)
+def test_elements_below_a_byte_cross_as_a_byte_each(dtype: Any) -> None:
+    sent = Argument.from_array(values_below_a_byte(dtype))
+    for exporter in (Exporter(sent), Modern(sent)):
+        got = Argument.from_array(exporter)
+        assert (got.shape, got.data_ptr, got.tolist()) == (sent.shape, sent.data_ptr, sent.tolist())
+    with pytest.raises(BufferError, match="a byte each, for which DLPack has a form from version 1.1 on"):
+        sent.__dlpack__()
+    with pytest.raises(BufferError, match=r"the consumer asks for \(1, 0\)"):
+        sent.__dlpack__(max_version=(1, 0))
+
+
+class Packed:
+    """Elements below a byte as other libraries have them: packed from the low bits of each byte upwards."""
+
+    def __init__(self, array: np.ndarray, type: Type) -> None:
+        codes = array.view(np.uint8).ravel()
+        per_byte = 8 // type.bits
+        padded = np.resize(
+            np.append(codes, np.zeros(-codes.size % per_byte, np.uint8)), (-(-codes.size // per_byte), per_byte)
+        )
+        self.bytes = np.bitwise_or.reduce(padded << (np.arange(per_byte, dtype=np.uint8) * type.bits), axis=1)
+        self.lens, self.type = array.shape, type
+
+    def __dlpack__(self, **options: Any) -> Any:
+        shaped = np.lib.stride_tricks.as_strided(self.bytes, self.lens, (self.lens[1], 1))
+        capsule = shaped.__dlpack__(**options)
+        data_type = dlpack._data_type(capsule)
+        data_type.code, data_type.bits = dlpack._NARROW[self.type]
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+@pytest.mark.parametrize("dtype", BELOW_A_BYTE)
+def test_packed_elements_get_a_byte_each(dtype: Any) -> None:
+    array = values_below_a_byte(dtype)
+    got = Argument.from_array(Packed(array, from_numpy(array.dtype)))
+    assert got.shape == Argument.from_array(array).shape
+    np.testing.assert_array_equal(got.numpy().view(np.uint8), array.view(np.uint8))
 
 
 def test_strides_cross() -> None:

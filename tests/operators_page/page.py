@@ -45,7 +45,8 @@ read. A dash: there is no such test, or none can be planned before the lengths o
 **Operator sets** are those in which the operator's definition changed; all of them up to the newest of the installed
 onnx are read. **Types** are those of its first input, as far as ONNX restricts them: *floats* are float16, bfloat16,
 float and double, *ints* and *uints* the integers of 8 to 64 bits, *all* are all tensors. Strings, complex numbers,
-float8e8m0, sequences and optionals are computed on the host, whatever the operator.
+sequences and optionals are computed on the host, whatever the operator. float8e8m0 and types below a byte are bytes to
+kernels, which move and convert them.
 """
 
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (

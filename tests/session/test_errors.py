@@ -64,7 +64,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
     "a truncated model": (made(IDENTITY[:-5]), errors.ParseError),
     "an unknown operator": (made(model(node("Foo"))), errors.ParseError),
     "an unknown domain": (made(model(node("Foo", domain="a.b"))), errors.ParseError),
-    "mixed types": (made(model(node("Add", "x", "i"), inputs=PAIR)), errors.ParseError),
+    "mixed types": (
+        made(model(node("Concat", "x", "i", axis=0), inputs={"x": (1, [2]), "i": (8, [2])})),
+        errors.ParseError,
+    ),
     "lengths that do not fit": (made(model(node("MatMul", "x", "x"), inputs={"x": (1, [2, 3])})), errors.ShapeError),
     "a future operator set": (made(model(node("Identity"), opset=99)), errors.UnsupportedError),
     "an unknown input": (run(None, {"x": X, "z": X}), errors.ParameterError),

@@ -17,7 +17,7 @@ from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
-from .cast import nearest_float, powers_below
+from .cast import as_bytes, nearest_float, powers_below
 from .contrib_attention import attend_projected
 from .matmul import matmul_integer, scaled_integer_product
 from .node import Node
@@ -166,8 +166,9 @@ def gather_block_quantized(
     block, bits = node.get_int("block_size", 128), node.get_int("bits", 4)
     if block < 16 or block & (block - 1):
         raise ParseError(f"block_size is {block}, expected a power of two of at least 16")
-    narrow = g.parser.narrow.get(data)
-    if narrow is None:
+    if data.shape.type.is_narrow:
+        data, zeros = as_bytes(g, data), None if zeros is None else as_bytes(g, zeros)
+    else:
         if data.shape.type is not Type.uint8_type or bits not in (4, 8):
             raise UnsupportedError(
                 f"data is {data.shape} of {bits} bits; int4, uint4 and bytes of 4 or 8 bits are known"

@@ -8,11 +8,12 @@ node takes, what its subgraphs use from outside included. `reader` reads that mo
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...core.shape import Shape
+from ...core.types import Type
 from ...errors import UnknownValueError
 from ...graph.instruction import Instruction
 from ...ops.base import is_known
@@ -22,7 +23,6 @@ from .builder import Builder
 from .inferred import result_shapes
 from .leniency import FinalError
 from .node import Node
-from .tensors import ELEMENT_NAMES, is_narrow
 from .value_types import type_proto
 
 if TYPE_CHECKING:
@@ -74,28 +74,27 @@ class Attempt:
         self._g.parser.program.remove_modules_since(self._modules)
         self._g.take_back(self._written)
 
-    def deferred(self) -> list[Instruction]:
-        """The node, written as one that waits; its results."""
+    def deferred(self, types: Mapping[int, Type]) -> list[Instruction]:
+        """The node, written as one that waits; its results, of which some have ``types`` by their position."""
         g, node = self._g, self._node
         taken = values_taken(node)
         if g.module is g.parser.settled:
             raise self.error or UnknownValueError("not known")
         model = _model(g, node, taken)
         shapes = result_shapes(g, model, list(taken.values()), self.error)
+        places = [k for k, name in enumerate(node.outputs) if name]
+        shapes = [s.with_type(types[k]) if k in types else s for k, s in zip(places, shapes, strict=True)]
         op = Deferred(
             operator=node.op_type,
             source=base64.b64encode(model.SerializeToString(deterministic=True)).decode(),
-            result=shapes[0][0] if len(shapes) == 1 else Shape.tuple(s for s, _ in shapes),
+            result=shapes[0] if len(shapes) == 1 else Shape.tuple(shapes),
             needs=tuple(sorted(_custom([node.proto]))),
         )
         ins = g.op(op, *taken.values())
         values = [ins] if len(shapes) == 1 else [g.op("get_tuple_elem", ins, index=k) for k in range(len(shapes))]
         results: list[Any] = [None] * len(node.outputs)
-        wanted = [k for k, name in enumerate(node.outputs) if name]
-        for k, value, (_, number) in zip(wanted, values, shapes, strict=True):
+        for k, value in zip(places, values, strict=True):
             results[k] = value
-            if is_narrow(number):
-                g.parser.narrow[value] = g.parser.narrow_name(number)
         return results
 
 
@@ -147,7 +146,7 @@ def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     del copy.input[:]
     copy.input.extend(name if name in taken else "" for name in node.proto.input)
     for name, x in taken.items():
-        graph.input.add(name=name).type.CopyFrom(type_proto(x.shape, _number(g, x), ranked=False))
+        graph.input.add(name=name).type.CopyFrom(type_proto(x.shape, ranked=False))
     for name in node.outputs:
         if name:
             graph.output.add(name=name)
@@ -156,11 +155,3 @@ def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
             model.functions.add().CopyFrom(function)
     model.metadata_props.add(key=LIMIT, value=str(g.parser.options.limit_max_iterations))
     return model
-
-
-def _number(g: Builder, x: Instruction) -> int | None:
-    """ONNX's number of a value's element type, where the IR stores it in another one."""
-    narrow = g.parser.narrow.get(x)
-    if narrow is None:
-        return None
-    return ELEMENT_NAMES.index(narrow.removeprefix("tensor(").removesuffix(")"))

@@ -33,8 +33,8 @@ off at some length is seen to vary. After them come the lengths that inputs have
 
 def result_shapes(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
-) -> list[tuple[Shape, int]]:
-    """Shape and ONNX element type (0 of sequences, optionals and maps) of every result of a model of one node.
+) -> list[Shape]:
+    """Infer the shape of every result of a model of one node.
 
     Args:
         g: what the values belong to.
@@ -55,7 +55,7 @@ def result_shapes(
         type = None if f is not None else _shared_type(model, k, inputs) or _floating_type(inputs)
         if f is None and type is None:
             raise error or MgxError("types of results are not known")
-        results.append(f if type is None else (Shape.unranked(type), onnx_number(type)))
+        results.append(f if type is None else Shape.unranked(type))
     return [r for r in results if r is not None]
 
 
@@ -82,7 +82,7 @@ def _floating_type(inputs: Sequence[Instruction]) -> Type | None:
 
 def _inferred(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
-) -> list[tuple[Shape, int] | None]:
+) -> list[Shape | None]:
     import onnx.shape_inference
 
     copy = type(model)()
@@ -115,7 +115,7 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
     """Give an input the value that it is known to have."""
     import onnx
 
-    if x.shape.is_dynamic or x.shape.elements > _SMALL or x in g.parser.narrow or x.shape.type.holds_objects:
+    if x.shape.is_dynamic or x.shape.elements > _SMALL or x.shape.type.is_narrow or x.shape.type.holds_objects:
         return
     value = g.constants.value(x)
     if isinstance(value, np.ndarray):
@@ -127,15 +127,15 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
 
 def _shape(
     model: ModelProto, given: TypeProto, inputs: Sequence[Instruction], ranges: dict[str, DynamicDimension]
-) -> tuple[Shape, int] | None:
+) -> Shape | None:
     if given.WhichOneof("value") in ("sequence_type", "optional_type", "map_type"):
-        return declared_shape(given), 0
+        return declared_shape(given)
     number = given.tensor_type.elem_type
     if given.WhichOneof("value") != "tensor_type" or not number:
         return None
     type = ir_type(number)
     if not given.tensor_type.HasField("shape"):
-        return _ranked(model, type, inputs), number
+        return _ranked(model, type, inputs)
     # onnx 1.23 multiplies lengths that it does not know as 0: those of Attention's heads
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
@@ -143,7 +143,7 @@ def _shape(
         else ranges.get(d.dim_param, DynamicDimension(0, UNBOUNDED))
         for d in given.tensor_type.shape.dim
     ]
-    return (Shape.dynamic(type, dims) if dims else Shape(type)), number
+    return Shape.dynamic(type, dims) if dims else Shape(type)
 
 
 def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:
@@ -159,7 +159,7 @@ def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> S
     return Shape.unranked(type)
 
 
-def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[tuple[Shape, int] | None] | None:
+def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[Shape | None] | None:
     """What the node gives for sample lengths: lengths that are the same for two samples are taken to be fixed, those of
     one sample tell the rank alone."""
     if any(not x.shape.ranked for x in inputs):
@@ -174,7 +174,7 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
             break
     if not seen:
         return None
-    results: list[tuple[Shape, int] | None] = []
+    results: list[Shape | None] = []
     for column in zip(*seen, strict=True):
         if len({s.ndim for s in column}) > 1 or any(s.sub_shapes or s.is_dynamic for s in column):
             return None
@@ -182,7 +182,7 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
         unknown = DynamicDimension(0, UNBOUNDED)
         fixed = [len(seen) > 1 and len({s.lens[k] for s in column}) == 1 for k in range(first.ndim)]
         dims = [n if known else unknown for n, known in zip(first.lens, fixed)]
-        results.append((first if first.without_axes else Shape.dynamic(first.type, dims), onnx_number(first.type)))
+        results.append(first if first.without_axes else Shape.dynamic(first.type, dims))
     return results
 
 

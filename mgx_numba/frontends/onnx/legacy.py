@@ -65,14 +65,16 @@ def _along(g: Builder, a: Instruction, b: Instruction, axis: int) -> Instruction
 
 def _binary(g: Builder, node: Node, inputs: Values) -> Values:
     """The second operand lies along the first's axes from ``axis`` on (at its end, by default) if ``broadcast`` is set;
-    else the lengths are equal."""
+    else the lengths are equal. An ``axis`` without ``broadcast`` is taken to mean both."""
     a, b, *rest = inputs
     if a is None or b is None or rest:
         return inputs
-    if not node.get_bool("broadcast"):
+    if not node.get_bool("broadcast") and not node.has("axis"):
         if a.shape.dims != b.shape.dims or rank(a) != rank(b):
-            raise ShapeError(f"the operands are {a.shape} and {b.shape}; they must be equal without 'broadcast'")
+            node.accept(f"the operands are {a.shape} and {b.shape}, which operator sets from 7 on broadcast")
         return [a, b]
+    if not node.get_bool("broadcast"):
+        node.accept("attribute 'axis' is given without 'broadcast', which is taken to be 1")
     if rank(b) > rank(a):
         raise ShapeError(f"the second operand {b.shape} has more dimensions than the first, {a.shape}")
     axis = node.get_int("axis", rank(a) - rank(b))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import ParseError
@@ -32,6 +34,7 @@ class Leniency:
     def __init__(self, strict: bool = False, silent: bool = False) -> None:
         self.strict = strict
         self.silent = silent
+        self._noted: dict[Node, list[str]] = {}
         self.told: dict[tuple[Node | None, str], None] = {}
 
     def accept(self, what: str, node: Node | None = None) -> None:
@@ -45,5 +48,18 @@ class Leniency:
         if (node, what) in self.told:
             return
         self.told[node, what] = None
-        if not self.silent:
+        if node in self._noted:
+            self._noted[node].append(what)
+        elif not self.silent:
             warn(what if node is None else f"{node.where}: {what}")
+
+    @contextlib.contextmanager
+    def one_warning(self, node: Node) -> Iterator[None]:
+        """A context in which all that is accepted about a node is told at once, at its end."""
+        self._noted[node] = []
+        try:
+            yield
+        finally:
+            noted = self._noted.pop(node)
+            if noted and not self.silent:
+                warn(f"{node.where}: {'; '.join(noted)}")

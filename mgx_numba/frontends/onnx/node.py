@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .leniency import Leniency
     from .scope import Scope
 
-__all__ = ["ATTRIBUTE_KINDS", "INTEGERS_FOR_FLOATS", "Node"]
+__all__ = ["ATTRIBUTE_KINDS", "Node", "fits"]
 
 ATTRIBUTE_KINDS = {
     1: "float",
@@ -35,9 +35,24 @@ ATTRIBUTE_KINDS = {
     13: "type_proto",
     14: "type_protos",
 }
-INTEGERS_FOR_FLOATS = {(2, 1), (7, 6)}
-"""Kinds of attributes that are given, and those that are meant."""
+_ELEMENTS = {6: 1, 7: 2, 8: 3}
+"""Kinds of attributes that are lists, and those of their elements."""
+_INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: that given, and that meant
+_OTHER_WORDS = {"SAME": "SAME_UPPER", "BILINEAR": "linear"}
+"""What other frameworks call choices of attributes: padding of TensorFlow, interpolation of PyTorch."""
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}
+
+
+def fits(attribute: AttributeProto, kind: int) -> bool:
+    """Whether an attribute is of a kind, or of one that is plainly meant so: integers for floats, a list of one for its
+    element, an element for a list of it."""
+    given = attribute.type
+    if given == kind:
+        return True
+    of, meant = _ELEMENTS.get(given, given), _ELEMENTS.get(kind, kind)
+    if meant not in _ELEMENTS.values() or (of != meant and (of, meant) != _INTEGER_FOR_FLOAT):
+        return False
+    return given not in _ELEMENTS or kind in _ELEMENTS or len(getattr(attribute, _FIELDS[given])) == 1
 
 
 class Node:
@@ -46,7 +61,7 @@ class Node:
     Attributes:
         op_type: the operator's name.
         domain: its domain, ``""`` for ai.onnx.
-        opset: version of that domain's operator set that is in force here.
+        opset: version of that domain's operator set that is in force here, or of that whose form the node has.
         name: the node's name, possibly empty.
         index: its position in its graph.
         inputs: names of the inputs, ``""`` for absent ones, trailing ones cut.
@@ -59,7 +74,7 @@ class Node:
         self.proto = proto
         self.op_type: str = proto.op_type
         self.domain = domain
-        self.opset = opset
+        self.opset = self._imported = opset
         self.name: str = proto.name
         self.index = index
         self.scope = scope
@@ -78,7 +93,7 @@ class Node:
     def where(self) -> str:
         """The node in words, for messages."""
         label = repr(self.name) if self.name else f"#{self.index}"
-        return f"node {label} ({self.op_type}, domain {self.domain or 'ai.onnx'}, opset {self.opset})"
+        return f"node {label} ({self.op_type}, domain {self.domain or 'ai.onnx'}, opset {self._imported})"
 
     def accept(self, what: str) -> None:
         """Accept something about the node that ONNX forbids; see `Leniency.accept`."""
@@ -98,14 +113,17 @@ class Node:
             if default is None:
                 raise ParseError(f"attribute {name!r} ({ATTRIBUTE_KINDS[kind]}) is missing")
             return default
-        if (attribute.type, kind) in INTEGERS_FOR_FLOATS:
-            given = ATTRIBUTE_KINDS[attribute.type]
-            self.accept(f"attribute {name!r} is of kind {given}, taken for {ATTRIBUTE_KINDS[kind]}")
-            return getattr(attribute, _FIELDS[attribute.type])
-        if attribute.type != kind:
+        if not fits(attribute, kind):
             found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
             raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[kind]}")
-        return getattr(attribute, _FIELDS[kind])
+        value = getattr(attribute, _FIELDS[attribute.type])
+        if attribute.type == kind:
+            return value
+        given = ATTRIBUTE_KINDS[attribute.type]
+        self.accept(f"attribute {name!r} is of kind {given}, taken for {ATTRIBUTE_KINDS[kind]}")
+        if attribute.type in _ELEMENTS and kind not in _ELEMENTS:
+            return value[0]
+        return [value] if kind in _ELEMENTS and attribute.type not in _ELEMENTS else value
 
     def get_int(self, name: str, default: int | None = None) -> int:
         """Value of an integer attribute.
@@ -136,9 +154,13 @@ class Node:
     def get_choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
         """Value of a string attribute that must be one of ``choices``."""
         value = self.get_str(name, default)
-        if value not in choices:
+        if value in choices:
+            return value
+        meant = [c for c in choices if c.lower() == _OTHER_WORDS.get(value.upper(), value).lower()]
+        if len(meant) != 1:
             raise ParseError(f"attribute {name!r} is {value!r}, expected one of {', '.join(choices)}")
-        return value
+        self.accept(f"attribute {name!r} is {value!r}, taken for {meant[0]!r}")
+        return meant[0]
 
     def get_ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
         """Values of an integer list."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.shape import DynamicDimension, Shape
-from ...core.types import Type
 from ...environment import environment_flag
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.folding import Constants
@@ -25,6 +24,7 @@ from . import registry
 from .builder import Builder
 from .deferred import Attempt
 from .domains import home_of, implied_opset
+from .forms import form_of
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
 from .leniency import FinalError, Leniency
@@ -34,10 +34,11 @@ from .node import Node
 from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import Schema, check_node, find_schema, newest_form, newest_since
+from .promotion import Promotion, promotion
+from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
-from .tensors import elem_name, element_count, ir_type, is_narrow, replacing
+from .tensors import elem_name, element_count, ir_type, replacing
 from .value_types import declared_shape, type_string
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ class GraphParser:
         options: what was asked for.
         program: the program so far.
         constants: values known while parsing.
-        narrow: ONNX type strings of values whose element type the IR stores in a wider one (int4 as int8).
         settled: the module in which a node that depends on what is not known is an error; elsewhere it is deferred.
         leniency: takes note of what is accepted although ONNX forbids it.
     """
@@ -91,7 +91,6 @@ class GraphParser:
         options: ParseOptions,
         program: Program | None = None,
         constants: Constants | None = None,
-        narrow: dict[Instruction, str] | None = None,
         *,
         reread: bool = False,
     ) -> None:
@@ -100,7 +99,6 @@ class GraphParser:
         self.options = options
         self.program = Program() if program is None else program
         self.constants = Constants(self.program.allowance) if constants is None else constants
-        self.narrow: dict[Instruction, str] = {} if narrow is None else narrow
         self.settled: Module | None = None
         self.leniency = Leniency(options.strict, silent=reread)
         self._traces = environment_flag("MIGRAPHX_TRACE_ONNX_PARSER")
@@ -119,8 +117,6 @@ class GraphParser:
         self.settled = module
         g, scope, graph = Builder(module, self), Scope(self.model.opsets), self.model.graph
         for info, x in zip(graph.input, inputs, strict=True):
-            if is_narrow(info.type.tensor_type.elem_type):
-                self.narrow[x] = self.narrow_name(info.type.tensor_type.elem_type)
             scope.define(info.name, x)
         return self.parse_graph(g, graph, scope)
 
@@ -201,7 +197,8 @@ class GraphParser:
         if self.options.use_debug_symbols and not previous:
             g.symbols = (node.name or f"{node.op_type}_{index}",)
         try:
-            self._parse_node(g, node, scope)
+            with self.leniency.one_warning(node):
+                self._parse_node(g, node, scope)
         except MgxError as error:
             raise type(error)(f"{node.where}: {error}") from (error.__cause__ or error)
         except Exception as error:
@@ -234,14 +231,15 @@ class GraphParser:
         if function is not None:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
-            handler, schema = self._operator(node, inputs)
+            handler, schema, promoted = self._operator(node, inputs)
             any_rank = node.op_type in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS and not node.domain
             attempt = Attempt(g, node, inputs, any_rank)
             if attempt.error is None:
                 with attempt:
-                    results = self._parse_operator(g, node, inputs, scope, handler, schema)
+                    given = promoted.promoted(g, inputs)
+                    results = promoted.restored(g, self._parse_operator(g, node, given, scope, handler, schema))
             if attempt.error is not None:
-                results = attempt.deferred()
+                results = attempt.deferred(promoted.results)
         single = isinstance(results, Instruction)
         values: list[Any] = [results] if single else list(results)
         if self._traces:
@@ -256,43 +254,26 @@ class GraphParser:
     def _model_function(self, node: Node) -> FunctionProto | None:
         return self.model.functions.get((node.domain, node.op_type, node.proto.overload))
 
-    def _operator(self, node: Node, inputs: list[Instruction | None]) -> tuple[registry.Handler | None, Schema | None]:
-        """What parses a node, and the schema that it has been found to keep."""
+    def _operator(
+        self, node: Node, inputs: list[Instruction | None]
+    ) -> tuple[registry.Handler | None, Schema | None, Promotion]:
+        """What parses a node, the form of the operator that it keeps, and how types of its inputs are promoted."""
+        promoted = Promotion()
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
         if handler is None and (schema is None or not has_body(schema)) and not self.options.skip_unknown_operators:
             raise self._unknown(node)
+        since = newest_since(node.domain, node.op_type) if schema is None and handler is not None else None
+        if since is not None:
+            node.accept(f"the operator exists from operator set {since} on")
+            node.opset, schema = since, find_schema(node.domain, node.op_type, since)
         if schema is not None and not schema.deprecated:
-            check_node(node, schema, [self._type_string(x) for x in inputs])
-        elif schema is None and handler is not None:
-            since = newest_since(node.domain, node.op_type)
-            if since is not None:
-                node.accept(f"the operator exists from operator set {since} on")
-                schema = self._checked_early(node, since, inputs)
+            schema = form_of(node, schema)
+            check_node(node, schema)
+            promoted = promotion(node, schema, [self._type_string(x) for x in inputs])
         if handler is not None and not _is_old(node, schema):
             check_arity(handler, inputs)
-        return handler, schema
-
-    def _checked_early(self, node: Node, since: int, inputs: list[Instruction | None]) -> Schema:
-        """Return the form that a node keeps of an operator which its set does not have: the first one, or the newest.
-
-        Raises:
-            ParseError: it keeps neither; the message is that of the first one.
-        """
-        types = [self._type_string(x) for x in inputs]
-        forms = [
-            form for form in (find_schema(node.domain, node.op_type, since), newest_form(node)) if form is not None
-        ]
-        errors = []
-        for form in forms:
-            try:
-                check_node(node, form, types)
-                return form
-            except FinalError:
-                raise
-            except ParseError as error:
-                errors.append(error)
-        raise errors[0]
+        return handler, schema, promoted
 
     def _parse_operator(
         self,
@@ -303,9 +284,6 @@ class GraphParser:
         handler: registry.Handler | None,
         schema: Schema | None,
     ) -> Any:
-        if schema is not None:
-            narrow = [schema.takes_narrow(k, self._type_string(x)) for k, x in enumerate(inputs)]
-            inputs = [g.convert(x, Type.int64_type) if n and x else x for n, x in zip(narrow, inputs, strict=True)]
         if handler is not None:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)
@@ -335,7 +313,7 @@ class GraphParser:
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:
             return None
-        return self.narrow.get(x) or type_string(x.shape)
+        return type_string(x.shape)
 
     def _initializers(self, g: Builder, graph: GraphProto, scope: Scope, numbered: bool = True) -> None:
         for number, tensor in enumerate(graph.initializer):
@@ -359,15 +337,7 @@ class GraphParser:
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
         given = None if initializer is None else self.options.initializers.get(tensor.name)
-        value = g.literal(self.model.tensor(tensor, initializer) if given is None else replacing(tensor, given))
-        if is_narrow(tensor.data_type):
-            self.narrow[value] = self.narrow_name(tensor.data_type)
-        return value
-
-    @staticmethod
-    def narrow_name(number: int) -> str:
-        """Type string of an element type that the IR stores in a wider one."""
-        return f"tensor({elem_name(number)})"
+        return g.literal(self.model.tensor(tensor, initializer) if given is None else replacing(tensor, given))
 
     def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
         names = dict.fromkeys(i.name for i in graph.input if not scope.knows(i.name))
@@ -396,8 +366,6 @@ class GraphParser:
                 opened = self._open_axes(info)
                 if opened:
                     self.program.open_dims[info.name] = opened
-                if is_narrow(info.type.tensor_type.elem_type):
-                    self.narrow[parameter] = self.narrow_name(info.type.tensor_type.elem_type)
         for symbol in self.options.dim_params:
             if symbol not in symbols:
                 listed = ", ".join(sorted(symbols)) or "none"
@@ -473,14 +441,9 @@ class GraphParser:
             given = self._type_string(value)
             declared = f"tensor({elem_name(number)})"
             if number and given is not None and given != declared:
-                try:
-                    same = ir_type(number) == value.shape.type
-                except MgxError:
-                    same = False
-                if not same:
-                    self.leniency.accept(
-                        f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
-                    )
+                self.leniency.accept(
+                    f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
+                )
 
 
 def _expanded(

@@ -10,10 +10,10 @@ from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
-from .cast import FLOAT8, float4
+from .cast import BYTES, FLOAT8, as_bytes
 from .node import Node
 from .registry import MICROSOFT, register
-from .tensors import ir_type, is_narrow, narrow_range
+from .tensors import ir_type
 
 __all__ = ["along_axis", "dequantize", "dynamic_quantize", "quantize"]
 
@@ -79,7 +79,6 @@ def quantize_linear(
     """
     scale = _as_numbers(g, scale, node.get_int("precision", 0))
     number = node.get_int("output_dtype", 0)
-    narrow = g.parser.narrow.get(zero) if zero is not None else None
     type = zero.shape.type if zero is not None else ir_type(number) if number else Type.uint8_type
     if type in FLOAT8 and not node.get_bool("saturate", True):
         return _quantize_float8(g, node, x, scale, type)
@@ -87,16 +86,15 @@ def quantize_linear(
         raise ParseError(f"output_dtype is {number}, but the zero point is {type.name}")
     if x.shape.type is Type.int32_type:
         x = g.convert(x, scale.shape.type)
-    limits = narrow_range(narrow or number)
-    if limits is None and (narrow is not None or is_narrow(number)):  # float4 has no zero points but 0
-        wide = along_axis(g, scale, x, node.get_int("axis", 1), node.get_int("block_size", 0))
-        return float4(g, g.op("div", x, g.convert(wide, x.shape.type)), type, narrow or g.parser.narrow_name(number))
-    y = quantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0), type)
-    if limits is None:
-        return y
-    y = g.pointwise("clip", y, g.like(limits[0], y), g.like(limits[1], y))
-    g.parser.narrow[y] = narrow or g.parser.narrow_name(number)
-    return y
+    axis, block = node.get_int("axis", 1), node.get_int("block_size", 0)
+    if type is Type.fp4e2m1_type:  # it has no zero points but 0
+        scaled = g.op("div", x, g.convert(along_axis(g, scale, x, axis, block), x.shape.type))
+        return g.op("convert", scaled, target_type=type)
+    if not type.is_narrow:
+        return quantize(g, x, scale, zero, axis, block, type)
+    y = quantize(g, x, scale, None if zero is None else as_bytes(g, zero), axis, block, BYTES[type])
+    low = -(1 << (type.bits - 1)) if type.is_signed else 0
+    return g.convert(g.pointwise("clip", y, g.like(low, y), g.like(low + (1 << type.bits) - 1, y)), type)
 
 
 def _as_numbers(g: Builder, scale: Instruction, precision: int = 0) -> Instruction:
@@ -118,7 +116,8 @@ def dequantize_linear(
 ) -> Instruction:
     """Per tensor, per ``axis``, or in blocks of ``block_size`` along it."""
     scale = _as_numbers(g, scale)
-    y = dequantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0))
+    zero = None if zero is None else as_bytes(g, zero)
+    y = dequantize(g, as_bytes(g, x), scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0))
     number = node.get_int("output_dtype", 0)
     return g.convert(y, ir_type(number)) if number else y
 

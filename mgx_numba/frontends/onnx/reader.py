@@ -34,7 +34,6 @@ class OnnxReader:
     def __init__(self, program: Program, constants: Constants) -> None:
         self._program = program
         self._constants = constants
-        self._narrow: dict[Instruction, str] = {}
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
         """See `graph.deferred.Reader.expand`."""
@@ -43,7 +42,7 @@ class OnnxReader:
             raise ParseError(f"a deferred {op.operator} has {len(inputs)} inputs, its source {len(model.graph.input)}")
         limits = [int(p.value) for p in model.proto.metadata_props if p.key == LIMIT and p.value.isdecimal()]
         options = ParseOptions(limit_max_iterations=limits[0]) if limits else ParseOptions()
-        parser = GraphParser(model, options, self._program, self._constants, self._narrow, reread=True)
+        parser = GraphParser(model, options, self._program, self._constants, reread=True)
         results = parser.read_into(module, inputs)
         types = [s.type for s in op.result.flatten()]
         if [r.shape.type for r in results] != types:

@@ -1,6 +1,6 @@
 """TensorProto to NumPy: element types, the typed data fields, raw and external data.
 
-Sub-byte types are unpacked: int4/uint4 and int2/uint2 to int8/uint8, float4e2m1 to float8e4m3fn, all exactly.
+Elements below a byte, which ONNX packs, get a byte each.
 ONNX `IR.md`, `onnx.proto` (TensorProto).
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 
 from ...core.strings import as_strings
@@ -28,8 +27,6 @@ __all__ = [
     "elem_name",
     "element_count",
     "ir_type",
-    "is_narrow",
-    "narrow_range",
     "onnx_number",
     "onnx_type_string",
     "replacing",
@@ -65,18 +62,14 @@ IR_TYPES: dict[int, Type] = {
     18: Type.fp8e4m3fnuz_type,
     19: Type.fp8e5m2_type,
     20: Type.fp8e5m2fnuz_type,
+    21: Type.uint4_type,
+    22: Type.int4_type,
+    23: Type.fp4e2m1_type,
     24: Type.fp8e8m0_type,
+    25: Type.uint2_type,
+    26: Type.int2_type,
 }
 _NUMBERS = {type: number for number, type in IR_TYPES.items()}
-_SUB_BYTE = {
-    21: (4, Type.uint8_type),
-    22: (4, Type.int8_type),
-    23: (4, Type.fp8e4m3fn_type),
-    25: (2, Type.uint8_type),
-    26: (2, Type.int8_type),
-}
-# Of types of 4 and 2 bits, by number in TensorProto.
-_NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
 # Types whose elements are in int32_data, by TensorProto.
 _INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26})
 _FIELDS = {
@@ -121,29 +114,13 @@ def onnx_number(type: Type) -> int:
     return _NUMBERS[type]
 
 
-def is_narrow(number: int) -> bool:
-    """Whether elements of this type have less than a byte, and the IR stores them in a wider type."""
-    return number in _SUB_BYTE
-
-
-def narrow_range(type: int | str | None) -> tuple[int, int] | None:
-    """Least and largest value of an integer type below a byte (number or type string), ``None`` for other
-    types.
-    """
-    if isinstance(type, str):
-        type = ELEMENT_NAMES.index(type.removeprefix("tensor(").removesuffix(")"))
-    return _NARROW_RANGES.get(type or 0)
-
-
 def ir_type(number: int) -> Type:
-    """IR type for an ONNX element type number; types below a byte are stored as bytes.
+    """IR type for an ONNX element type number.
 
     Raises:
         ParseError: no such element type.
         UnsupportedError: a type that the IR cannot hold.
     """
-    if number in _SUB_BYTE:
-        return _SUB_BYTE[number][1]
     found = IR_TYPES.get(number)
     if found is None:
         if not 0 < number < len(ELEMENT_NAMES):
@@ -189,8 +166,7 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
     count = element_count(dims, where)
     if tensor.HasField("segment"):
         raise UnsupportedError(f"{where} is stored in segments")
-    bits = _SUB_BYTE[tensor.data_type][0] if tensor.data_type in _SUB_BYTE else type.size * 8
-    length = (count * bits + 7) // 8
+    length = (count * type.bits + 7) // 8
     if type is Type.string_type:
         return _texts(tensor, count, where).reshape(dims)
     if tensor.data_location == 1:
@@ -200,13 +176,13 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
     elif tensor.HasField("raw_data"):
         data = np.frombuffer(tensor.raw_data, np.uint8)
     else:
-        return _from_fields(tensor, type, count, bits, where).reshape(dims)
+        return _from_fields(tensor, type, count, where).reshape(dims)
     if data.size != length:
         raise ParseError(
             f"{where} has {data.size} bytes of data, expected {length} for {elem_name(tensor.data_type)}{dims}"
         )
-    if bits < 8:
-        return _unpack(data, bits, count, type).reshape(dims)
+    if type.is_narrow:
+        return _unpack(data, count, type).reshape(dims)
     return data.view(type.numpy.newbyteorder("<") if type.numpy.kind in "iufc" else type.numpy).reshape(dims)
 
 
@@ -262,18 +238,18 @@ def _texts(tensor: TensorProto, count: int, where: str) -> np.ndarray:
         raise ParseError(f"{where}: {error}") from None
 
 
-def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: str) -> np.ndarray:
+def _from_fields(tensor: TensorProto, type: Type, count: int, where: str) -> np.ndarray:
     number = tensor.data_type
     field = "int32_data" if number in _INT32_FIELD else _FIELDS[number]
     stored = getattr(tensor, field)
-    wanted = (count * bits + 7) // 8 if bits < 8 else count * 2 if number in _COMPLEX else count
+    wanted = (count * type.bits + 7) // 8 if type.is_narrow else count * 2 if number in _COMPLEX else count
     if len(stored) != wanted:
         raise ParseError(
             f"{where} has {len(stored)} values in {field}, expected {wanted} for {elem_name(number)}{list(tensor.dims)}"
         )
     values = np.fromiter(stored, _FIELD_TYPES[field], wanted)
-    if bits < 8:
-        return _unpack(values.astype(np.uint8), bits, count, type)
+    if type.is_narrow:
+        return _unpack(values.astype(np.uint8), count, type)
     if number in (10, 16):
         return values.astype(np.uint16).view(type.numpy)
     if number in _COMPLEX:
@@ -283,14 +259,8 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: 
     return values.astype(type.numpy, copy=False)
 
 
-def _unpack(data: np.ndarray, bits: int, count: int, type: Type) -> np.ndarray:
+def _unpack(data: np.ndarray, count: int, type: Type) -> np.ndarray:
     """Elements packed from the low bits of each byte upwards."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    mask = (1 << bits) - 1
-    codes = ((data[:, None] >> shifts) & mask).ravel()[:count]
-    if type is Type.uint8_type:
-        return codes
-    if type is Type.fp8e4m3fn_type:
-        return codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32).astype(type.numpy)
-    signed = codes.astype(np.int8)
-    return np.where(signed > mask // 2, signed - (1 << bits), signed).astype(np.int8)
+    shifts = np.arange(0, 8, type.bits, dtype=np.uint8)
+    codes = (data[:, None] >> shifts) & ((1 << type.bits) - 1)
+    return codes.ravel()[:count].view(type.numpy)

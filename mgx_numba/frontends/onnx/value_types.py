@@ -52,12 +52,11 @@ def declared_shape(proto: TypeProto) -> Shape:
     return Shape.dynamic(type, dims) if dims else Shape(type)
 
 
-def type_proto(shape: Shape, number: int | None = None, ranked: bool = True) -> TypeProto:
+def type_proto(shape: Shape, ranked: bool = True) -> TypeProto:
     """The type of values of a shape.
 
     Args:
         shape: a tensor's, a sequence's or an optional's.
-        number: of a tensor the element type, where the IR stores it in another one.
         ranked: whether a tensor's lengths are said, as far as they are known.
     """
     import onnx
@@ -70,9 +69,9 @@ def type_proto(shape: Shape, number: int | None = None, ranked: bool = True) -> 
         return proto
     if shape.element is not None:
         holder = proto.sequence_type if shape.type is Type.sequence_type else proto.optional_type
-        holder.elem_type.CopyFrom(type_proto(shape.element, None, ranked))
+        holder.elem_type.CopyFrom(type_proto(shape.element, ranked))
         return proto
-    proto.tensor_type.elem_type = onnx_number(shape.type) if number is None else number
+    proto.tensor_type.elem_type = onnx_number(shape.type)
     if not ranked or not shape.ranked:
         return proto
     proto.tensor_type.shape.SetInParent()

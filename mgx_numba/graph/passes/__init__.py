@@ -33,6 +33,7 @@ from . import (
     rewrite_float8,
     rewrite_gelu,
     rewrite_layernorm,
+    rewrite_narrow,
     rewrite_pooling,
     rewrite_quantization,
     rewrite_reduce,
@@ -52,6 +53,7 @@ from . import (
     store_bfloat16,
     truncate_float,
     use_double,
+    widen_layers,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
@@ -92,6 +94,7 @@ __all__ = [
     "rewrite_float8",
     "rewrite_gelu",
     "rewrite_layernorm",
+    "rewrite_narrow",
     "rewrite_pooling",
     "rewrite_quantization",
     "rewrite_reduce",
@@ -112,4 +115,5 @@ __all__ = [
     "store_bfloat16",
     "truncate_float",
     "use_double",
+    "widen_layers",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from ...core.types import Type
@@ -41,10 +43,14 @@ HEADROOM = 1.15
 0.9965 without, 0.9968 with 1.15 and 1.3 on the sentences that `channel_factors` was measured on."""
 
 
-def quantizable(ins: Instruction) -> bool:
-    """Whether an instruction is a float32 contraction of something computed with constant weights; a transposed
-    convolution has one group."""
-    if ins.name not in LAYERS_IN_8_BITS or ins.shape.type is not Type.float_type:
+WIDE = frozenset({Type.float_type})
+"""The type in which layers are quantised; `widen_layers` brings others to it."""
+
+
+def quantizable(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
+    """Whether an instruction is a contraction of something computed with constant weights, of one of ``types``; a
+    transposed convolution has one group."""
+    if ins.name not in LAYERS_IN_8_BITS or ins.shape.type not in types:
         return False
     if ins.name == "convolution_backwards" and ins.op.attributes()["group"] > 1:
         return False
@@ -52,10 +58,10 @@ def quantizable(ins: Instruction) -> bool:
     return not is_constant(x) and constant_weights(w) is not None
 
 
-def quantizable_steps(ins: Instruction) -> bool:
-    """Whether an instruction is the float32 steps of a recurrent layer of many units with constant finite weights:
-    these alone are quantised beforehand, states as they come."""
-    if ins.name != "recurrent_steps" or ins.inputs[1].shape.type is not Type.float_type:
+def quantizable_steps(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
+    """Whether an instruction is the steps of a recurrent layer of many units with constant finite weights, of one of
+    ``types``: weights alone are quantised beforehand, states as they come."""
+    if ins.name != "recurrent_steps" or ins.inputs[1].shape.type not in types:
         return False
     if ins.inputs[1].shape.lens[-1] < FEWEST_UNITS:
         return False

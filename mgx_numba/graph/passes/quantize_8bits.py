@@ -158,7 +158,7 @@ class Quantize8Bits(Pass):
         if ins in self.kept:
             return LayerChoice(layer, self.kept[ins])
         if not quantizable(ins):
-            told = "as it is: its weights are computed, its type is not float32, or it is transposed in groups"
+            told = "as it is: its weights are computed, its input is constant, or it is transposed in groups"
             return LayerChoice(layer, told)
         x, w = ins.inputs
         plan = self.plans.get(x)
@@ -190,9 +190,7 @@ class Quantize8Bits(Pass):
         if not self.steps:
             return LayerChoice(layer, "as it is: recurrent weights are quantised to int8 alone")
         if not quantizable_steps(ins):
-            return LayerChoice(
-                layer, "as it is: it has few units, its type is not float32, or weights are not constant and finite"
-            )
+            return LayerChoice(layer, "as it is: it has few units, or weights are not constant and finite")
         weights = constant_weights(ins.inputs[1])
         assert weights is not None
         lanes, rows, hidden = weights.shape

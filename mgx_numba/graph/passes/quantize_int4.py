@@ -19,7 +19,7 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .selection import Selection
 
-__all__ = ["BLOCK", "QuantizeInt4"]
+__all__ = ["BLOCK", "FEWEST", "QuantizeInt4"]
 
 BLOCK = 32
 """Rows that share a scale: the usual block of 4-bit weights (ONNX Runtime's MatMulNBits, GGML's q4)."""
@@ -36,6 +36,8 @@ class QuantizeInt4(Pass):
 
     def __init__(self, selection: Selection | None = None) -> None:
         self.selection = selection or Selection(("dot", "convolution"))
+        self.quantized = 0
+        """Contractions whose weights have been quantised."""
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         known: dict[tuple[Instruction, str], Instruction] = {}
@@ -54,6 +56,7 @@ class QuantizeInt4(Pass):
                     continue
                 known[w, ins.name] = new
             module.set_input(ins, 1, known[w, ins.name])
+            self.quantized += 1
 
 
 def _product_weights(module: Module, before: Instruction, values: np.ndarray) -> Instruction | None:

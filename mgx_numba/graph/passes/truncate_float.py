@@ -31,7 +31,7 @@ from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
 from .selection import Selection
 
-__all__ = ["STORAGE", "TruncateFloat", "means_of_inputs", "round_operands", "widens"]
+__all__ = ["STORAGE", "WIDE", "TruncateFloat", "means_of_inputs", "round_operands", "widens"]
 
 STORAGE = (Type.half_type, Type.bf16_type)
 WIDE = frozenset({Type.float_type, Type.double_type})
@@ -87,6 +87,8 @@ class TruncateFloat(Pass):
         self._weights: dict[Instruction, Instruction] = {}
         """Constants in 16 bits, of one module: another one does not see them."""
         self._means: dict[Instruction, np.ndarray] = {}
+        self.converted = 0
+        """Instructions that have been converted."""
 
     def layers(self, program: Program) -> list[Instruction]:
         """The products of the main module that are chosen and not in 8 bits, in the order of the program."""
@@ -211,6 +213,7 @@ class TruncateFloat(Pass):
 
     def _round(self, module: Module, ins: Instruction, following: Instruction) -> None:
         """Let users read a value rounded; what makes it stays as it is."""
+        self.converted += 1
         users = {user: [k for k, i in enumerate(user.inputs) if i is ins] for user in ins.users}
         narrow = _converted(module, following, ins, self.float_type)
         wide = self._as(module, following, narrow, ins.shape.type)
@@ -222,6 +225,7 @@ class TruncateFloat(Pass):
         elements = list(ins.users)
         if leaves and any(user.name != "get_tuple_elem" for user in elements):
             return
+        self.converted += 1
         kept = self._kept_constants(ins)
         narrow: dict[Instruction, Instruction] = {}
         for i in ins.inputs[:1] if ins.name in VIEWS else ins.inputs:

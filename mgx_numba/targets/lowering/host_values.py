@@ -11,7 +11,7 @@ from ...core.shape import Shape
 from ...runtime.plan import Region
 from .buffers import View
 
-__all__ = ["flatten", "is_hosts", "leaves", "made_by_host", "no_kernels", "rebuild", "returned"]
+__all__ = ["flatten", "has_memory", "is_hosts", "leaves", "made_by_host", "no_kernels", "rebuild", "returned"]
 
 
 def flatten(value: Any, into: list[View]) -> Any:
@@ -37,6 +37,11 @@ def is_hosts(shape: Shape) -> bool:
     return shape.is_dynamic or shape.type.hosted
 
 
+def has_memory(shape: Shape) -> bool:
+    """Whether a result of this shape gets memory of its own before a run."""
+    return not shape.is_dynamic and (shape.type.coded or not shape.type.hosted)
+
+
 def made_by_host(value: Any) -> bool:
     """Whether a value, or one of a tuple, lies where host steps leave theirs."""
     if isinstance(value, View):
@@ -54,6 +59,6 @@ def no_kernels(shapes: Sequence[Shape]) -> str:
 
 def returned(shape: Shape) -> Callable[[list], list]:
     """What gives a value as a result; those of the host's types have the rank that a user sees."""
-    if shape.is_dynamic or not shape.type.hosted:
+    if shape.is_dynamic or has_memory(shape):
         return list
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]

@@ -39,7 +39,7 @@ from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import destinations
-from .host_values import flatten, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
+from .host_values import flatten, has_memory, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .plan_constants import PlanConstants
@@ -123,7 +123,7 @@ class Lowering(PlanConstants):
             CompileError: an instruction cannot be lowered; the message has its text.
         """
         for ins in self.module.results():
-            lens = None if is_hosts(ins.shape) else ins.shape.array_lens
+            lens = None if is_hosts(ins.shape) and not has_memory(ins.shape) else ins.shape.array_lens
             self.outputs.append(TensorSpec(ins.shape.type.dtype_name, lens))
         self.destinations = destinations(self.module, self.rules, self.allocate)
         for ins in self.module:
@@ -432,7 +432,9 @@ class Lowering(PlanConstants):
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
             hosted = "a host step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
-            reason = no_kernels([ins.shape]) or hosted
+            if not hosted and ins.shape.type.coded:
+                value, target = (v.with_shape(v.shape.with_type(Type.uint8_type)) for v in (value, target))
+            reason = no_kernels([value.shape]) or hosted
             if not reason:
                 try:
                     self.copy(value, target, ins)

@@ -12,6 +12,7 @@ from ...runtime.plan import Region
 from .buffers import View
 from .common import COMMON
 from .destinations import seen_before
+from .host_values import made_by_host
 from .lowering import Lowering
 from .rules import RuleTable
 
@@ -99,12 +100,15 @@ def lower_identity(low: Lowering, ins: Instruction) -> None:
     low.values[ins] = low.input(ins, 0)
 
 
-@VIEWS.lowering("bit_cast")
+@VIEWS.lowering("bit_cast", hosted=True)
 def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
-    """The input's memory as another type; a constant, which is known by its array, is left to the host."""
+    """The input's memory as another type, also as a type without kernels; a constant, which is known by its array, is
+    left to the host."""
     view = low.input(ins, 0)
     if view.buffer.region is Region.CONSTANT:
         low.host(ins, "constants are known by their arrays, which have one element type")
+    elif ins.shape.is_dynamic or made_by_host(view):
+        low.host(ins, "an input is made by a host step")
     else:
         low.values[ins] = view.with_shape(Shape(ins.shape.type, view.lens, view.strides))
 

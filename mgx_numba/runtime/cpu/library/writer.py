@@ -17,6 +17,7 @@ from ....codegen.cpu import host
 from ....codegen.elf import data_object
 from ....codegen.store import Store
 from ....codegen.workers.objects import objects_of
+from ....core.types import from_numpy, numpy_dtype
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError
 from ....graph.atomic_file import replace_file
 from ...plan import HostStep, Plan
@@ -119,6 +120,13 @@ def _check(plan: Plan, name: str) -> None:
         raise UnsupportedError(
             f"export_library: steps of the program run in Python, which a library has not: {len(hosted)}\n{listed}"
         )
+    tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
+        ("a result", o.dtype) for o in plan.outputs
+    ]
+    for what, dtype in tensors:
+        kind = from_numpy(numpy_dtype(dtype))
+        if kind.hosted:
+            raise UnsupportedError(f"export_library: {what} is of {kind.name}, for which libraries have no type")
     for kernel in plan.kernels():
         if dataclasses.replace(kernel).symbol != kernel.symbol:
             raise OptionError(
