@@ -106,6 +106,17 @@ def test_maxima_of_vectors_of_channels(dtype: Any, window: dict[str, Any], on: E
     np.testing.assert_array_equal(made.run({"x": x})[0], reference(program, {"x": x}).results[0])
 
 
+@pytest.mark.parametrize("mode", PoolingMode)
+def test_windows_of_an_image_without_pixels_read_nothing(mode: PoolingMode, on: Engine) -> None:
+    """The kernel read before the image: index 0 was kept inside of an axis of length 0."""
+    program = operator_program(
+        "pooling", [values(1, 2, 0, 4)], mode=mode, padding=(1, 1), stride=(1, 1), lengths=(2, 2), dilations=(1, 1)
+    )
+    inputs = {"p0": values(1, 2, 0, 4)}
+    for got, wanted in zip(compiled(program, on).run(inputs), reference(program, inputs).results, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_norms_of_windows(order: int, on: Engine) -> None:
     window = {"lengths": (3,), "stride": (2,), "padding": (1,), "dilations": (1,)}

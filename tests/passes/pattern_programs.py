@@ -38,7 +38,9 @@ LENS: tuple[Lens, ...] = (
 
 @dataclass
 class Form:
-    """How an operator takes its operands: attributes, and lengths and types of those behind the first."""
+    """How an operator takes its operands: attributes, and lengths and types of those behind the first, whose type
+    "float" stands for.
+    """
 
     attributes: dict[str, Any] = field(default_factory=dict)
     others: list[tuple[Lens, str]] = field(default_factory=list)
@@ -89,6 +91,16 @@ def _filters(lens: Lens) -> Iterator[Form]:
         yield Form({**attributes, "group": lens[1] or 1}, [((lens[1], 1, *[2] * space), "float")])
 
 
+def _with_zeros(forms: Callable[[Lens], Iterator[Form]]) -> Callable[[Lens], Iterator[Form]]:
+    """Return forms of 8-bit operands, each with a zero point."""
+
+    def both(lens: Lens) -> Iterator[Form]:
+        for form, type in itertools.product(forms(lens), ("int8", "uint8")):
+            yield Form(form.attributes, [(form.others[0][0], type), ((), "float"), ((), type)])
+
+    return both
+
+
 def _turned_filters(lens: Lens) -> Iterator[Form]:
     if len(lens) > 2:
         space = len(lens) - 2
@@ -122,6 +134,8 @@ FORMS: dict[str, Callable[[Lens], Iterator[Form]]] = {
     **dict.fromkeys(("softmax", "logsoftmax", "argmax", "argmin"), _axis),
     **dict.fromkeys(("convolution", "quant_convolution"), _filters),
     "convolution_backwards": _turned_filters,
+    "integer_convolution": _with_zeros(_filters),
+    "integer_dot": _with_zeros(_dots),
     **dict.fromkeys(("quantizelinear", "dequantizelinear"), _steps),
     "multibroadcast": _broadcasts,
     "broadcast": lambda lens: iter(

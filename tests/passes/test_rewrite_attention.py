@@ -68,7 +68,7 @@ def test_values(type: Type, lens: tuple[int, ...], mask: Mask, causal: bool, nan
     [
         ((1, 1, 1, 2, 3, 8, 8), Options(attention_refusal=refuse), "a kernel computes it"),
         ((1, 1, 1, 2, 3, 3, 3), Options(), "kernels compute all attention"),
-        ((1, 1, 1, 0, 3, 3, 3), Options(attention_refusal=refuse), "nothing to attend to"),
+        ((1, 1, 1, 2, 0, 3, 3), Options(attention_refusal=refuse), "nothing to attend to"),
     ],
 )
 def test_what_stays(lens: tuple[int, ...], options: Options, reason: str) -> None:

@@ -23,7 +23,7 @@ class Unassigned(Exception):
 
 
 @dataclass
-class _Loop:
+class _LoopExits:
     """Variables with a value where a loop's body is left: for its next iteration, and for the code behind the loop."""
 
     again: list[Names] = field(default_factory=list)
@@ -53,7 +53,7 @@ class _Walk:
             if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Store):
                 self.first[found.id] = min(found.lineno, self.first.get(found.id, found.lineno))
         self.reasons: dict[str, str] = {}
-        self.loops: list[_Loop] = []
+        self.loops: list[_LoopExits] = []
 
     def run(self) -> None:
         """Walk through all statements."""
@@ -98,7 +98,7 @@ class _Walk:
         else:
             self._read(node.test, known)
             endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
-        loop = _Loop()
+        loop = _LoopExits()
         self.loops.append(loop)
         end = self._body(node.body, inside)
         self.loops.pop()

@@ -26,6 +26,9 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
+    if 0 in low.input(ins, 0).lens:  # an index that is kept inside of an empty axis is -1
+        low.host(ins, "windows of an image without pixels")
+        return
     x, out = low.input(ins, 0), low.output(ins)
     axes = windows(op, x.lens, out.lens)
     for window in axes[:-1] if _separable(op, axes) else []:

@@ -103,6 +103,9 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
+    if 0 in data.lens:  # an index that is kept inside of an empty axis is -1
+        low.host(ins, "windows of an image without pixels")
+        return
     spatial = data.lens[2:]
     if op.dyn_global:
         windows = [WindowAxis(n, 1, 1, 0, 0) for n in spatial]
