@@ -80,6 +80,8 @@ class RewriteBuilder(Emitter):
         """A constant of the same type and lengths as ``like`` whose elements all are ``value``."""
         shape = like.shape if isinstance(like, Instruction) else like
         literal = self.literal(scalar_array(value, shape.type))
+        if shape.without_axes:
+            return literal
         return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
 
     def discard(self) -> None:
