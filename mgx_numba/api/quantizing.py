@@ -358,10 +358,14 @@ def _selection(portable: Program, ins_names: Iterable[str]) -> Selection:
 
 
 def _run(portable: Program, passes: Sequence[Pass | str]) -> None:
-    from ..graph.passes import run_passes
+    from ..graph.passes import Options, run_passes
 
     traced = environment_flag("MIGRAPHX_TRACE_QUANTIZATION")
-    run_passes(portable, passes, trace=(lambda name, after: print(f"Pass: {name}\n{after}")) if traced else None)
+    # Factors go into weights before these are rounded; that changes less than a narrow type does.
+    options = Options(fast_math=True)
+    run_passes(
+        portable, passes, options, trace=(lambda name, after: print(f"Pass: {name}\n{after}")) if traced else None
+    )
 
 
 def _some(portable: Program, batches: Iterable[Inputs], what: str) -> Iterable[Inputs]:

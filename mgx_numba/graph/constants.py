@@ -72,7 +72,7 @@ def constant_array(ins: Instruction) -> np.ndarray | None:
 
 
 def uniform(array: np.ndarray) -> bool:
-    """Whether all elements are equal (NaN is equal to NaN here); arrays too large to look at count as not."""
+    """Whether all elements are equal: NaN is equal to NaN, and 0 not to -0. Of arrays too large to look at, false."""
     small = compact(array)
     if small.size <= 1:
         return array.size > 0
@@ -82,6 +82,8 @@ def uniform(array: np.ndarray) -> bool:
     same = small == first
     if first != first:
         same = small != small
+    elif first == 0 and np.asarray(first).dtype.kind not in "biu?":
+        same &= np.signbit(small) == np.signbit(first)
     return bool(np.all(same))
 
 

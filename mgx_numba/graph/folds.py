@@ -17,10 +17,14 @@ from ..ops.base import Operator
 from .constants import compact
 from .instruction import Instruction
 
-__all__ = ["SOUGHT", "Fold", "Folds", "is_plain", "kind_of", "normal_reciprocal"]
+__all__ = ["LARGEST_OFFSET", "SOUGHT", "Fold", "Folds", "is_plain", "kind_of", "normal_reciprocal"]
 
 SOUGHT: set[tuple[float, float]] = set()
 """Values that rules of passes look for, such as those of GELU, with their relative tolerances."""
+
+
+LARGEST_OFFSET = 1024.0
+"""Biases and means of networks are below this, and constants that round or hide numbers above it."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +91,22 @@ def is_plain(value: float) -> bool:
 
 
 def kind_of(argument: Argument) -> str:
-    """What rewriting may ask of a literal of one float: its sign, whether it is below 1, and whether it is ``plain`` or
-    ``long``. Of numbers that rules look for, or whose reciprocal is none to multiply with, all; empty of other
-    literals."""
+    """What rewriting may ask of a literal of one float: its sign, whether it is below 1 or above `LARGEST_OFFSET`, and
+    whether it is a ``power`` of two, else ``plain`` or ``long``. Of numbers that rules look for, or whose products and
+    reciprocals may overflow or lose bits, all; empty of other literals."""
     array = argument.array
     type = None if array is None else from_numpy(array.dtype)
     if array is None or array.size != 1 or type is None or not type.is_floating:
         return ""
     value = float(array.reshape(-1)[0])
-    size = abs(value)
-    if not normal_reciprocal(size, size, type) or any(abs(value - s) <= t * abs(s) for s, t in SOUGHT):
+    size, exponent = abs(value), math.frexp(value)[1]
+    extreme = abs(exponent) >= ml_dtypes.finfo(type.numpy).maxexp // 2  # the product of two others is normal
+    sought = any(abs(value - s) <= t * abs(s) for s, t in SOUGHT)
+    if extreme or sought or not normal_reciprocal(size, size, type):
         return value.hex()
-    return " ".join(["-" if value < 0 else "+", "below 1" if size < 1 else "", "plain" if is_plain(value) else "long"])
+    range = "below 1" if size < 1 else "large" if size > LARGEST_OFFSET else ""
+    bits = "power" if abs(math.frexp(value)[0]) == 0.5 else "plain" if is_plain(value) else "long"
+    return " ".join(["-" if value < 0 else "+", range, bits])
 
 
 def _literal(ins: Instruction) -> Argument:

@@ -9,12 +9,14 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import pytest
 
+from mgx_numba.core.argument import Argument
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.copies import CopyPattern, Numbered, copy_with
+from mgx_numba.graph.folds import kind_of
 from mgx_numba.graph.numbers import numbers_of
-from mgx_numba.graph.passes import run_passes
+from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.replay import Replay
 from mgx_numba.graph.structure import structure
@@ -41,7 +43,7 @@ def layer(rows: int, columns: int = 6, table: float | None = None) -> Program:
 
 
 def full(program: Program) -> None:
-    run_passes(program, PASSES)
+    run_passes(program, PASSES, Options(fast_math=True))
     program.remove_unused_modules()
 
 
@@ -473,3 +475,12 @@ def test_what_a_replayed_rewriting_refused_has_plain_numbers() -> None:
         log = replay.run(Numbered.of(layer(rows))).log
     assert replay.replayed and log.refusals("some rule")
     assert {type(n) for r in log.refusals() for n in (*r.shape.lens, *r.shape.strides)} == {int}
+
+
+def test_what_rules_ask_of_constants_is_their_kind() -> None:
+    """Powers of two, offsets that are large, and factors whose products are no normal numbers have other rewrites."""
+    alike = [(9.0, 11.0), (0.1, 0.3), (3.7, 900.1)]
+    apart = [(8.0, 9.0), (0.25, 0.3), (900.1, 1025.3), (0.0, -0.0), (1e-30, 1.1e-30), (1e30, 1.1e30), (3.0, -3.0)]
+    kind = lambda value: kind_of(Argument.from_array(np.float32([value])))  # noqa: E731
+    assert all(kind(a) == kind(b) for a, b in alike)
+    assert all(kind(a) != kind(b) for a, b in apart)

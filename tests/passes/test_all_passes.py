@@ -18,7 +18,7 @@ from .support import FAST, STRICT, Graph, assert_same, check, flat, names, rando
 BEFORE_FUSION = PASSES[: PASSES.index("fuse_contraction")]
 """The passes before fusion, which keep operators countable."""
 
-EXPECTED = {
+EXPECTED: dict[str, dict[str, int]] = {
     "bert": {"attention": 2, "gelu_erf": 2, "dot": 9},
     "gpt2": {"attention": 2, "gelu_tanh": 2, "dot": 9},
     "vit": {"attention": 2, "gelu_erf": 2, "dot": 9},
@@ -30,6 +30,8 @@ EXPECTED = {
     "gru": {"gru": 0},
     "crnn": {"lstm": 0},
 }
+ROUNDING = frozenset({"mul", "gelu_erf", "gelu_tanh"})
+"""Operators whose numbers are due to rules that change rounding: without fast_math there are others."""
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -45,8 +47,9 @@ def test_models_keep_their_values(name: str, fast: bool) -> None:
         assert expected.shape == actual.shape and expected.dtype == actual.dtype
         largest = float(np.abs(expected).max()) if expected.size else 0.0
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * largest)
-    found = names(after)
-    assert {op: found.count(op) for op in EXPECTED.get(name, {})} == EXPECTED.get(name, {})
+    found, expected_counts = names(after), EXPECTED.get(name, {})
+    for op, count in expected_counts.items():
+        assert (found.count(op) == count) is (fast or op not in ROUNDING), op
     again = after.clone()
     run_passes(again, BEFORE_FUSION, FAST if fast else STRICT, validate=True)
     assert str(again) == str(after)

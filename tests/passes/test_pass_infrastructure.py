@@ -15,7 +15,7 @@ from mgx_numba.graph.passes.rewriter import RulePass
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
 from mgx_numba.graph.program import Program
 
-from .support import STRICT, Graph, find, names
+from .support import FAST, STRICT, Graph, find, names
 
 
 def chain() -> Program:
@@ -129,7 +129,7 @@ def test_inner_modules_come_first_and_bodies_of_kernels_are_skipped() -> None:
     assert sorted(recorder.seen) == ["main", "no", "yes"] and recorder.seen[-1] == "main"
 
 
-@rule("drop_relu", op("relu", some("x")))
+@rule("drop_relu", op("relu", some("x")), exact=True)
 def drop_relu(m: Match, b: RewriteBuilder) -> object:
     return b.op("reshape", m.x, dims=(6,))
 
@@ -146,7 +146,7 @@ def test_a_rewrite_must_keep_type_and_lengths() -> None:
         run_passes(program, [ChangesLengths()])
 
 
-@rule("swap", op("add", some("x"), some("y")))
+@rule("swap", op("add", some("x"), some("y")), exact=True)
 def swap(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", m.ins.inputs[1], m.ins.inputs[0])
 
@@ -154,6 +154,37 @@ def swap(m: Match, b: RewriteBuilder) -> object:
 class NeverDone(RulePass):
     name = "test_never_done"
     rules = (swap,)
+
+
+@rule("halve", op("div", some("x"), some("y")), exact=False)
+def halve(m: Match, b: RewriteBuilder) -> object:
+    return b.op("mul", m.x, m.y)
+
+
+@rule("look", op("sub", some("x"), some("y")), exact=True)
+def look(m: Match, b: RewriteBuilder) -> object:
+    return m.x if m.options.fast_math else "an exact rule sees no fast_math"
+
+
+class Rounds(RulePass):
+    name = "test_rounds"
+    rules = (halve, look)
+
+
+@pytest.mark.parametrize("type, fast, done", [
+    ("float", False, False), ("float", True, True), ("int32_t", False, True), ("half", False, False),
+])  # fmt: skip
+def test_rules_that_are_not_exact_need_fast_math_or_integers(type: str, fast: bool, done: bool) -> None:
+    g = Graph()
+    x, y = g.param("x", [2], type), g.param("y", [2], type)
+    program = g.ret(g.op("div", x, y), g.op("sub", x, y))
+    run_passes(program, [Rounds()], FAST if fast else STRICT)
+    assert names(program) == (["mul", "sub"] if done else ["div", "sub"])
+
+
+def test_a_rule_must_say_whether_it_is_exact() -> None:
+    with pytest.raises(TypeError, match="exact"):
+        rule("silent", op("relu", some("x")))  # type: ignore[call-arg]
 
 
 def test_rules_that_never_end_are_stopped() -> None:
@@ -167,14 +198,16 @@ def test_rules_that_never_end_are_stopped() -> None:
 def test_refusals_have_reasons() -> None:
     g = Graph()
     x = g.param("x", [2, 3])
-    total = g.op("add", x, g.scalar(1.0, x))
-    program = g.ret(g.op("mul", total, g.scalar(2.0, x)), total)
+    double = g.op("mul", x, g.scalar(3.0, x))
+    program = g.ret(g.op("mul", double, g.scalar(2.0, x)), double)
     algebra = SimplifyAlgebra()
-    run_passes(program, [algebra])
-    (refusal,) = algebra.refusals("mul_add")
-    assert "the sum is used elsewhere too" in str(refusal)
-    reasons = algebra.explain(find(program, "mul"))
-    assert reasons["mul_add"] == "the sum is used elsewhere too"
+    run_passes(program, [algebra], FAST)
+    (refusal,) = algebra.refusals("double_add_lit")
+    assert "the inner value is used elsewhere too" in str(refusal)
+    product = next(i for i in program.main if i.name == "mul" and i.inputs[0].name == "mul")
+    reasons = algebra.explain(product, FAST)
+    assert reasons["double_add_lit"] == "the inner value is used elsewhere too"
+    assert algebra.explain(product)["double_add_lit"] == "it changes rounding, and fast_math is off"
     assert "is not convolution" in reasons["mul_conv"]
 
 
@@ -209,7 +242,7 @@ def test_traced_matches_name_the_rule(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_new_instructions_inherit_debug_symbols() -> None:
     g = Graph()
     x = g.param("x", [2])
-    root = g.op("div", x, g.scalar(3.0, x))
+    root = g.op("div", x, g.scalar(4.0, x))
     root.debug_symbols = ("node_7",)
     program = g.ret(root)
     run_passes(program, [SimplifyAlgebra()], STRICT)

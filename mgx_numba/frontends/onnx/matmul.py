@@ -57,9 +57,7 @@ def gemm(
         wide = Type.double_type
         a, b, c = g.convert(a, wide), g.convert(b, wide), None if c is None else g.convert(c, wide)
         return g.convert(gemm(g, a, b, c, alpha, beta), type)
-    if alpha != 1:
-        a = mul_scalar(g, a, alpha)
-    product = g.op("dot", a, b)
+    product = mul_scalar(g, g.op("dot", a, b), alpha)
     if c is None or beta == 0:
         return product
     if beta != 1:

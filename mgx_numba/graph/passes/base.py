@@ -9,6 +9,7 @@ the log) and others, see ``docs/environment.md``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -56,8 +57,7 @@ class Options:
     """What passes may assume.
 
     Attributes:
-        fast_math: identities may be used that hold for finite numbers only, and changes of rounding beyond
-            reassociating constants.
+        fast_math: rules that are not exact may be used; see `RewriteRule`.
         capabilities: what the target can do; passes that must know it do nothing without.
         attention_refusal: why no kernel computes attention of an element type with so many features of keys and of
             values, empty if one does; without, kernels compute all.
@@ -71,6 +71,11 @@ class Options:
     attention_refusal: Callable[[Type, int, int], str] | None = None
     epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
     later: Callable[[Instruction], bool] | None = None
+
+    @functools.cached_property
+    def exact(self) -> Options:
+        """Return these options without ``fast_math``: exact rules get no other."""
+        return dataclasses.replace(self, fast_math=False) if self.fast_math else self
 
 
 class Pass:

@@ -47,6 +47,7 @@ def is_exact(source: Type, target: Type) -> bool:
     "convert_same_type",
     op("convert", some("x")),
     lambda m: None if m.x.shape.type is m.ins.shape.type else "changes type",
+    exact=True,
 )
 def convert_same_type(m: Match, b: RewriteBuilder) -> object:
     return m.x  # convert[T](x: T) -> x
@@ -62,13 +63,13 @@ def _exact_inside(m: Match) -> str | None:
     return None
 
 
-@rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside)
+@rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside, exact=True)
 def nested_convert(m: Match, b: RewriteBuilder) -> object:
     """``convert[T](convert[wider](x)) -> convert[T](x)``."""
     return m.x if m.x.shape.type is m.ins.shape.type else b.op(m.ins.op, m.x)
 
 
-@rule("narrow_pointwise", op("convert", some("inner")))
+@rule("narrow_pointwise", op("convert", some("inner")), exact=True)
 def narrow_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``convert[half](f(convert[float](x))) -> f(x)`` for a pointwise ``f``: it computes narrow floats in float32 and
     rounds once; its other operands are of any type but floats, or one number that has no more bits. Conversions of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from ...ops.pad import PadMode
@@ -33,7 +34,7 @@ def _joined(own: tuple[int, ...], before: list[int], after: list[int]) -> tuple[
     return (*(a + b for a, b in zip(pairs[0], before)), *(a + b for a, b in zip(pairs[1], after)))
 
 
-@rule("pad_conv", op("convolution quant_convolution", op("pad", some("x"), bind="pad"), some("w")))
+@rule("pad_conv", op("convolution quant_convolution", op("pad", some("x"), bind="pad"), some("w")), exact=True)
 def pad_of_convolution(m: Match, b: RewriteBuilder) -> object:
     pads = _spatial_pads(m.pad)
     attributes = m.ins.op.attributes()
@@ -45,8 +46,20 @@ def pad_of_convolution(m: Match, b: RewriteBuilder) -> object:
     return b.op(m.ins.op.with_attributes(padding=padding), m.x, m.w)  # conv(pad(x), w) -> conv[padding](x, w)
 
 
-@rule("pad_pooling", op("pooling", op("pad", some("x"), bind="pad")))
+@rule("pad_pooling", op("pooling", op("pad", some("x"), bind="pad")), exact=True)
 def pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
+    return _padded_pooling(m, b, -np.inf)  # pool(pad(x)) -> pool[padding](x)
+
+
+@rule("pad_pooling", op("pooling", op("pad", some("x"), bind="pad")), exact=False)
+def low_pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
+    """The same of a maximum, padded by the least finite number: no finite element is less."""
+    if not m.x.shape.type.is_floating:
+        return "the values are no floats"
+    return _padded_pooling(m, b, float(ml_dtypes.finfo(m.x.shape.type.numpy).min))
+
+
+def _padded_pooling(m: Match, b: RewriteBuilder, lowest: float) -> Instruction | str:
     pads = _spatial_pads(m.pad)
     attributes = m.ins.op.attributes()
     if isinstance(pads, str):
@@ -56,7 +69,7 @@ def pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
     changes: dict[str, object] = {"padding": _joined(attributes["padding"], *pads)}
     value = m.pad.op.attributes()["value"]
     if attributes["mode"] is PoolingMode.max:
-        if not m.x.shape.type.is_floating or value > _lowest(m):
+        if not m.x.shape.type.is_floating or value > lowest:
             return "padding may be the largest element"
     elif value != 0:
         return "the padding value is not 0"
@@ -64,15 +77,11 @@ def pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
         if any(attributes["padding"]) and not attributes["count_include_pad"]:
             return "some padding counts for the mean and some does not"
         changes["count_include_pad"] = True
-    return b.op(m.ins.op.with_attributes(**changes), m.x)  # pool(pad(x)) -> pool[padding](x)
-
-
-def _lowest(m: Match) -> float:
-    return -np.inf if not m.options.fast_math else -3e38
+    return b.op(m.ins.op.with_attributes(**changes), m.x)
 
 
 class EliminatePad(RulePass):
     """``pad`` before ``convolution`` and ``pooling`` becomes their ``padding``."""
 
     name = "eliminate_pad"
-    rules = (pad_of_convolution, pad_of_pooling)
+    rules = (pad_of_convolution, pad_of_pooling, low_pad_of_pooling)

@@ -226,8 +226,17 @@ def _check(m: Match) -> str | None:
     return None
 
 
-@rule("find_attention", op("dot", WEIGHTS, some("v")), _check)
+@rule("find_attention", op("dot", WEIGHTS, some("v")), _check, exact=False)
+def find_attention_with_low_fills(m: Match, b: RewriteBuilder) -> object:
+    return _attention(m, b)  # fills that hide a key for want of precision
+
+
+@rule("find_attention", op("dot", WEIGHTS, some("v")), _check, exact=True)
 def find_attention(m: Match, b: RewriteBuilder) -> object:
+    return _attention(m, b)
+
+
+def _attention(m: Match, b: RewriteBuilder) -> object:
     """``dot(softmax(dot(q, k^T) * scale + mask), v) -> attention(q, k, v, mask)``."""
     scores = read_scores(m.scores)
     if isinstance(scores, str):
@@ -289,4 +298,4 @@ class FuseAttention(RulePass):
     """
 
     name = "fuse_attention"
-    rules = (find_attention,)
+    rules = (find_attention_with_low_fills, find_attention)

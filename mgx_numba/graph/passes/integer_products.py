@@ -155,7 +155,7 @@ def _kept(m: Match) -> str:
     return "there are no elements" if 0 in (*m.ins.shape.lens, *m.ins.inputs[0].shape.lens) else ""
 
 
-@rule("integer_dot", op("integer_dot quant_dot"))
+@rule("integer_dot", op("integer_dot quant_dot"), exact=True)
 def integer_dot(m: Match, b: RewriteBuilder) -> object:
     kept = _kept(m)
     if kept:
@@ -174,7 +174,7 @@ def integer_dot(m: Match, b: RewriteBuilder) -> object:
     return sums
 
 
-@rule("integer_convolution", op("integer_convolution quant_convolution"))
+@rule("integer_convolution", op("integer_convolution quant_convolution"), exact=True)
 def integer_convolution(m: Match, b: RewriteBuilder) -> object:
     kept = _kept(m)
     if kept:

@@ -110,21 +110,24 @@ class Constant(Pattern):
 class ScalarValue(Pattern):
     """A constant whose elements are all equal, and near ``value`` if that is given."""
 
-    __slots__ = ("tolerance", "value")
+    __slots__ = ("narrow", "tolerance", "value")
 
-    def __init__(self, value: float | None, bind: str | None, tolerance: float) -> None:
+    def __init__(self, value: float | None, bind: str | None, tolerance: float, narrow: float) -> None:
         super().__init__(bind)
         self.value = value
         self.tolerance = tolerance
+        self.narrow = max(narrow, tolerance)
         if value is not None:
-            SOUGHT.add((value, tolerance))
+            SOUGHT.add((value, self.narrow))
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         found = uniform_value(ins)
         if found is None:
             return (self, ins)
-        if self.value is not None and not abs(float(found) - self.value) <= self.tolerance * abs(self.value):
-            return (self, ins)
+        if self.value is not None:
+            tolerance = self.narrow if ins.shape.type.size < 4 else self.tolerance
+            if not abs(float(found) - self.value) <= tolerance * abs(self.value):
+                return (self, ins)
         return super().match(ins, bound)
 
     def describe(self) -> str:
@@ -182,9 +185,10 @@ def constant(bind: str | None = None) -> Pattern:
     return Constant(bind)
 
 
-def scalar(value: float | None = None, bind: str | None = None, tolerance: float = 0.0) -> Pattern:
-    """A constant with all elements equal, within a relative ``tolerance`` of ``value``."""
-    return ScalarValue(value, bind, tolerance)
+def scalar(value: float | None = None, bind: str | None = None, tolerance: float = 0.0, narrow: float = 0.0) -> Pattern:
+    """A constant with all elements equal, within a relative ``tolerance`` of ``value``, or ``narrow`` if that is larger
+    and the type is one of fewer than 32 bits."""
+    return ScalarValue(value, bind, tolerance, narrow)
 
 
 def spread(inner: Pattern, bind: str | None = None) -> Pattern:
@@ -227,25 +231,48 @@ class RewriteRule:
         pattern: what its root instruction must look like; the root's operator names select candidates.
         rewrite: builds the new value and returns it, or a dict from old to new instructions. It declines by returning
             the reason (a string), or ``None`` where the instruction is not what the rule is about.
+        exact: whether the result is the same for every input; see below.
         check: returns why the rewrite must not be done here, or ``None``.
+
+    An exact rule keeps every bit: signed zeros, infinities and NaN, and the rounding of each operation of its pattern.
+    Only the order in which a contraction or a reduction adds, and how wide its sums are, is free. An exact rule never
+    sees ``fast_math``.
+
+    A rule that is not exact applies under ``fast_math`` alone, or where all values are integers, whose sums and
+    products do not depend on their order. `rules.merging` has the bound that such a rule keeps.
     """
 
     name: str
     pattern: Operation
     rewrite: Rewrite
+    exact: bool
     check: Check | None = None
 
     def find(self, ins: Instruction, options: Options) -> Match | None:
         """Match at an instruction, ``None`` if the pattern does not fit."""
         bound: Bound = {}
-        return None if self.pattern.match(ins, bound) else Match(ins, bound, options)
+        return None if self.pattern.match(ins, bound) else self.matched(ins, bound, options)
+
+    def matched(self, ins: Instruction, bound: Bound, options: Options) -> Match:
+        """Return the match of these names; an exact rule gets the options without ``fast_math``."""
+        return Match(ins, bound, options.exact if self.exact else options)
+
+    def refusal(self, match: Match) -> str | None:
+        """Return why the rule must not be applied to what it matches, or ``None``."""
+        if not (self.exact or match.options.fast_math or _integers_alone(match.ins)):
+            return "it changes rounding, and fast_math is off"
+        return self.check(match) if self.check is not None else None
 
 
-def rule(name: str, pattern: Operation, check: Check | None = None) -> Callable[[Rewrite], RewriteRule]:
-    """Decorator: turn a rewrite function into a rule."""
+def _integers_alone(ins: Instruction) -> bool:
+    return not any(i.shape.type.is_floating for i in (ins, *ins.inputs))
+
+
+def rule(name: str, pattern: Operation, check: Check | None = None, *, exact: bool) -> Callable[[Rewrite], RewriteRule]:
+    """Decorator: turn a rewrite function into a rule; see `RewriteRule` for the arguments."""
 
     def make(rewrite: Rewrite) -> RewriteRule:
-        return RewriteRule(name, pattern, rewrite, check)
+        return RewriteRule(name, pattern, rewrite, exact, check)
 
     return make
 
@@ -261,8 +288,8 @@ def explain(rules: Iterable[RewriteRule], ins: Instruction, options: Options) ->
         if miss is not None:
             answers[candidate.name] = f"{miss[1].op} is not {miss[0].describe()}"
             continue
-        match = Match(ins, bound, options)
-        answers[candidate.name] = (candidate.check(match) if candidate.check else None) or _try(candidate, match)
+        match = candidate.matched(ins, bound, options)
+        answers[candidate.name] = candidate.refusal(match) or _try(candidate, match)
     return answers
 
 

@@ -59,6 +59,8 @@ class OnePassVariance(Pass):
 
 def _refused(ins: Instruction, options: Options) -> str | None:
     """Why the variances of a cluster are best left to two passes, or None."""
+    if not options.fast_math:
+        return "moments about another value than the mean are rounded otherwise, and fast_math is off"
     if options.capabilities is None:
         return "what the target can do is not known"
     body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]

@@ -47,7 +47,7 @@ def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: flo
     return b.reshape(scores, lens)
 
 
-@rule("rewrite_attention", op("attention"), _check)
+@rule("rewrite_attention", op("attention"), _check, exact=True)
 def written_out(m: Match, b: RewriteBuilder) -> object:
     """``attention(q, k, v, mask) -> dot(softmax(dot(q, k^T) * scale + mask), v)``, in float32 or wider."""
     given, made = m.ins.op, m.ins.shape

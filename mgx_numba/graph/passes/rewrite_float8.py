@@ -16,7 +16,7 @@ from .rules.quantized import Parameters, parameters
 __all__ = ["RewriteFloat8"]
 
 
-@rule("nearest_float8", op("dequantizelinear"))
+@rule("nearest_float8", op("dequantizelinear"), exact=True)
 def nearest_float8(m: Match, b: RewriteBuilder) -> object:
     """``dequantize(quantize(x))`` as one operation where the scale is a power of two: products by it are exact, so that
     none needs to be made. What only moves values between both moves float32."""

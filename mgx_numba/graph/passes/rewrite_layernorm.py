@@ -14,16 +14,14 @@ from .rules.units import divide_by_root, reciprocal_of_root, square
 __all__ = ["RewriteLayernorm"]
 
 
-@rule("squared_difference", op("sqdiff", some("x"), spread(op("reduce_mean", some("x")), bind="mean")))
+@rule("squared_difference", op("sqdiff", some("x"), spread(op("reduce_mean", some("x")), bind="mean")), exact=True)
 def squared_difference(m: Match, b: RewriteBuilder) -> object:
     difference = b.op("sub", m.x, m.mean)
     return b.op("mul", difference, difference)  # sqdiff(x, mean) -> (x - mean) * (x - mean)
 
 
-@rule("standard_deviation", op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))))
+@rule("standard_deviation", op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))), exact=False)
 def divide_by_power(m: Match, b: RewriteBuilder) -> object:
-    if not m.options.fast_math:
-        return "pow(-inf, 0.5) differs from sqrt(-inf), and fast_math is off"
     root = b.op("rsqrt", m.v)
     return b.op("mul", m.d, b.broadcast(root, m.ins.shape.lens))  # d / pow(v, 1/2) -> d * rsqrt(v)
 

@@ -12,7 +12,7 @@ __all__ = ["RewritePooling"]
 REDUCTION = {PoolingMode.average: "reduce_mean", PoolingMode.max: "reduce_max"}
 
 
-@rule("global_pooling", op("pooling", some("x")))
+@rule("global_pooling", op("pooling", some("x")), exact=True)
 def global_pooling(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.attributes()
     if any(n != 1 for n in m.ins.shape.lens[2:]) or any(attributes["padding"]):
@@ -25,7 +25,7 @@ def global_pooling(m: Match, b: RewriteBuilder) -> object:
     return b.op(REDUCTION[attributes["mode"]], m.x, axes=axes)  # pooling of the whole image -> reduction
 
 
-@rule("single_pooling", op("pooling", some("x")))
+@rule("single_pooling", op("pooling", some("x")), exact=True)
 def single_pooling(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.attributes()
     if attributes["mode"] not in REDUCTION or any(attributes["padding"]) or attributes["dyn_global"]:

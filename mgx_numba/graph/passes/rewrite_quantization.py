@@ -11,6 +11,7 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
 from .rewriter import RulePass
+from .rules.merging import all_finite, merged_product
 from .rules.quantized import EIGHT_BITS, INT8
 
 __all__ = ["RewriteQuantization"]
@@ -25,25 +26,39 @@ MOST_OPERATIONS = 32
 EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type})
 
 
-@rule("quantizelinear", op("quantizelinear"))
-def quantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates.
+@rule("quantizelinear", op("quantizelinear"), exact=False)
+def quantize_products(m: Match, b: RewriteBuilder) -> object:
+    """Multiply products in 8 bits, or their sums, by the inverse of a constant scale, as ONNX Runtime's kernels do that
+    requantise: a value in the middle of two steps may be rounded to the other one."""
+    x, scale = m.ins.inputs[:2]
+    if not _of_products(x):
+        return "the values are no products in 8 bits"
+    wide = scale.shape.type.compute
+    step = b.convert(scale, wide)
+    inverse = _inverse(step)
+    if inverse is None:
+        return "the scale is computed, or has no normal inverse"
+    return _quantized(m, b, _times(b, b.convert(x, wide), b.constant(inverse, step.shape)))
 
-    With ``fast_math`` what becomes of products in 8 bits, or of their sums, is multiplied by the inverse of a constant
-    scale, as ONNX Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other
-    one. What is made of 8 bits has one factor, too, if each of these numbers becomes the same by it.
-    """
-    x, scale, *zero = m.ins.inputs
-    target, wide = m.ins.shape.type, scale.shape.type.compute
+
+@rule("quantizelinear", op("quantizelinear"), exact=True)
+def quantize(m: Match, b: RewriteBuilder) -> object:
+    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates. What is made of 8 bits has one factor
+    if each of these numbers becomes the same by it."""
+    x, scale = m.ins.inputs[:2]
+    wide = scale.shape.type.compute
     value, step = b.convert(x, wide), b.convert(scale, wide)
-    inverse = _inverse(step) if m.options.fast_math and _of_products(x) else None
-    requantized = None if target.is_floating or inverse is not None else _requantized(b, value, step)
-    if inverse is not None:
-        value = _times(b, value, b.constant(inverse, step.shape))
-    elif requantized is not None:
+    requantized = None if m.ins.shape.type.is_floating else _requantized(b, value, step)
+    if requantized is not None:
         value = requantized
     elif uniform_value(scale) != 1:
         value = b.op("div", value, step)
+    return _quantized(m, b, value)
+
+
+def _quantized(m: Match, b: RewriteBuilder, value: Instruction) -> Instruction:
+    """A value that is divided by its scale, rounded, moved by the zero point and converted."""
+    target, wide, zero = m.ins.shape.type, value.shape.type, m.ins.inputs[2:]
     if not target.is_floating:
         value = b.op("nearbyint", value)
     if zero:
@@ -103,8 +118,11 @@ def _times(b: RewriteBuilder, value: Instruction, factor: Instruction) -> Instru
     if value.name not in ("add", "mul") or len(constants) != 1 or len(value.users) > 1:
         return b.op("mul", value, factor)
     computed, constant = value.inputs[1 - constants[0]], value.inputs[constants[0]]
+    scaled = merged_product(b, constant, factor)
+    if isinstance(scaled, str):
+        return b.op("mul", value, factor)
     inner = _times(b, computed, factor) if value.name == "add" else computed
-    return b.op(value.op, inner, b.op("mul", constant, factor))
+    return b.op(value.op, inner, scaled)
 
 
 def _inverse(scale: Instruction) -> np.ndarray | None:
@@ -119,16 +137,27 @@ def _inverse(scale: Instruction) -> np.ndarray | None:
     return inverse if ((np.abs(inverse) >= info.tiny) & (np.abs(inverse) <= info.max)).all() else None
 
 
-@rule("dequantizelinear", op("dequantizelinear"))
-def dequantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(x - zero_point) * scale``, the difference in integers where it is exact; with ``fast_math`` of sums of
-    products ``convert(x) * scale - convert(zero_point) * scale``, a constant that a bias takes in (`bias_of_sums`)."""
+@rule("dequantizelinear", op("dequantizelinear"), exact=False)
+def dequantize_sums(m: Match, b: RewriteBuilder) -> object:
+    """``convert(x) * scale - convert(zero_point) * scale`` of sums of products: a bias takes the constant in, see
+    `bias_of_sums`."""
     x, scale, *zero = m.ins.inputs
     target = scale.shape.type
-    if zero and m.options.fast_math and x.name in SUMS and all(map(is_constant, (scale, *zero))):
-        step = b.convert(scale, target.compute)
-        product = b.op("mul", b.convert(x, target.compute), step)
-        return b.convert(b.op("sub", product, b.op("mul", b.convert(zero[0], target.compute), step)), target)
+    if not zero or x.name not in SUMS or not all(map(is_constant, (scale, *zero))):
+        return "the values are no sums of products, or have no constant zero point"
+    step = b.convert(scale, target.compute)
+    offset = b.op("mul", b.convert(zero[0], target.compute), step)
+    if not all_finite(offset):
+        return "the zero point times the scale overflows"
+    product = b.op("mul", b.convert(x, target.compute), step)
+    return b.convert(b.op("sub", product, offset), target)
+
+
+@rule("dequantizelinear", op("dequantizelinear"), exact=True)
+def dequantize(m: Match, b: RewriteBuilder) -> object:
+    """``convert(x - zero_point) * scale``, the difference in integers where it is exact."""
+    x, scale, *zero = m.ins.inputs
+    target = scale.shape.type
     exact = Type.int32_type if x.shape.type in EXACT_IN_INT32 else target.compute
     value: Instruction = b.convert(x, exact)
     if zero:
@@ -137,11 +166,11 @@ def dequantize(m: Match, b: RewriteBuilder) -> object:
     return b.convert(product, target)
 
 
-@rule("bias_of_sums", op("add"))
+@rule("bias_of_sums", op("add"), exact=False)
 def bias_of_sums(m: Match, b: RewriteBuilder) -> object:
     """``convert(x - c) + bias -> convert(x + (bias - c))`` for what `dequantize` makes of sums with a zero point."""
     constants = [k for k, i in enumerate(m.ins.inputs) if is_constant(i)]
-    if len(constants) != 1 or not m.options.fast_math:
+    if len(constants) != 1:
         return None
     bias, value = m.ins.inputs[constants[0]], m.ins.inputs[1 - constants[0]]
     while value.name == "convert" and value.shape.type.is_floating and len(value.users) == 1:
@@ -152,10 +181,12 @@ def bias_of_sums(m: Match, b: RewriteBuilder) -> object:
     if product.name != "mul" or product.inputs[0].name != "convert" or product.inputs[0].inputs[0].name not in SUMS:
         return None
     more = b.op("sub", b.convert(bias, less.shape.type), less)
+    if not all_finite(more):
+        return "the sum of the constants overflows"
     return b.convert(b.op("add", product, more), m.ins.shape.type)
 
 
-@rule("unpack_constant", op("unpack_int4 unpack_fp4", constant("x")))
+@rule("unpack_constant", op("unpack_int4 unpack_fp4", constant("x")), exact=True)
 def unpack(m: Match, b: RewriteBuilder) -> object:
     """The values of a constant's nibbles."""
     packed = constant_array(m.x)
@@ -166,4 +197,4 @@ class RewriteQuantization(RulePass):
     """``quantizelinear`` and ``dequantizelinear`` in primitive operations; constants of 4 bits unpacked."""
 
     name = "rewrite_quantization"
-    rules = (quantize, dequantize, bias_of_sums, unpack)
+    rules = (quantize_products, quantize, dequantize_sums, dequantize, bias_of_sums, unpack)

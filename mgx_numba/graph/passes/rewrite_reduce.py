@@ -11,7 +11,8 @@ from .rewriter import RulePass
 
 __all__ = ["RewriteReduce"]
 
-MERGEABLE = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all"
+SELECTIONS = "reduce_max reduce_min reduce_any reduce_all"
+SUMS = "reduce_sum reduce_mean reduce_prod"
 
 
 def _shifted(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction, int]:
@@ -26,20 +27,29 @@ def _softmax_check(m: Match) -> str | None:
     return "no elements" if m.ins.shape.elements == 0 else None
 
 
-@rule("softmax", op("softmax", some("x")), _softmax_check)
-def expand_softmax(m: Match, b: RewriteBuilder) -> object:
-    shifted, x, axis = _shifted(m, b)
+def _exponentials(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction]:
+    """``exp(x - max(x))`` and its sum."""
+    shifted, _, axis = _shifted(m, b)
     exponentials = b.op("exp", shifted)
-    total = b.op("reduce_sum", exponentials, axes=(axis,))
-    if m.options.fast_math:
-        # The sum is at least 1, that of the greatest element, or NaN: it has a normal reciprocal.
-        quotient = b.op("mul", exponentials, b.broadcast(b.op("recip", total), x.shape.lens))
-    else:
-        quotient = b.op("div", exponentials, b.broadcast(total, x.shape.lens))
+    return exponentials, b.op("reduce_sum", exponentials, axes=(axis,))
+
+
+@rule("softmax", op("softmax", some("x")), _softmax_check, exact=False)
+def expand_softmax_with_reciprocal(m: Match, b: RewriteBuilder) -> object:
+    exponentials, total = _exponentials(m, b)
+    # The sum is at least 1, that of the greatest element, or NaN: it has a normal reciprocal.
+    product = b.op("mul", exponentials, b.broadcast(b.op("recip", total), m.x.shape.lens))
+    return b.convert(product, m.ins.shape.type)  # softmax(x) -> exp(x - max) * (1 / sum(exp(x - max)))
+
+
+@rule("softmax", op("softmax", some("x")), _softmax_check, exact=True)
+def expand_softmax(m: Match, b: RewriteBuilder) -> object:
+    exponentials, total = _exponentials(m, b)
+    quotient = b.op("div", exponentials, b.broadcast(total, m.x.shape.lens))
     return b.convert(quotient, m.ins.shape.type)  # softmax(x) -> exp(x - max) / sum(exp(x - max))
 
 
-@rule("logsoftmax", op("logsoftmax", some("x")), _softmax_check)
+@rule("logsoftmax", op("logsoftmax", some("x")), _softmax_check, exact=True)
 def expand_log_softmax(m: Match, b: RewriteBuilder) -> object:
     shifted, x, axis = _shifted(m, b)
     total = b.op("reduce_sum", b.op("exp", shifted), axes=(axis,))
@@ -47,8 +57,17 @@ def expand_log_softmax(m: Match, b: RewriteBuilder) -> object:
     return b.convert(b.op("sub", shifted, b.broadcast(b.op("log", total), x.shape.lens)), m.ins.shape.type)
 
 
-@rule("nested_reduce", op(MERGEABLE, op(MERGEABLE, some("x"), bind="inner", once=True)))
+@rule("nested_reduce", op(SELECTIONS, op(SELECTIONS, some("x"), bind="inner", once=True)), exact=True)
+def merge_selections(m: Match, b: RewriteBuilder) -> object:
+    return _merged(m, b)  # max[0](max[1](x)) -> max[0, 1](x)
+
+
+@rule("nested_reduce", op(SUMS, op(SUMS, some("x"), bind="inner", once=True)), exact=False)
 def merge_reductions(m: Match, b: RewriteBuilder) -> object:
+    return _merged(m, b)  # sum[0](sum[1](x)) -> sum[0, 1](x)
+
+
+def _merged(m: Match, b: RewriteBuilder) -> Instruction | str:
     if m.inner.name != m.ins.name:
         return "different reductions"
     outer, inner = m.ins.op.attributes()["axes"], m.inner.op.attributes()["axes"]
@@ -56,10 +75,10 @@ def merge_reductions(m: Match, b: RewriteBuilder) -> object:
         return "the axes are not listed"
     if not m.x.shape.type.is_floating and m.ins.name == "reduce_mean":
         return "integer means truncate"
-    return b.op(m.ins.name, m.x, axes=tuple(sorted({*outer, *inner})))  # sum[0](sum[1](x)) -> sum[0, 1](x)
+    return b.op(m.ins.name, m.x, axes=tuple(sorted({*outer, *inner})))
 
 
-@rule("reduce_one", op("reduce_sum reduce_mean reduce_max reduce_min reduce_prod", some("x")))
+@rule("reduce_one", op("reduce_sum reduce_mean reduce_max reduce_min reduce_prod", some("x")), exact=True)
 def reduce_single_elements(m: Match, b: RewriteBuilder) -> object:
     axes = m.ins.op.attributes()["axes"] or tuple(range(m.x.shape.ndim))
     if prod(m.x.shape.lens[axis] for axis in axes) != 1:
@@ -71,4 +90,11 @@ class RewriteReduce(RulePass):
     """``softmax`` and ``logsoftmax`` in primitive operations (float32 or wider inside), nested reductions merged."""
 
     name = "rewrite_reduce"
-    rules = (expand_softmax, expand_log_softmax, merge_reductions, reduce_single_elements)
+    rules = (
+        expand_softmax_with_reciprocal,
+        expand_softmax,
+        expand_log_softmax,
+        merge_selections,
+        merge_reductions,
+        reduce_single_elements,
+    )

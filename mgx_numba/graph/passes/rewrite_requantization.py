@@ -21,7 +21,7 @@ _LIMITS = np.iinfo(np.uint8)
 _INTEGERS = op("convert", op("convert", some("steps"), bind="x", once=True), bind="wide", once=True)
 
 
-@rule("requantized", op("convert", op("sub", _INTEGERS, some("zero"), once=True)))
+@rule("requantized", op("convert", op("sub", _INTEGERS, some("zero"), once=True)), exact=False)
 def requantized(m: Match, b: RewriteBuilder) -> object:
     """``convert[float](convert[int32](convert[uint8](nearbyint(v) + zero)) - zero)``: the steps, limited in float32."""
     if m.wide.shape.type is not Type.int32_type:
@@ -30,13 +30,13 @@ def requantized(m: Match, b: RewriteBuilder) -> object:
     return "the zero point varies" if point is None else _limited_steps(m, b, int(point))
 
 
-@rule("requantized_without_zero", op("convert", _INTEGERS))
+@rule("requantized_without_zero", op("convert", _INTEGERS), exact=False)
 def requantized_without_zero(m: Match, b: RewriteBuilder) -> object:
     """The same with a zero point of 0."""
     return "values go by way of another type" if m.wide.shape.type is not Type.int32_type else _limited_steps(m, b, 0)
 
 
-@rule("requantized_directly", op("convert", op("convert", some("steps"), bind="x", once=True)))
+@rule("requantized_directly", op("convert", op("convert", some("steps"), bind="x", once=True)), exact=False)
 def requantized_directly(m: Match, b: RewriteBuilder) -> object:
     """The same where the conversions by way of int32 have become one."""
     return _limited_steps(m, b, 0)
@@ -45,8 +45,6 @@ def requantized_directly(m: Match, b: RewriteBuilder) -> object:
 def _limited_steps(m: Match, b: RewriteBuilder, point: int) -> Instruction | str:
     """``nearbyint(v)`` from the least to the greatest step; NaN is the least, as the conversion to uint8 has it."""
     steps = m.steps
-    if not m.options.fast_math:
-        return "fast_math is off, and a zero may change its sign"
     if tuple(ins.shape.type for ins in (steps, m.x, m.ins)) != (Type.float_type, Type.uint8_type, Type.float_type):
         return "the value is not quantised from float32 to uint8 and back"
     if steps.name == "add":

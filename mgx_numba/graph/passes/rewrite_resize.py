@@ -14,7 +14,7 @@ from .rules.views import reshaped
 __all__ = ["RewriteResize"]
 
 
-@rule("resize_nearest", op("resize", some("x")))
+@rule("resize_nearest", op("resize", some("x")), exact=True)
 def repeat_elements(m: Match, b: RewriteBuilder) -> object:
     """``resize[nearest](x)`` by whole factors -> ``reshape(spread(unsqueeze(x)))``, channels innermost.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some, spread
 from .rewriter import RulePass
-from .rules.units import finite_only
 
 __all__ = ["RewriteSoftmax"]
 
@@ -27,12 +26,14 @@ def _axis(m: Match) -> int:
     return int(axis) % m.ins.shape.ndim
 
 
-@rule("find_softmax", op("div", EXP, spread(SUM)), _one_axis)
+@rule("find_softmax", op("div", EXP, spread(SUM)), _one_axis, exact=False)
 def softmax_quotient(m: Match, b: RewriteBuilder) -> object:
     return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) / sum(exp(x - max)) -> softmax(x)
 
 
-@rule("find_softmax", op("mul", EXP, either(spread(op("recip", SUM)), op("recip", spread(SUM)))), _one_axis)
+@rule(
+    "find_softmax", op("mul", EXP, either(spread(op("recip", SUM)), op("recip", spread(SUM)))), _one_axis, exact=False
+)
 def softmax_product(m: Match, b: RewriteBuilder) -> object:
     return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) * recip(sum) -> softmax(x)
 
@@ -40,21 +41,17 @@ def softmax_product(m: Match, b: RewriteBuilder) -> object:
 PLAIN_SUM = op("reduce_sum", op("exp", X, bind="exp"), bind="sum")
 
 
-def _plain_check(m: Match) -> str | None:
-    return _one_axis(m) or finite_only(m)
-
-
-@rule("find_softmax", op("div", op("exp", X, bind="exp"), spread(PLAIN_SUM)), _plain_check)
+@rule("find_softmax", op("div", op("exp", X, bind="exp"), spread(PLAIN_SUM)), _one_axis, exact=False)
 def softmax_without_maximum(m: Match, b: RewriteBuilder) -> object:
     return b.op("softmax", m.x, axis=_axis(m))  # exp(x) / sum(exp(x)) -> softmax(x), which does not overflow
 
 
-@rule("find_logsoftmax", op("sub", SHIFTED, spread(op("log", SUM))), _one_axis)
+@rule("find_logsoftmax", op("sub", SHIFTED, spread(op("log", SUM))), _one_axis, exact=False)
 def log_softmax_difference(m: Match, b: RewriteBuilder) -> object:
     return b.op("logsoftmax", m.x, axis=_axis(m))  # (x - max) - log(sum(exp(x - max))) -> logsoftmax(x)
 
 
-@rule("find_logsoftmax", op("log", op("softmax", X, bind="inner")), finite_only)
+@rule("find_logsoftmax", op("log", op("softmax", X, bind="inner")), exact=False)
 def log_of_softmax(m: Match, b: RewriteBuilder) -> object:
     return b.op("logsoftmax", m.x, **m.inner.op.attributes())  # log(softmax(x)) -> logsoftmax(x), exact where that is 0
 

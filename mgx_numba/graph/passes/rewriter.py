@@ -96,7 +96,7 @@ class Rewriter:
                 self._seconds[candidate.name] = self._seconds.get(candidate.name, 0.0) + seconds
             if match is None:
                 continue
-            reason = candidate.check(match) if candidate.check is not None else None
+            reason = candidate.refusal(match)
             if reason is None:
                 builder = RewriteBuilder(module, ins)
                 result = candidate.rewrite(match, builder)

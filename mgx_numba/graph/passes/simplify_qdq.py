@@ -19,6 +19,7 @@ from .build import RewriteBuilder
 from .integer_products import INTEGER_PRODUCTS, is_depthwise, pads_of, shifted_left
 from .match import Match, op, rule
 from .rewriter import RulePass
+from .rules.merging import is_kept
 from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed
 
 __all__ = ["SimplifyQdq"]
@@ -94,6 +95,8 @@ def _dequantized(
     """``(sums - zero) * scale`` with values along ``axis``."""
     if zero.size and (zero.min() < INT32.min or zero.max() > INT32.max):
         return "a zero point of the sums does not fit int32"
+    if not is_kept(scale.astype(np.float32)):
+        return "the product of the scales is no normal number"
     axis %= sums.shape.ndim
     lens = sums.shape.lens
     parameters = []
@@ -114,7 +117,7 @@ def _type(values: np.ndarray) -> Type:
 QDQ = (op("dequantizelinear", bind="x"), op("dequantizelinear", bind="w"))
 
 
-@rule("qdq_dot", op("dot", *QDQ))
+@rule("qdq_dot", op("dot", *QDQ), exact=True)
 def quantized_dot(m: Match, b: RewriteBuilder) -> object:
     right = _right(m, b, -1)
     if isinstance(right, str):
@@ -130,7 +133,7 @@ def quantized_dot(m: Match, b: RewriteBuilder) -> object:
     return _dequantized(b, product, -1, np.float32(step) * steps, _zero(values[(0,) * (values.ndim - 2)].T, point))
 
 
-@rule("qdq_convolution", op("convolution", *QDQ))
+@rule("qdq_convolution", op("convolution", *QDQ), exact=True)
 def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.attributes()
     group, padding = attributes["group"], attributes["padding"]
@@ -151,7 +154,7 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
     return _dequantized(b, product, 1, np.float32(step) * steps, _zero(values, point))
 
 
-@rule("qdq_convolution_backwards", op("convolution_backwards", *QDQ))
+@rule("qdq_convolution_backwards", op("convolution_backwards", *QDQ), exact=True)
 def quantized_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
     """Of a left-hand side without a zero point, which would count otherwise for each set of taps."""
     can, attributes = m.options.capabilities, m.ins.op.attributes()

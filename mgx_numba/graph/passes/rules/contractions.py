@@ -11,7 +11,7 @@ from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
-from .linear import all_finite, has_finite, rounds_next
+from .merging import WIDE, all_finite, is_kept, rounds_next
 
 __all__ = ["CONTRACTION_RULES", "along_axis"]
 
@@ -32,36 +32,34 @@ def along_axis(ins: Instruction, axis: int) -> np.ndarray | None:
     return small.reshape(-1)
 
 
-def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Instruction | None:
-    """Constant ``weights * factors`` (broadcast); ``None`` when it is not finite."""
+def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Instruction | str:
+    """Constant ``weights * factors`` (broadcast), or why it must not take their place."""
     values = constant_array(weights)
     if values is None:
-        return None
+        return "the weights are no literal"
     small = compact(values)
     lens = common_lens(small.shape, factors.shape)
     small, factors = np.broadcast_to(small, lens), np.broadcast_to(factors, lens)
     product = aligned_array(lens, values.dtype)
     rows = max(1, PIECE_BYTES * lens[0] // max(1, product.nbytes))
-    finite: list[bool] = []
+    kept: list[bool] = []
 
     def multiply(part: slice) -> None:
         for start in range(part.start, part.stop, rows):
             piece = slice(start, min(start + rows, part.stop))
             with np.errstate(all="ignore"):
-                np.multiply(small[piece], factors[piece], product[piece], dtype=factors.dtype, casting="unsafe")
-            finite.append(has_finite(product[piece]))
+                np.multiply(small[piece], factors[piece], product[piece])
+            kept.append(is_kept(product[piece], small[piece], factors[piece]))
 
     in_parts(multiply, lens[0], product.nbytes)
-    return b.constant(product, weights.shape) if all(finite) else None
-
-
-def _wide(factors: np.ndarray) -> np.ndarray:
-    return factors.astype(np.float32) if factors.dtype.itemsize < 4 else factors
+    return b.constant(product, weights.shape) if all(kept) else "weights overflow or lose bits"
 
 
 def _weights_check(m: Match) -> str | None:
     if not m.ins.shape.type.is_floating:
         return "integer products may wrap"
+    if m.ins.shape.type not in WIDE:
+        return "weights would be rounded once more"
     if is_constant(m.x):
         return "everything is constant"
     if rounds_next(m.ins):
@@ -73,19 +71,22 @@ def _weights_check(m: Match) -> str | None:
     "mul_conv",
     op("mul", op("convolution", some("x"), constant("w"), bind="conv", once=True), constant("a")),
     _weights_check,
+    exact=False,
 )
 def scale_convolution(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, 1)
     if factors is None:
         return "the factor differs along another axis than the channels"
-    weights = _scaled(b, m.w, _wide(factors).reshape((-1,) + (1,) * (m.w.shape.ndim - 1)))
-    return "weights overflow" if weights is None else b.op(m.conv.op, m.x, weights)  # conv(x, w) * a -> conv(x, w * a)
+    weights = _scaled(b, m.w, factors.reshape((-1,) + (1,) * (m.w.shape.ndim - 1)))
+    # conv(x, w) * a -> conv(x, w * a)
+    return weights if isinstance(weights, str) else b.op(m.conv.op, m.x, weights)
 
 
 @rule(
     "mul_conv",
     op("mul", op("convolution_backwards", some("x"), constant("w"), bind="conv", once=True), constant("a")),
     _weights_check,
+    exact=False,
 )
 def scale_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, 1)
@@ -93,70 +94,75 @@ def scale_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
         return "the factor differs along another axis than the channels"
     group = m.conv.op.attributes()["group"]
     channels_in, channels_out, *kernel = m.w.shape.lens
-    by_group = np.broadcast_to(_wide(factors), (group * channels_out,)).reshape(group, channels_out)
+    by_group = np.broadcast_to(factors, (group * channels_out,)).reshape(group, channels_out)
     each = np.repeat(by_group, channels_in // group, axis=0)
     weights = _scaled(b, m.w, each.reshape(channels_in, channels_out, *(1 for _ in kernel)))
-    return (
-        "weights overflow" if weights is None else b.op(m.conv.op, m.x, weights)
-    )  # deconv(x, w) * a -> deconv(x, w * a)
+    # deconv(x, w) * a -> deconv(x, w * a)
+    return weights if isinstance(weights, str) else b.op(m.conv.op, m.x, weights)
 
 
 @rule(
     "dot_mul",
     op("mul", op("dot", some("x"), constant("w"), bind="dot", once=True), constant("a")),
     _weights_check,
+    exact=False,
 )
 def scale_dot_columns(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, -1)
     if factors is None:
         return "the factor differs along another axis than the columns"
-    weights = _scaled(b, m.w, _wide(factors))
-    return "weights overflow" if weights is None else b.op("dot", m.x, weights)  # dot(x, w) * a -> dot(x, w * a)
+    weights = _scaled(b, m.w, factors)
+    # dot(x, w) * a -> dot(x, w * a)
+    return weights if isinstance(weights, str) else b.op("dot", m.x, weights)
 
 
 @rule(
     "dot_mul",
     op("mul", op("dot", constant("w"), some("x"), bind="dot", once=True), constant("a")),
     _weights_check,
+    exact=False,
 )
 def scale_dot_rows(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, -2)
     if factors is None:
         return "the factor differs along another axis than the rows"
-    weights = _scaled(b, m.w, _wide(factors)[:, None])
-    return "weights overflow" if weights is None else b.op("dot", weights, m.x)  # dot(w, x) * a -> dot(w * a, x)
+    weights = _scaled(b, m.w, factors[:, None])
+    # dot(w, x) * a -> dot(w * a, x)
+    return weights if isinstance(weights, str) else b.op("dot", weights, m.x)
 
 
 @rule(
     "mul_dot",
     op("dot", op("mul", some("x"), constant("a"), once=True), constant("w")),
     _weights_check,
+    exact=False,
 )
 def scaled_dot_operand(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, -1)
     if factors is None:
         return "the factor differs along another axis than the inner one"
-    weights = _scaled(b, m.w, _wide(factors)[:, None])
-    return "weights overflow" if weights is None else b.op("dot", m.x, weights)  # dot(x * a, w) -> dot(x, a * w)
+    weights = _scaled(b, m.w, factors[:, None])
+    # dot(x * a, w) -> dot(x, a * w)
+    return weights if isinstance(weights, str) else b.op("dot", m.x, weights)
 
 
 @rule(
     "mul_conv",
     op("convolution", op("mul", some("x"), constant("a"), once=True), constant("w")),
     _weights_check,
+    exact=False,
 )
 def scaled_convolution_operand(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, 1)
     if factors is None:
         return "the factor differs along another axis than the channels"
-    if m.ins.shape.type.size < 4:
-        return "weights would be rounded once more"
     rows, inside, *kernel = m.w.shape.lens
     group = m.ins.op.attributes()["group"]
-    by_group = np.broadcast_to(_wide(factors), (group * inside,)).reshape(group, 1, inside)
+    by_group = np.broadcast_to(factors, (group * inside,)).reshape(group, 1, inside)
     each = np.broadcast_to(by_group, (group, rows // group, inside)).reshape(rows, inside, *(1 for _ in kernel))
     weights = _scaled(b, m.w, each)
-    return "weights overflow" if weights is None else b.op(m.ins.op, m.x, weights)  # conv(x * a, w) -> conv(x, w * a)
+    # conv(x * a, w) -> conv(x, w * a)
+    return weights if isinstance(weights, str) else b.op(m.ins.op, m.x, weights)
 
 
 @rule(
@@ -166,14 +172,23 @@ def scaled_convolution_operand(m: Match, b: RewriteBuilder) -> object:
         op("convolution", some("x"), constant("v"), bind="left", once=True),
         op("convolution", some("x"), constant("w"), bind="right", once=True),
     ),
+    exact=False,
 )
 def add_convolutions(m: Match, b: RewriteBuilder) -> object:
     if m.left.op != m.right.op or m.v.shape.lens != m.w.shape.lens:
         return "the convolutions differ in more than weights"
-    return b.op(m.left.op, m.x, b.op("add", m.v, m.w))  # conv(x, v) + conv(x, w) -> conv(x, v + w)
+    if m.ins.shape.type not in WIDE:
+        return "weights would be rounded once more"
+    weights = b.op("add", m.v, m.w)
+    # conv(x, v) + conv(x, w) -> conv(x, v + w)
+    return b.op(m.left.op, m.x, weights) if all_finite(weights) else "weights overflow"
 
 
-@rule("dot_broadcast", op("dot", op("multibroadcast", some("x"), bind="a"), op("multibroadcast", some("y"), bind="b")))
+@rule(
+    "dot_broadcast",
+    op("dot", op("multibroadcast", some("x"), bind="a"), op("multibroadcast", some("y"), bind="b")),
+    exact=True,
+)
 def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
     """``dot(spread(x), spread(y)) -> spread(dot(x, y))`` along batch axes on which both repeat."""
     outer = m.ins.shape.lens[:-2]

@@ -145,7 +145,7 @@ def _dot_check(m: Match) -> str | None:
     return "fewer than two contractions of this input can be joined" if len(m.x.users) < 2 else None
 
 
-@rule("conv_dot_horiz_fusion", op("dot", some("x"), constant("w")), _dot_check)
+@rule("conv_dot_horiz_fusion", op("dot", some("x"), constant("w")), _dot_check, exact=True)
 def join_dots(m: Match, b: RewriteBuilder) -> object:
     return _fuse(m, b, -1, -1)  # dot(x, v), dot(x, w) -> slices of dot(x, concat(v, w))
 
@@ -154,7 +154,7 @@ def _conv_check(m: Match) -> str | None:
     return "grouped" if m.ins.op.attributes()["group"] != 1 else _dot_check(m)
 
 
-@rule("conv_dot_horiz_fusion", op("convolution", some("x"), constant("w")), _conv_check)
+@rule("conv_dot_horiz_fusion", op("convolution", some("x"), constant("w")), _conv_check, exact=True)
 def join_convolutions(m: Match, b: RewriteBuilder) -> object:
     return _fuse(m, b, 1, 0)  # conv(x, v), conv(x, w) -> slices of conv(x, concat(v, w))
 

@@ -9,110 +9,102 @@ import numpy as np
 from ....core.shape import Shape
 from ....core.types import Type
 from ....ops.dot import FP8
-from ...constants import compact, constant_array, is_constant, uniform_value
+from ...constants import is_constant, uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..match import Match, RewriteRule, constant, op, rule, scalar, some
+from ..match import Match, Operation, constant, op, rule, scalar, some
 from ..quantization_plan import CONTRACTIONS
+from .merging import all_finite, follows_contraction, has_zero, merged_product, merged_sum, rounds_next, small_offset
 
-__all__ = ["LINEAR_RULES", "all_finite", "has_finite", "rounds_next"]
+__all__ = ["LINEAR_RULES"]
 
 BROADCASTS = frozenset({"multibroadcast"})
-SPREADS = frozenset({"broadcast", "multibroadcast", "scalar"})
 
 
-def all_finite(ins: Instruction) -> bool:
-    """Whether a constant has neither NaN nor infinity."""
-    while ins.name in SPREADS and len(ins.inputs) == 1 and not ins.shape.is_dynamic:
-        ins = ins.inputs[0]  # its elements are repeated
-    values = constant_array(ins)
-    if values is None:
-        return False
-    return not ins.shape.type.is_floating or has_finite(compact(values))
-
-
-def has_finite(values: np.ndarray) -> bool:
-    """Whether an array of floats has neither NaN nor infinity."""
-    if not values.size:
-        return True
-    with np.errstate(all="ignore"):  # of NaN, which is both the least and the largest
-        return all(np.isfinite(np.float64(end)) for end in (values.min(), values.max()))
-
-
-def rounds_next(ins: Instruction, by: frozenset[str] = frozenset({"nearbyint"})) -> bool:
-    """Whether a value is rounded by an operator: what moves it by a unit in the last place moves ties by one."""
-    return any(user.name in by for user in ins.users)
+def _inner_check(m: Match) -> str | None:
+    if is_constant(m.x):
+        return "everything is constant"
+    return "the inner value is used elsewhere too" if len(m.inner.users) > 1 else None
 
 
 def _merge_check(m: Match) -> str | None:
-    if is_constant(m.x):
-        return "everything is constant"
-    if len(m.inner.users) > 1:
-        return "the inner value is used elsewhere too"
-    if m.ins.name in ("add", "mul") and rounds_next(m.ins):
-        return "the result is rounded to integers"
-    if m.ins.name in ("add", "mul") and not (all_finite(m.c) and all_finite(m.d)):
-        return "a constant is not finite"
-    return None
+    return _inner_check(m) or ("the result is rounded to integers" if rounds_next(m.ins) else None)
 
 
-def _merged(name: str) -> RewriteRule:
-    pattern = op(name, op(name, some("x"), constant("c"), bind="inner"), constant("d"))
-
-    @rule("double_add_lit", pattern, _merge_check)
-    def merge(m: Match, b: RewriteBuilder) -> object:
-        merged = b.op(m.ins.op, m.c, m.d)
-        if name == "mul" and not all_finite(merged):
-            return "the product of the constants overflows"
-        return b.op(m.ins.op, m.x, merged)  # (x + c) + d -> x + (c + d); likewise * max min
-
-    return merge
+def _nested(name: str) -> Operation:
+    return op(name, op(name, some("x"), constant("c"), bind="inner"), constant("d"))
 
 
-MERGES = tuple(map(_merged, ("add", "mul", "max", "min")))
+@rule("double_add_lit", _nested("mul"), _merge_check, exact=False)
+def merge_factors(m: Match, b: RewriteBuilder) -> object:
+    factor = merged_product(b, m.c, m.d)
+    return factor if isinstance(factor, str) else b.op("mul", m.x, factor)  # (x * c) * d -> x * (c * d)
+
+
+@rule("double_add_lit", _nested("add"), _merge_check, exact=False)
+def merge_offsets(m: Match, b: RewriteBuilder) -> object:
+    offset = merged_sum(b, m.x, m.c, m.d)
+    return offset if isinstance(offset, str) else b.op("add", m.x, offset)  # (x + c) + d -> x + (c + d)
+
+
+@rule(
+    "double_add_lit",
+    op("max min", op("max min", some("x"), constant("c"), bind="inner"), constant("d")),
+    _inner_check,
+    exact=True,
+)
+def merge_limits(m: Match, b: RewriteBuilder) -> object:
+    if m.inner.name != m.ins.name:
+        return "a limit from below and one from above"
+    if m.ins.shape.type.is_floating and (has_zero(m.c) or has_zero(m.d)):
+        return "the greater one of 0 and -0 may be either"
+    return b.op(m.ins.op, m.x, b.op(m.ins.op, m.c, m.d))  # max(max(x, c), d) -> max(x, max(c, d)); likewise min
 
 
 def _merge_sides_check(m: Match) -> str | None:
-    if is_constant(m.x) or is_constant(m.y):
-        return "everything is constant"
     if len(m.left.users) > 1 or len(m.right.users) > 1:
         return "a sum is used elsewhere too"
-    return None if all_finite(m.c) and all_finite(m.d) else "a constant is not finite"
+    if m.ins.shape.type.is_floating:
+        if not (follows_contraction(m.x) and follows_contraction(m.y)):
+            return "the terms are no sums of products, which are rounded by more"
+        if not (small_offset(m.c) and small_offset(m.d)):
+            return "an offset is large, or would be rounded once more"
+    return "everything is constant" if is_constant(m.x) or is_constant(m.y) else None
 
 
 @rule(
     "double_add_lit_broadcast",
     op("add", op("add", some("x"), constant("c"), bind="left"), op("add", some("y"), constant("d"), bind="right")),
     _merge_sides_check,
+    exact=False,
 )
 def add_sums(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", b.op("add", m.x, m.y), b.op("add", m.c, m.d))  # (x + c) + (y + d) -> (x + y) + (c + d)
 
 
 def _distribute_check(m: Match) -> str | None:
-    if is_constant(m.x):
-        return "everything is constant"
-    if len(m.sum.users) > 1:
-        return "the sum is used elsewhere too"
-    if rounds_next(m.ins):
-        return "the product is rounded to integers"
-    return None if all_finite(m.c) and all_finite(m.d) else "a constant is not finite"
+    if m.ins.shape.type.is_floating and not follows_contraction(m.x):
+        return "no weights could take the factor in"
+    return _merge_check(m)
 
 
-@rule("mul_add", op("mul", op("add", some("x"), constant("c"), bind="sum"), constant("d")), _distribute_check)
+@rule(
+    "mul_add", op("mul", op("add", some("x"), constant("c"), bind="inner"), constant("d")), _distribute_check,
+    exact=False,
+)  # fmt: skip
 def distribute(m: Match, b: RewriteBuilder) -> object:
     offset = b.op("mul", m.c, m.d)
-    if not all_finite(offset):
-        return "the product of the constants overflows"
+    if m.ins.shape.type.is_floating and not (small_offset(m.c) and small_offset(offset) and all_finite(m.d)):
+        return "the offset is large, or would be rounded once more"
     return b.op("add", b.op("mul", m.x, m.d), offset)  # (x + c) * d -> x * d + c * d
 
 
-@rule("neg_mul", op("mul", op("neg", some("x"), once=True), constant("c")))
+@rule("neg_mul", op("mul", op("neg", some("x"), once=True), constant("c")), exact=True)
 def multiply_negative(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", m.x, b.op("neg", m.c))  # -x * c -> x * -c
 
 
-@rule("neg_mul", op("neg", op("mul", some("x"), constant("c"), once=True)))
+@rule("neg_mul", op("neg", op("mul", some("x"), constant("c"), once=True)), exact=True)
 def negate_product(m: Match, b: RewriteBuilder) -> object:
     return "everything is constant" if is_constant(m.x) else b.op("mul", m.x, b.op("neg", m.c))  # -(x * c) -> x * -c
 
@@ -125,7 +117,7 @@ POINTWISE = (
 )
 
 
-@rule("inner_broadcast", op(POINTWISE))
+@rule("inner_broadcast", op(POINTWISE), exact=True)
 def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
     """``f(spread(x), spread(y)) -> spread(f(x, y))`` along the axes on which every operand repeats."""
     ins = m.ins
@@ -173,7 +165,10 @@ _FACTOR = op("mul", op("relu clip", bind="inner", once=True), scalar(bind="facto
 
 
 @rule(
-    "limits_of_factor", op("min", op("max", _FACTOR, scalar(bind="low"), once=True), scalar(bind="high")), _limits_check
+    "limits_of_factor",
+    op("min", op("max", _FACTOR, scalar(bind="low"), once=True), scalar(bind="high")),
+    _limits_check,
+    exact=True,
 )
 def factor_before_limits(m: Match, b: RewriteBuilder) -> object:
     """``min(max(clip(x, c, d) * f, low), high) -> min(max(x * f, max(c * f, low)), min(d * f, high))``, and of ``relu``
@@ -199,7 +194,7 @@ normal."""
 MOVES = frozenset("transpose reshape squeeze unsqueeze flatten contiguous slice".split())
 
 
-@rule("float8_scale_in_weights", op("nearest_float8"))
+@rule("float8_scale_in_weights", op("nearest_float8"), exact=False)
 def scale_in_weights(m: Match, b: RewriteBuilder) -> object:
     """``nearest_float8(relu(x)) -> nearest_float8(relu(x * 2**-exponent)) * 2**exponent`` with an exponent of 0, where
     contractions with constant weights are all that makes x and all that reads the result: these take the factors, which
@@ -239,6 +234,6 @@ def _has_weights(ins: Instruction) -> bool:
 
 
 LINEAR_RULES = (
-    *MERGES, add_sums, distribute, multiply_negative, negate_product, inner_broadcast, factor_before_limits,
-    scale_in_weights,
+    merge_factors, merge_offsets, merge_limits, add_sums, distribute, multiply_negative, negate_product,
+    inner_broadcast, factor_before_limits, scale_in_weights,
 )  # fmt: skip

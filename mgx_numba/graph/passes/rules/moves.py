@@ -14,7 +14,7 @@ from .linear import POINTWISE
 __all__ = ["MOVE_RULES"]
 
 
-@rule("unary_shape_transforms", op(POINTWISE))
+@rule("unary_shape_transforms", op(POINTWISE), exact=True)
 def transpose_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``f(transpose(x), transpose(y), c) -> transpose(f(x, y, transpose'(c)))`` with one permutation for all."""
     views = [i for i in m.ins.inputs if not is_constant(i)]
@@ -44,7 +44,7 @@ def _transposed_constant(b: RewriteBuilder, ins: Instruction, permutation: tuple
     return b.transpose(ins, permutation)
 
 
-@rule("unary_shape_transforms", op(POINTWISE))
+@rule("unary_shape_transforms", op(POINTWISE), exact=True)
 def reshape_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``f(reshape(x), c) -> reshape(f(x, c))`` for constants with equal elements, unless rows are only regrouped."""
     views = [i for i in m.ins.inputs if uniform_value(i) is None]
@@ -69,7 +69,7 @@ def _is_row_reshape(ins: Instruction) -> bool:
     return bool(old) and bool(new) and old[-1] == new[-1]
 
 
-@rule("reshape_dot", op("reshape unsqueeze", some("x")))
+@rule("reshape_dot", op("reshape unsqueeze", some("x")), exact=True)
 def reshape_before_dot(m: Match, b: RewriteBuilder) -> object:
     """``reshape(f(dot(x, w)), c) -> f(dot(reshape(x), spread(w)), c)`` where rows are only regrouped, or stay together.
 

@@ -80,7 +80,7 @@ def pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -
     return b.op(name, value, scale, b.scalar(point, value.shape.with_type(type)))
 
 
-@rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")))
+@rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")), exact=True)
 def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``view(dequantize(x)) -> dequantize(view(x))``."""
     x, *given = m.dq.inputs
@@ -99,7 +99,7 @@ def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     return b.op("dequantizelinear", viewed, *like)
 
 
-@rule("dequantize_moved", op("pooling pad resize gather relu"))
+@rule("dequantize_moved", op("pooling pad resize gather relu"), exact=True)
 def moved_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``max_pooling(dequantize(x)) -> dequantize(max_pooling(x))``, and so of other operators that choose elements."""
     dq, *rest = m.ins.inputs
@@ -124,7 +124,7 @@ def moved_dequantized(m: Match, b: RewriteBuilder) -> object:
     return pair_like(b, "dequantizelinear", b.op(moved, x, *rest), p)
 
 
-@rule("dequantize_concat", op("concat"))
+@rule("dequantize_concat", op("concat"), exact=True)
 def concat_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``concat(dequantize(x), dequantize(y)) -> dequantize(concat(x, y))`` where all have the same parameters."""
     if any(i.name != "dequantizelinear" for i in m.ins.inputs):
@@ -136,7 +136,7 @@ def concat_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     return pair_like(b, "dequantizelinear", b.op(m.ins.op, *(i.inputs[0] for i in m.ins.inputs)), p)
 
 
-@rule("requantize", op("quantizelinear"))
+@rule("requantize", op("quantizelinear"), exact=True)
 def same_again(m: Match, b: RewriteBuilder) -> object:
     """``quantize(dequantize(x)) -> x`` with the same parameters."""
     dq = m.ins.inputs[0]
@@ -150,7 +150,7 @@ def same_again(m: Match, b: RewriteBuilder) -> object:
     return dq.inputs[0]
 
 
-@rule("quantize_view", op("quantizelinear"))
+@rule("quantize_view", op("quantizelinear"), exact=True)
 def view_then_quantized(m: Match, b: RewriteBuilder) -> object:
     """``quantize(view(x)) -> view(quantize(x))``, so that what computes x quantises it; a maximum is like a view."""
     view = m.ins.inputs[0]
@@ -164,7 +164,7 @@ def view_then_quantized(m: Match, b: RewriteBuilder) -> object:
     return b.op(view.op, pair_like(b, "quantizelinear", view.inputs[0], p))
 
 
-@rule("quantize_concat", op("quantizelinear"))
+@rule("quantize_concat", op("quantizelinear"), exact=True)
 def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
     """``quantize(concat(x, y)) -> concat(quantize(x), quantize(y))``."""
     joined = m.ins.inputs[0]
@@ -176,7 +176,7 @@ def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
     return b.op(joined.op, *(pair_like(b, "quantizelinear", i, p) for i in joined.inputs))
 
 
-@rule("quantize_relu", op("quantizelinear"))
+@rule("quantize_relu", op("quantizelinear"), exact=True)
 def quantized_relu(m: Match, b: RewriteBuilder) -> object:
     """``quantize(relu(x)) -> quantize(x)`` in uint8 without a zero point: what is below 0 saturates."""
     relu = wide = m.ins.inputs[0]
@@ -193,7 +193,7 @@ def quantized_relu(m: Match, b: RewriteBuilder) -> object:
     return b.op(m.ins.op, value, *m.ins.inputs[1:])
 
 
-@rule("widened_maximum", op("convert", op("pooling", bind="pool")))
+@rule("widened_maximum", op("convert", op("pooling", bind="pool")), exact=True)
 def widened_maximum(m: Match, b: RewriteBuilder) -> object:
     """``float(max_pooling(x)) -> max_pooling(float(x))`` of what is quantised next, so that it is before."""
     if any(u.name != "quantizelinear" for u in m.ins.users):
@@ -203,7 +203,7 @@ def widened_maximum(m: Match, b: RewriteBuilder) -> object:
     return b.op(m.pool.op, b.op(m.ins.op, m.pool.inputs[0]))
 
 
-@rule("shifted_pair", op("quantizelinear"))
+@rule("shifted_pair", op("quantizelinear"), exact=True)
 def shifted_pair(m: Match, b: RewriteBuilder) -> object:
     """``dequantize(quantize(x))`` in int8 -> the same in uint8 where all products are multiplied in that; else in uint8
     around its middle -> the same in int8, whose zero point is 0, so that images need no padding by it."""

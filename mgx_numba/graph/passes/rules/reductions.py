@@ -15,7 +15,7 @@ __all__ = ["REDUCTION_RULES"]
 REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all"
 
 
-@rule("reduce_broadcast", op(REDUCTIONS, op("multibroadcast", some("x"), bind="wide")))
+@rule("reduce_broadcast", op(REDUCTIONS, op("multibroadcast", some("x"), bind="wide")), exact=True)
 def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
     """``reduce(spread(x))`` along the axes of the spread: ``n * x`` for sum, ``x**n`` for prod, ``x`` for the others.
 
@@ -62,7 +62,7 @@ def _power(b: RewriteBuilder, x: Instruction, exponent: int) -> Instruction:
         x = b.op("mul", x, x)
 
 
-@rule("arg_broadcast", op("argmax argmin", op("multibroadcast", some("x"), bind="wide")))
+@rule("arg_broadcast", op("argmax argmin", op("multibroadcast", some("x"), bind="wide")), exact=True)
 def arg_broadcast(m: Match, b: RewriteBuilder) -> object:
     attributes, lens = m.ins.op.attributes(), m.wide.shape.lens
     axis = attributes["axis"] % len(lens)

@@ -30,7 +30,7 @@ def _slice(b: RewriteBuilder, x: Instruction, ranges: dict[int, tuple[int, int]]
     return b.op("slice", x, axes=tuple(kept), starts=starts, ends=ends)
 
 
-@rule("nested_slice", op("slice", op("slice", some("x"), bind="inner")))
+@rule("nested_slice", op("slice", op("slice", some("x"), bind="inner")), exact=True)
 def nested_slices(m: Match, b: RewriteBuilder) -> object:
     ranges = dict(bounds(m.inner))
     for axis, (start, end) in bounds(m.ins).items():
@@ -39,7 +39,7 @@ def nested_slices(m: Match, b: RewriteBuilder) -> object:
     return _slice(b, m.x, ranges)  # slice(slice(x)) -> slice(x)
 
 
-@rule("slice_concat", op("slice", op("concat", bind="whole")))
+@rule("slice_concat", op("slice", op("concat", bind="whole")), exact=True)
 def slice_of_concat(m: Match, b: RewriteBuilder) -> object:
     ranges = bounds(m.ins)
     axis = m.whole.op.attributes()["axis"]
@@ -61,7 +61,7 @@ def slice_of_concat(m: Match, b: RewriteBuilder) -> object:
     return pieces[0] if len(pieces) == 1 else b.op("concat", *pieces, axis=axis)
 
 
-@rule("slice_reshape", op("reshape", op("slice", some("x"), bind="part")))
+@rule("slice_reshape", op("reshape", op("slice", some("x"), bind="part")), exact=True)
 def reshape_of_slice(m: Match, b: RewriteBuilder) -> object:
     """``reshape(slice(x)) -> slice(reshape(x))`` where the reshape only splits the sliced axis: that needs no copy."""
     ranges = bounds(m.part)
@@ -79,7 +79,7 @@ def reshape_of_slice(m: Match, b: RewriteBuilder) -> object:
     return _slice(b, b.reshape(m.x, lens), {axis: (start // inner, end // inner)})
 
 
-@rule("nested_concat", op("concat"))
+@rule("nested_concat", op("concat"), exact=True)
 def nested_concats(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"]
 
@@ -102,7 +102,7 @@ def nested_concats(m: Match, b: RewriteBuilder) -> object:
     return b.op("concat", *flat, axis=axis)  # concat(concat(x, y), z) -> concat(x, y, z)
 
 
-@rule("concat_slice", op("concat"))
+@rule("concat_slice", op("concat"), exact=True)
 def concat_of_slices(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"]
     merged: list[Instruction] = []
@@ -128,7 +128,7 @@ def _adjacent(b: RewriteBuilder, left: Instruction, right: Instruction, axis: in
     return _slice(b, left.inputs[0], {**first, axis: (first[axis][0], second[axis][1])})
 
 
-@rule("concat_transpose", op("concat"))
+@rule("concat_transpose", op("concat"), exact=True)
 def concat_of_transposes(m: Match, b: RewriteBuilder) -> object:
     first = m.ins.inputs[0]
     if first.name != "transpose" or any(p.op != first.op for p in m.ins.inputs):
@@ -140,7 +140,7 @@ def concat_of_transposes(m: Match, b: RewriteBuilder) -> object:
     return b.transpose(joined, permutation)  # concat(transpose(x), transpose(y)) -> transpose(concat(x, y))
 
 
-@rule("gather", op("gather", some("x"), constant("indices")))
+@rule("gather", op("gather", some("x"), constant("indices")), exact=True)
 def gather_of_range(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"] % m.x.shape.ndim
     values = constant_array(m.indices)

@@ -52,6 +52,7 @@ def reshaped(b: RewriteBuilder, x: Instruction, lens: Sequence[int]) -> Instruct
 @rule(
     "nop_reshapes",
     op("reshape flatten squeeze unsqueeze reshape_lazy transpose multibroadcast broadcast slice step pad", some("x")),
+    exact=True,
 )
 def same_lengths(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.ndim != m.ins.shape.ndim:  # first: lengths that are compared with others tell traced programs apart
@@ -66,33 +67,35 @@ def same_lengths(m: Match, b: RewriteBuilder) -> object:
     return m.x  # reshape(x) -> x
 
 
-@rule("reshape_cont", op("reshape flatten squeeze unsqueeze contiguous", op("contiguous layout", some("x"))))
+@rule(
+    "reshape_cont", op("reshape flatten squeeze unsqueeze contiguous", op("contiguous layout", some("x"))), exact=True
+)
 def reshape_of_copy(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.without_axes != m.ins.inputs[0].shape.without_axes:
         return "a tensor without axes has become a vector of one element"
     return b.op(m.ins.op, m.x)  # reshape(contiguous(x)) -> reshape(x)
 
 
-@rule("nop_contiguous", op("contiguous", some("x")))
+@rule("nop_contiguous", op("contiguous", some("x")), exact=True)
 def contiguous_of_standard(m: Match, b: RewriteBuilder) -> object:
     return m.x if m.x.shape == m.ins.shape else "the layout changes"  # contiguous(standard x) -> x
 
 
-@rule("nop_layout", op("layout", some("x")))
+@rule("nop_layout", op("layout", some("x")), exact=True)
 def layout_of_same(m: Match, b: RewriteBuilder) -> object:
     if m.x.name in ("layout", "contiguous"):
         return b.op(m.ins.op, m.x.inputs[0])  # layout(layout(x)) -> layout(x)
     return m.x if m.x.shape == m.ins.shape else "the layout changes"  # layout[p](x in p) -> x
 
 
-@rule("nested_reshapes", op(RESHAPES, op(RESHAPES, some("x"))))
+@rule("nested_reshapes", op(RESHAPES, op(RESHAPES, some("x"))), exact=True)
 def nested_reshapes(m: Match, b: RewriteBuilder) -> object:
     if m.ins.inputs[0].name == "reshape_lazy" or m.ins.name == "reshape_lazy":
         return "a lazy reshape stays a view"
     return reshaped(b, m.x, m.ins.shape.lens)  # reshape(reshape(x)) -> reshape(x)
 
 
-@rule("canonical_reshape", op("reshape flatten unsqueeze", some("x")))
+@rule("canonical_reshape", op("reshape flatten unsqueeze", some("x")), exact=True)
 def canonical_reshape(m: Match, b: RewriteBuilder) -> object:
     ins, lens = m.ins, m.ins.shape.lens
     if 1 in (ins.shape.elements, m.x.shape.elements):
@@ -105,13 +108,13 @@ def canonical_reshape(m: Match, b: RewriteBuilder) -> object:
     return reshaped(b, m.x, lens)  # flatten(x) -> reshape(x); reshape that drops ones -> squeeze
 
 
-@rule("nested_transposes", op("transpose", op("transpose", some("x"), bind="inner")))
+@rule("nested_transposes", op("transpose", op("transpose", some("x"), bind="inner")), exact=True)
 def nested_transposes(m: Match, b: RewriteBuilder) -> object:
     first, second = m.inner.op.attributes()["permutation"], m.ins.op.attributes()["permutation"]
     return b.transpose(m.x, [first[axis] for axis in second])  # transpose(transpose(x)) -> transpose(x)
 
 
-@rule("transpose_ones", op("transpose", some("x")))
+@rule("transpose_ones", op("transpose", some("x")), exact=True)
 def transpose_of_ones(m: Match, b: RewriteBuilder) -> object:
     moved = [axis for axis in m.ins.op.attributes()["permutation"] if m.x.shape.lens[axis] != 1]
     if moved != sorted(moved):
@@ -121,7 +124,7 @@ def transpose_of_ones(m: Match, b: RewriteBuilder) -> object:
     return reshaped(b, m.x, m.ins.shape.lens)  # transpose of axes of length 1 -> reshape
 
 
-@rule("broadcast_form", op("broadcast scalar", some("x")))
+@rule("broadcast_form", op("broadcast scalar", some("x")), exact=True)
 def broadcast_form(m: Match, b: RewriteBuilder) -> object:
     if m.ins.name == "scalar":
         one = m.x if m.x.shape.ndim <= m.ins.shape.ndim else b.op("squeeze", m.x)
@@ -137,12 +140,12 @@ def _flat(b: RewriteBuilder, x: Instruction) -> Instruction:
     return b.op("reshape", x, dims=(1,))
 
 
-@rule("nested_broadcasts", op("multibroadcast", op("multibroadcast", some("x"))))
+@rule("nested_broadcasts", op("multibroadcast", op("multibroadcast", some("x"))), exact=True)
 def nested_broadcasts(m: Match, b: RewriteBuilder) -> object:
     return b.broadcast(m.x, m.ins.shape.lens)  # spread(spread(x)) -> spread(x)
 
 
-@rule("broadcast_leading_ones", op("multibroadcast", op("unsqueeze", some("x"), bind="inner")))
+@rule("broadcast_leading_ones", op("multibroadcast", op("unsqueeze", some("x"), bind="inner")), exact=True)
 def broadcast_leading_ones(m: Match, b: RewriteBuilder) -> object:
     added = m.inner.shape.ndim - m.x.shape.ndim
     if m.x.shape.elements == 1 or m.inner.shape.lens != (1,) * added + m.x.shape.lens:
@@ -154,7 +157,7 @@ def _aligned(x: Instruction, rank: int) -> tuple[int, ...]:
     return (1,) * (rank - x.shape.ndim) + x.shape.lens
 
 
-@rule("broadcast_outside", op("squeeze unsqueeze", op("multibroadcast", some("x"), bind="wide", once=True)))
+@rule("broadcast_outside", op("squeeze unsqueeze", op("multibroadcast", some("x"), bind="wide", once=True)), exact=True)
 def reshape_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.normalized([m.wide.shape]).attributes()
     if any(s != 1 for s in attributes.get("steps", ())):
@@ -177,7 +180,7 @@ def reshape_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     return b.broadcast(reshaped(b, m.x, inner), new)  # unsqueeze(spread(x)) -> spread(unsqueeze(x))
 
 
-@rule("broadcast_outside", op("transpose", op("multibroadcast", some("x"), bind="wide", once=True)))
+@rule("broadcast_outside", op("transpose", op("multibroadcast", some("x"), bind="wide", once=True)), exact=True)
 def transpose_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     if uniform_value(m.x) is not None:
         return b.scalar(uniform_value(m.x), m.ins)
@@ -188,7 +191,7 @@ def transpose_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     )  # transpose(spread(x)) -> spread(transpose(x))
 
 
-@rule("broadcast_outside", op("slice", op("multibroadcast", some("x"), bind="wide")))
+@rule("broadcast_outside", op("slice", op("multibroadcast", some("x"), bind="wide")), exact=True)
 def slice_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.normalized([m.wide.shape]).attributes()
     small = _aligned(m.x, m.wide.shape.ndim)
@@ -206,7 +209,7 @@ def slice_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     return b.broadcast(inner, m.ins.shape.lens)  # slice(spread(x)) -> spread(slice(x))
 
 
-@rule("transpose_slice", op("slice", op("transpose", some("x"), bind="inner")))
+@rule("transpose_slice", op("slice", op("transpose", some("x"), bind="inner")), exact=True)
 def slice_of_transpose(m: Match, b: RewriteBuilder) -> object:
     permutation = m.inner.op.attributes()["permutation"]
     attributes = m.ins.op.normalized([m.inner.shape]).attributes()
@@ -218,6 +221,7 @@ def slice_of_transpose(m: Match, b: RewriteBuilder) -> object:
 @rule(
     "reshape_transpose_reshape",
     op("reshape squeeze", op("transpose", op("reshape unsqueeze", some("x")), bind="middle")),
+    exact=True,
 )
 def reshape_transpose_reshape(m: Match, b: RewriteBuilder) -> object:
     """A transpose between reshapes that, seen over axes that stay together, is a plain transpose or nothing."""
