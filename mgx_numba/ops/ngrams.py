@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -67,7 +68,7 @@ class TfIdf(Operator):
         return found
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        rows = args[0].reshape(-1, args[0].shape[-1])
+        rows = args[0].reshape(prod(args[0].shape[:-1]), args[0].shape[-1])
         table = self.ngrams()
         counts = np.zeros((rows.shape[0], self.columns), np.float32)
         for n in range(self.min_length, self.max_length + 1):
