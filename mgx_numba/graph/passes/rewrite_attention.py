@@ -40,7 +40,7 @@ def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: flo
     if 1 < period < batch:
         scores = b.reshape(scores, (batch // period, period, *rest))
     if mask.shape.type.is_floating:
-        added = b.op("convert", mask, target_type=scores.shape.type)
+        added = b.convert(mask, scores.shape.type)
         scores = b.op("add", scores, _spread(b, added, scores.shape.lens))
     else:
         scores = _hidden(b, mask, scores, fill)
@@ -53,7 +53,7 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
     given, made = m.ins.op, m.ins.shape
     assert isinstance(given, Attention)
     wide = made.type.compute
-    q, k, v = (i if i.shape.type is wide else b.op("convert", i, target_type=wide) for i in m.ins.inputs[:3])
+    q, k, v = (b.convert(i, wide) for i in m.ins.inputs[:3])
     batch, heads, queries, depth = q.shape.lens
     shared, keys = k.shape.lens[1:3]
     rows = heads // shared * queries  # heads that share keys are rows of one product
@@ -74,7 +74,7 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
         weights = b.op("softmax", b.op("where", unseen, zero, scores), axis=3)
         weights = b.op("where", unseen, zero, weights)
     mixed = b.reshape(b.op("dot", b.reshape(weights, (batch, shared, rows, keys)), v), made.lens)
-    return mixed if made.type is wide else b.op("convert", mixed, target_type=made.type)
+    return b.convert(mixed, made.type)
 
 
 class RewriteAttention(RulePass):
