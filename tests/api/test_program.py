@@ -160,6 +160,19 @@ def test_run_says_which_parameter_is_wrong():
         net.run({"input": np.array(["a", {}], object)})
 
 
+@pytest.mark.parametrize("given", [np.zeros((4, 16), np.float32), [np.zeros((4, 16), np.float32)]])
+def test_an_array_where_a_mapping_is_meant_after_a_run_that_left_a_plan(given):
+    """It was an IndexError of NumPy."""
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 64), 16]))
+    main.add_return([main.add_instruction(migraphx.op("relu"), [x])])
+    net.compile(migraphx.get_target("cpu"))
+    net.run({"x": np.zeros((4, 16), np.float32)})
+    with pytest.raises(migraphx.MgxError, match="run needs a mapping of parameter names to arrays, got"):
+        net.run(given)
+
+
 def test_inputs_of_any_strides():
     net = guide_network()
     net.compile(migraphx.get_target("cpu"))

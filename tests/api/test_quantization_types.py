@@ -87,6 +87,21 @@ def test_layers_that_stay_keep_their_type(type: str) -> None:
     np.testing.assert_array_equal(results(p, x, "ref"), before)
 
 
+def test_float16_layers_are_chosen_by_an_accuracy_and_take_weights_of_4_bits() -> None:
+    x = X.astype(np.float16)
+    exact = results(network("half"), x, "ref").astype(np.float64)
+    p = network("half")
+    migraphx.quantize_int8(p, REF, [{"x": x}], accuracy="3%")
+    assert [c.choice for c in p.quantization_choices()] == ["int8", "int8"]
+    assert np.linalg.norm(results(p, x, "ref") - exact) < 0.03 * np.linalg.norm(exact)
+    p = network("half")
+    migraphx.quantize_int4_weights(p)
+    assert "uint8_type" in str(p)
+    found = results(p, x, "cpu")
+    assert found.dtype == np.float16
+    assert np.linalg.norm(found - exact) < 0.2 * np.linalg.norm(exact)
+
+
 def test_a_calibration_of_the_same_program_serves() -> None:
     p, x = network("half"), X.astype(np.float16)
     found = migraphx.calibrate(p, REF, [{"x": x}])

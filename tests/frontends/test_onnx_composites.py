@@ -33,6 +33,8 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "group_18": ("GroupNormalization", [LARGE, CHANNELS[:2], CHANNELS[2:]], {"num_groups": 2, "opset": 18}),
     "group": ("GroupNormalization", [LARGE, CHANNELS * 9000, CHANNELS * -5000], {"num_groups": 2}),
     "layer": ("LayerNormalization", [LARGE, LAST * 9000, LAST * -9000], {}),
+    "layer_stash_float16": ("LayerNormalization", [LARGE, LAST], {"stash_type": TensorProto.FLOAT16}),
+    "layer_stash_bfloat16": ("LayerNormalization", [LARGE, LAST], {"stash_type": TensorProto.BFLOAT16}),
     "rms": ("RMSNormalization", [LARGE, LAST], {"opset": 23}),
     "batch": ("BatchNormalization", [FULL, CHANNELS * 100, CHANNELS - 6e4, CHANNELS * 0 + 59000, CHANNELS * 4], {}),
     "mean_variance": ("MeanVarianceNormalization", [LARGE], {}),
@@ -99,6 +101,37 @@ def test_values_inside_of_an_operator_are_float32(name: str) -> None:
             # what float32 rounds inside, a norm's cancellation included, is below half a step of the result
             size = np.abs(wanted).max() * 2.0**-12 + 2.0**-25
             np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=1.01 * STEP[type], atol=size)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_statistics_in_16_bits_are_rounded_once(target: str) -> None:
+    """They were computed in the type of ``stash_type``, where squares overflow; results of them have that type."""
+    x = LARGE.astype(np.float32)
+    model = make_model(
+        [helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean", "inverse"], stash_type=TensorProto.BFLOAT16)],
+        {"x": x}, {"y": TensorProto.FLOAT, "mean": TensorProto.BFLOAT16, "inverse": TensorProto.BFLOAT16},
+        opset=17, constants={"s": np.ones(6, np.float32)},
+    )  # fmt: skip
+    y, mean, inverse = (np.asarray(r) for r in migraphx.parse_onnx(model).compile(target).run({"x": x}))
+    deviation = 1 / np.sqrt(x.var(-1, keepdims=True, dtype=float) + 1e-5)
+    middle = x.mean(-1, keepdims=True, dtype=float)
+    np.testing.assert_allclose(y, (x - middle) * deviation, rtol=1e-4, atol=1e-5)
+    for found, wanted in ((mean, middle), (inverse, deviation)):
+        assert found.dtype == ml_dtypes.bfloat16
+        np.testing.assert_allclose(found.astype(float), wanted, rtol=1.01 * STEP["bfloat16"], atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("precision", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_scores_beyond_the_precision_of_a_softmax(precision: int, target: str) -> None:
+    """Infinities less infinities were NaN in float16, and bfloat16 does not tell such scores apart."""
+    q, k, v = (np.array(rows, np.float32)[None, None] for rows in ([[300, 0.001]], [[300, 1], [300, 900]], [[1], [5]]))
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], scale=1.0, softmax_precision=precision)
+    feeds = {"q": q, "k": k, "v": v}
+    model = make_model([node], feeds, {"y": TensorProto.FLOAT}, opset=23)
+    (found,) = migraphx.parse_onnx(model).compile(target, fast_math=False).run(feeds)
+    weight = 1 / (1 + np.exp(0.899))
+    np.testing.assert_allclose(np.asarray(found).ravel(), weight + 5 * (1 - weight), atol=1e-2)
 
 
 @pytest.mark.parametrize(

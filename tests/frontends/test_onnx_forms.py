@@ -83,11 +83,23 @@ FORMS: dict[str, tuple[Case, Case]] = {
         case("Pad", X, np.array([1, 1]), np.float32(2), AXES, opset=18),
     ),
     "clip attributes": (case("Clip", X, opset=13, min=0.0, max=0.5), case("Clip", X, opset=6, min=0.0, max=0.5)),
+    "clip attributes of the first set with inputs": (
+        case("Clip", X, opset=11, min=0.0, max=6.0),
+        case("Clip", X, opset=6, min=0.0, max=6.0),
+    ),
     "clip inputs": (
         case("Clip", X, np.float32(0), np.float32(0.5), opset=6),
         case("Clip", X, np.float32(0), np.float32(0.5), opset=13),
     ),
     "dropout attribute": (case("Dropout", X, opset=13, ratio=0.5), case("Dropout", X, opset=10, ratio=0.5)),
+    "dropout attribute of the first set with an input": (
+        case("Dropout", X, opset=12, ratio=0.5),
+        case("Dropout", X, opset=10, ratio=0.5),
+    ),
+    "topk attribute of the first set with an input": (
+        case("TopK", X, opset=10, k=2, outputs=(FLOAT, INT64)),
+        case("TopK", X, np.array([2]), opset=10, outputs=(FLOAT, INT64)),
+    ),
     "topk attribute": (
         case("TopK", X, opset=11, k=2, outputs=(FLOAT, INT64)),
         case("TopK", X, np.array([2]), opset=11, outputs=(FLOAT, INT64)),
@@ -97,6 +109,10 @@ FORMS: dict[str, tuple[Case, Case]] = {
         case("TopK", X, np.array([2]), opset=11, largest=0, outputs=(FLOAT, INT64)),
     ),
     "reshape attribute": (case("Reshape", X, opset=13, shape=[2, -1]), case("Reshape", X, np.array([2, -1]), opset=13)),
+    "reshape attribute of the first set with an input": (
+        case("Reshape", X, opset=5, shape=[1, -1]),
+        case("Reshape", X, np.array([1, -1]), opset=5),
+    ),
     "upsample attribute": (
         case("Upsample", X, opset=9, scales=[1.0, 1.0, 2.0, 2.0]),
         case("Upsample", X, np.float32([1, 1, 2, 2]), opset=9),
@@ -124,6 +140,10 @@ FORMS: dict[str, tuple[Case, Case]] = {
     "add along an axis": (
         case("Add", X, CHANNELS, opset=13, axis=1, broadcast=1),
         case("Add", X, CHANNELS.reshape(2, 1, 1), opset=13),
+    ),
+    "add along an axis of the first set without": (
+        case("Add", X, CHANNELS, opset=8, axis=1, broadcast=1),
+        case("Add", X, CHANNELS.reshape(2, 1, 1), opset=8),
     ),
     "axis alone": (case("Mul", X, CHANNELS, opset=8, axis=1), case("Mul", X, CHANNELS.reshape(2, 1, 1), opset=8)),
     "broadcast before it was": (case("Sub", X, X[:, :, :1], opset=6), case("Sub", X, X[:, :, :1], opset=7)),

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
+from mgx_numba.errors import MgxError
 
 from ..values import normal
 from .onnx_cases import compare
@@ -86,3 +87,15 @@ def test_operators_on_tensors_of_many_dimensions(rank: int) -> None:
         results = migraphx.parse_onnx(model).compile(target, fast_math=fast, num_threads=1).run(feeds)
         for expected, found in zip(wanted, results, strict=True):
             compare(np.asarray(found), expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_product_of_many_vectors_beyond_all_memory_is_refused_before_a_part_is_taken(target: str) -> None:
+    """171 bytes of a model took memory until there was none."""
+    letters = "abcdefghijklmnopqrst"
+    feeds = {"x": np.ones(4, np.float32)}
+    node = helper.make_node("Einsum", ["x"] * len(letters), ["y"], equation=",".join(letters))
+    model = make_model([node], feeds, {"y": TensorProto.FLOAT})
+    program = migraphx.parse_onnx(model).compile(target)
+    with pytest.raises(MgxError, match=r"^run: not enough memory for (the largest value of the program|results of)"):
+        program.run(feeds)

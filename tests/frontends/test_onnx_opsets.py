@@ -339,6 +339,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [X4, np.array([0.01, 0.02, 0.03], np.float32), np.array([1, 120, 255], np.uint8)],
         {"opset": 13, "constant": [1, 2], "outputs": (U8,)},
     ),
+    "quantize_linear_blocked": (
+        "QuantizeLinear",
+        [normal(2, 6), np.abs(normal(2, 3, seed=1)) + 0.1],
+        {"opset": 21, "block_size": 2, "outputs": (U8,)},
+    ),
     "dequantize_linear_blocked": (
         "DequantizeLinear",
         [u8(2, 6), np.abs(normal(2, 3)), u8(2, 3, seed=1)],

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
+from mgx_numba.runtime.gpu.choice import interpreted
 
 from ..values import normal
 from .support import make_model
@@ -150,23 +151,25 @@ def test_elementwise_operators_at_special_values(arity: int, dtype: Any) -> None
             check(name, np.asarray(found), expected, dtype, fast)
 
 
-@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("target", ["ref", "cpu", "gpu"])
 def test_a_float16_product_is_rounded_before_it_is_converted(target: str) -> None:
     """ONNX Runtime, which multiplies in float32, leaves the rounding out."""
     x = np.array([1.0009765625, 1.001953125, 300], np.float16)
     nodes = [helper.make_node("Mul", ["x", "x"], ["m"]), helper.make_node("Cast", ["m"], ["y"], to=TensorProto.DOUBLE)]
     model = make_model(nodes, {"x": x}, {"y": TensorProto.DOUBLE})
-    (found,) = migraphx.parse_onnx(model).compile(target, fast_math=False).run({"x": x})
+    with interpreted():
+        (found,) = migraphx.parse_onnx(model).compile(target, fast_math=False).run({"x": x})
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(np.asarray(found), (x * x).astype(np.float64))
 
 
-@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("target", ["ref", "cpu", "gpu"])
 def test_the_largest_of_a_window_with_nan_is_nan(target: str) -> None:
     """As of ReduceMax and in NumPy; ONNX Runtime's depends on where in the window it lies."""
     x = np.array([[[np.nan, 1, 2, 3, np.nan]]], np.float32)
     model = make_model(
         [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2])], {"x": x}, {"y": TensorProto.FLOAT}
     )
-    (found,) = migraphx.parse_onnx(model).compile(target, fast_math=False).run({"x": x})
+    with interpreted():
+        (found,) = migraphx.parse_onnx(model).compile(target, fast_math=False).run({"x": x})
     np.testing.assert_array_equal(np.asarray(found), [[[np.nan, 2, 3, np.nan]]])

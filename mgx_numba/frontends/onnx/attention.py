@@ -180,6 +180,8 @@ def attention(
         _add_mask(g, mask, attn_mask, g.lens(k)[2])
     _restrict_window(g, node, mask, g.lens(q)[2], g.lens(k)[2], past, nonpad)
     precision = ir_type(node.get_int("softmax_precision", 1))
+    if precision is not Type.double_type:  # 16 bits may be asked for: scores beyond float16 would make NaN
+        precision = Type.float_type
     mode = node.get_int("qk_matmul_output_mode", 0)
     if mode not in range(4):
         raise ParseError(f"qk_matmul_output_mode is {mode}, expected 0 to 3")

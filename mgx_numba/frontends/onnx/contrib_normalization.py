@@ -77,7 +77,7 @@ def group_norm(
     last = node.get_bool("channels_last", True)
     count = rank(x)
     first = g.transpose(total, [0, count - 1, *range(1, count - 1)]) if last else total
-    normal, _ = grouped(g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5), gamma.shape.type)
+    normal, _ = grouped(g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5))
     y = g.reshape(normal, g.lens(first))
     shape = (gamma.shape.elements, *(1,) * (count - 2))
     y = g.convert(y, gamma.shape.type)

@@ -44,14 +44,12 @@ def layer_norm(
     bias: Instruction | None,
     axis: int,
     epsilon: float,
-    stash: Type | None = Type.float_type,
+    stash: Type = Type.float_type,
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """Layer normalisation over the axes from ``axis`` on; statistics in type ``stash``. Also their mean and
-    deviation.
-    """
-    wide = x.shape.type if stash is None else stash
-    normal, mean, inverse = standardize(g, g.convert(x, wide), range(axis, rank(x)), epsilon)
-    return scale_and_shift(g, g.convert(normal, x.shape.type), scale, bias), mean, inverse
+    """Normalise over the axes from ``axis`` on; also return the mean and the deviation, in type ``stash``."""
+    normal, mean, inverse = standardize(g, widened(g, x), range(axis, rank(x)), epsilon)
+    y = scale_and_shift(g, g.convert(normal, x.shape.type), scale, bias)
+    return y, g.convert(mean, stash), g.convert(inverse, stash)
 
 
 def rms_norm(
@@ -62,16 +60,21 @@ def rms_norm(
     epsilon: float,
     stash: Type = Type.float_type,
 ) -> tuple[Instruction, Instruction]:
-    """``x / sqrt(mean(x**2) + epsilon) * scale`` over the axes from ``axis`` on, and the inverse root."""
-    wide = g.convert(x, stash)
+    """Return ``x / sqrt(mean(x**2) + epsilon) * scale``, over the axes from ``axis`` on, and the inverse root."""
+    wide = widened(g, x)
     mean = g.reduce("reduce_mean", g.op("mul", wide, wide), range(axis, rank(x)))
     inverse = g.op("rsqrt", g.pointwise("add", mean, g.like(epsilon, wide)))
     normal = g.convert(g.pointwise("mul", wide, inverse), x.shape.type)
-    return scale_and_shift(g, normal, scale, None), inverse
+    return scale_and_shift(g, normal, scale, None), g.convert(inverse, stash)
+
+
+def widened(g: Builder, x: Instruction) -> Instruction:
+    """Return ``x`` in float32 or double, in which statistics are computed: 16 bits of ``stash_type`` may overflow."""
+    return x if x.shape.type is Type.double_type else g.convert(x, Type.float_type)
 
 
 def stash_type(node: Node, x: Instruction) -> Type:
-    """Type of the statistics: the attribute, but never narrower than a double input."""
+    """Return the type of statistics that are results: the attribute, but never narrower than a double input."""
     number = node.get_int("stash_type", 1)
     if number == 0:
         node.accept("stash_type is 0 (undefined), taken for 1 (float32)")
@@ -189,9 +192,7 @@ def instance_normalization(
     return scale_and_shift(g, normal, per_channel(g, scale, x, "scale"), per_channel(g, bias, x, "B"))
 
 
-def grouped(
-    g: Builder, x: Instruction, groups: int, epsilon: float, stash: Type
-) -> tuple[Instruction, tuple[int, ...]]:
+def grouped(g: Builder, x: Instruction, groups: int, epsilon: float) -> tuple[Instruction, tuple[int, ...]]:
     """``x`` [n, c, spatial...] standardised over groups of channels, seen as [n, groups, c / groups,
     spatial...].
     """
@@ -199,7 +200,7 @@ def grouped(
     if len(lens) < 3 or groups < 1 or lens[1] % groups:
         raise ShapeError(f"{groups} groups do not fit an input of lengths {list(lens)}")
     split = (lens[0], groups, lens[1] // groups, *lens[2:])
-    wide = g.reshape(g.convert(x, stash), split)
+    wide = g.reshape(widened(g, x), split)
     normal = standardize(g, wide, range(2, len(split)), epsilon)[0]
     return g.convert(normal, x.shape.type), split
 
@@ -212,8 +213,8 @@ def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instructi
     if not each_channel and g.lens(scale) == g.lens(bias) == g.lens(x)[1:2] != (groups,):
         node.accept("scale and bias are given per channel, which they may be from operator set 21 on")
         each_channel = True
-    stash = stash_type(node, x) if node.opset >= 21 else x.shape.type
-    normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5), stash)
+    stash_type(node, x)  # which is only checked: no statistics are results
+    normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5))
     if each_channel:
         y = g.reshape(normal, g.lens(x))
         return scale_and_shift(g, y, per_channel(g, scale, x, "scale"), per_channel(g, bias, x, "bias"))
