@@ -65,11 +65,22 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def available_bytes() -> int | None:
-    """Bytes that can be had without taking them from other processes, ``None`` where the system does not say."""
+    """Return the bytes that can be had without taking them from other processes, within the process's own limit.
+
+    ``None`` where the system does not say.
+    """
     try:
         with open("/proc/meminfo") as file:
-            return next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), None)
-    except (OSError, ValueError):
+            free = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), None)
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if free is None or limit == resource.RLIM_INFINITY:
+            return free
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        return max(0, min(free, limit - used))
+    except (ImportError, OSError, ValueError):
         return None
 
 
