@@ -71,7 +71,7 @@ def check(
 
 
 def two_ranks(first: str, second: str) -> onnx.ModelProto:
-    """An If of two ranks, and what reads it."""
+    """Return a model with an If whose branches have two ranks, and with readers of its result."""
     then = graph("then", [node("Neg", ["a"], ["t"])], {}, {"t": FLOAT})
     other = graph("else", [node("Abs", ["b"], ["e"])], {}, {"e": FLOAT})
     chosen = node("If", ["c"], ["r"], then_branch=then, else_branch=other)

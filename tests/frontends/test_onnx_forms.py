@@ -1,4 +1,4 @@
-"""Nodes in the form of another operator set, and inputs of types that ONNX does not allow beside each other."""
+"""Test nodes that fit another operator set's schema, and inputs of types that ONNX does not allow together."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ def number(name: str) -> int:
 
 
 def every_code(name: str) -> np.ndarray:
-    """All values of a type, an odd number of them."""
+    """Return all values of a type; the first value is repeated at the end, so that the number of values is odd."""
     codes = np.arange(1 << BITS.get(name, 8), dtype=np.uint8)
     return np.concatenate([codes, codes[:1]]).view(dtype(name))
 
 
 def values(name: str) -> np.ndarray:
-    """Numbers at, between and beyond those of narrow types; floats with signed zeros, infinities and NaN."""
+    """Return numbers at, between and beyond the numbers of narrow types; floats include -0, infinities and NaN."""
     if name in CODED:
         return every_code(name)
     if name == "bool":

@@ -93,11 +93,11 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Sum": np.add,
 }
 NO_SIGN_OF_ZERO = frozenset({"Max", "Mean", "Min", "Relu", "Sum", "ThresholdedRelu"})
-"""Operators whose text says nothing of the sign of a zero, or whose first term may be 0."""
+"""Operators for which ONNX does not define the sign of a zero, or whose sum may begin with 0."""
 
 
 def special(dtype: Any) -> np.ndarray:
-    """Ends of a type's range and what lies beyond, and numbers at which functions bend."""
+    """Return the limits of a type, numbers beyond the limits, and numbers near corners of functions."""
     ends = np.finfo(dtype)
     sizes = [
         0,

@@ -33,13 +33,16 @@ LENS: tuple[Lens, ...] = (
     *((0,), (0, 3), (3, 0), (2, 0, 3), (2, 0, 0), (0, 2, 1, 4), (1, 2, 0, 4), (4, 0, 1, 0)),
     (2, 3, 4, 5),
 )
-"""No axes, one element, no elements in any of the axes, and lengths as rules are written for."""
+"""Lengths of scalars, of one element, with axes of length 0, and of an ordinary tensor."""
 
 
 @dataclass
 class Form:
-    """How an operator takes its operands: attributes, and lengths and types of those behind the first, whose type
-    "float" stands for.
+    """Operands and attributes of an operator, for a given first operand.
+
+    Attributes:
+        attributes: the operator's attributes.
+        others: lengths and type of each operand after the first; "float" means the first operand's type.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)

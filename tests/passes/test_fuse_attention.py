@@ -194,7 +194,7 @@ FILLS = [0.0, -3.0, -1e4, -1e9, LOWEST, -np.inf]
 
 
 def loud_operands(s: int = S, t: int = T) -> dict[str, np.ndarray]:
-    """Queries, keys and values whose scores are in the hundreds: adding -1e9 to these keeps some of them."""
+    """Return queries, keys and values with scores in the hundreds, which survive partly when -1e9 is added."""
     rng = np.random.default_rng(2)
     values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", s), ("k", t), ("v", t))}
     return {**values, "q": 200 * values["q"]}

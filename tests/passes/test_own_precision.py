@@ -130,7 +130,7 @@ def assert_same_bits(found: np.ndarray, wanted: np.ndarray) -> None:
 @MATH
 @pytest.mark.parametrize("name", NARROW)
 def test_a_cast_to_fewer_bits_and_back_rounds(target: str, fast_math: bool, name: str) -> None:
-    """For the reader of the cast alone: others see all bits."""
+    """Only readers of the cast see the rounded value; readers of its source see all bits."""
     nodes: Nodes = [
         ("Neg", ["x"], "a", {}),
         ("Cast", ["a"], "n", {"to": NARROW[name]}),

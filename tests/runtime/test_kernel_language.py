@@ -32,18 +32,18 @@ _PYTHON = {
 
 
 def cpu_compile(lines: list[str]) -> object:
-    """Compile a kernel of these lines for the CPU."""
+    """Compile a kernel with the body ``lines`` for the CPU."""
     text = "def kernel(args, begin, end):\n" + "".join(f"    {line}\n" for line in lines)
     return compile_object(cpu_kernel("bad_kernel", text))
 
 
 def gpu_compile(lines: list[str]) -> object:
-    """Compile a kernel of these lines for a GPU."""
+    """Compile a kernel with the body ``lines`` for a GPU."""
     return assembly(gpu_kernel("bad_kernel", lines, 32, 3), ARCHITECTURES["sm_90a"])
 
 
 def native(text: str, words: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """The words after a kernel ran; the float64 that it stores through slot 0 lie in the last half of them."""
+    """Run a kernel and return its words; the last half holds the float64 values stored through slot 0."""
     found = words.copy()
     found[0] = found.ctypes.data + found.nbytes // 2
     (address,) = load([cpu_kernel("some_kernel", text)])

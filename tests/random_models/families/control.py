@@ -64,7 +64,7 @@ def _condition(b: Builder, given: bool = False) -> Value:
 
 @step(2)
 def if_(b: Builder) -> Any:
-    """Both branches give values of one type, and one rank or two; what only one of them could give is made alike."""
+    """Add an If whose branches give results of the same types, and of the same rank or of different ranks."""
     if b.depth >= DEEPEST:
         return None
     two_ranks = b.chance(3)
