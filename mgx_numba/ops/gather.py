@@ -138,7 +138,7 @@ class GatherND(Operator):
 
 
 def flat_index(lens: Sequence[int], indices: np.ndarray, axis: int) -> np.ndarray:
-    """Return the flat index, in row-major data of lengths ``lens``, of the element that each index along ``axis`` selects.
+    """Return the flat index, in row-major data of ``lens``, of each element that ``indices`` selects along ``axis``.
 
     All other coordinates are those of the position in ``indices``. NumPy itself accepts at most 63 index arrays.
     """

@@ -288,7 +288,7 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the initializers that are also inputs; a run without a value for an initializer uses the model's value."""
+        """Return the initializers that are also inputs; without a value in a run the model's value is used."""
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:

@@ -253,7 +253,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy tensors to tensors of the same element types and lengths, on any device; return when all copies are complete.
+    """Copy tensors to tensors of the same element types and lengths, on any device; return when all are complete.
 
     Raises:
         ParameterError: numbers, element types or lengths differ.

@@ -150,7 +150,7 @@ def ensemble(parts: list[np.ndarray], rows: int = 40) -> Program:
 
 
 def test_tables_that_lead_out_of_themselves_have_no_kernel() -> None:
-    """Kernels do not look at indices, and a file may hold any."""
+    """Kernels do not check indices, and a file may hold any indices."""
     fine = np.array([[1, 2], [1, 1], [2, 2]])
     plan = lower(ensemble(tables(fine)), TargetOptions())
     assert not [step for step in plan.steps if isinstance(step, HostStep)]

@@ -18,7 +18,7 @@ from .support import make_model
 WIDE = np.float64
 TYPES = {np.float16: TensorProto.FLOAT16, np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
 ERROR = {np.float16: 2.0**-10, np.float32: 2.0**-18, np.float64: 2.0**-43}
-"""Relative to the result: rounding of float16; 64 units of others, for what functions and cancellations lose."""
+"""Tolerance relative to the result: rounding of float16; for wider types 64 ulp, for functions and cancellation."""
 erf = np.vectorize(math.erf, otypes=[WIDE])
 
 

@@ -1,4 +1,4 @@
-"""Programs that the pattern of a rewrite rule matches, made from the pattern.
+"""Generate programs that match the pattern of a rewrite rule.
 
 `FORMS` says how operators of patterns take their operands. A rule with an operator that has no form fails its test.
 """
@@ -175,7 +175,7 @@ TYPES = ("float", "int32", "bool", "half", "uint8", "int8")
 
 
 class _Maker:
-    """One attempt at a program; choices are random.
+    """One random attempt to generate a program.
 
     Raises:
         MgxError: the choices do not fit each other.
@@ -273,7 +273,7 @@ def values_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def _has_values(program: Program) -> bool:
-    """Whether the operators take the values, too."""
+    """Return whether the operators also accept the values."""
     try:
         with np.errstate(all="ignore"):
             evaluate(program, values_of(program))

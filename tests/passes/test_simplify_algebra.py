@@ -131,7 +131,7 @@ WRITTEN: list[tuple[str, Build]] = [
 
 @pytest.mark.parametrize("build", [case[1] for case in WRITTEN], ids=[case[0] for case in WRITTEN])
 def test_the_written_order_stays_where_another_loses_bits_or_signs(build: Build) -> None:
-    """Also under fast_math: its operators are as many as before."""
+    """The number of operators stays the same, also with fast_math."""
     g = Graph()
     x = g.param("x", [3, 4])
     written = [n for n in names(g.ret(build(g, x))) if n != "multibroadcast"]

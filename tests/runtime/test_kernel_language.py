@@ -216,7 +216,7 @@ def function_of(*lines: str) -> ast.FunctionDef:
     ],
 )
 def test_a_variable_without_a_value_on_some_path_is_refused(lines: list[str], says: str) -> None:
-    """LLVM took any value for it, and compiled something else without a word."""
+    """LLVM treated the variable as undefined and compiled a wrong kernel without a message."""
     with pytest.raises(Unassigned, match=says):
         check_assignments(function_of(*lines))
 
@@ -349,7 +349,7 @@ def test_paths_that_end_without_a_return_are_found(line: str, found: str) -> Non
 def test_a_path_that_llvm_takes_for_unreachable_is_refused(
     compiled: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU would end the launch with an error there, a CPU would run into other code."""
+    """On such a path a GPU would abort the launch, and a CPU would execute other code."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     with pytest.raises(CompileError, match="kernel bad_kernel: a path ends without a return, at line .*unreachable"):
         compiled(["if idiv(args[1], 0) > 3:", "    args[2] = 1"])

@@ -129,7 +129,7 @@ class Widening:
         self.unasked: set[Instruction] = set()
         """Values that are rounded to types in ``kept`` for some readers alone."""
         self.excess: set[Instruction] = set()
-        """Values whose wide form may have more bits than their type; the author's conversions drop the additional bits."""
+        """Values whose wide form may have more bits than their type; the author's conversions drop these bits."""
 
     def run(self) -> None:
         rounded = [i.inputs[0] for i in self.module if is_elidable(i) and i.shape.type in self.kept]
