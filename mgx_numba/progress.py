@@ -1,7 +1,7 @@
-"""Progress of long work: shown while a person watches standard error, silent in a pipe.
+"""Show the progress of long work on standard error if that is a terminal.
 
-A bar of ``rich`` is drawn if it is installed, else a line of text. Both are gone when the work ends. Lines that are
-logged meanwhile appear above the progress: `Screen` is the stream for them.
+The progress is a bar of ``rich`` if the package is installed, else a line of text. Both are erased when the work ends.
+Log records are written to `Screen`, so that they appear above the progress.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Show = Callable[[int, int, str], None]
 T = TypeVar("T")
 
 _MOST_COLUMNS = 100
-"""Characters of a line of text, so that it does not wrap in a usual terminal."""
+"""Largest number of characters of the line of text; longer lines may wrap."""
 _shown = ""
-"""The line of text on the terminal now; empty with ``rich``, which keeps other lines apart itself."""
+"""The line of text now on the terminal; empty with ``rich``, which itself redraws its bar below other output."""
 
 
 class Screen:
-    """Standard error as it is at each call, for a handler of log records; nothing if the process has none."""
+    """A stream for log records that writes to the current `sys.stderr`, or nowhere if that is None."""
 
     def write(self, text: str) -> None:
         """Write text above the progress line."""
@@ -40,10 +40,10 @@ class Screen:
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Show | None]:
-    """Give a function that shows ``(done, total, name)``, or ``None`` if nobody watches standard error.
+    """Yield a function that shows ``(done, total, name)``, or None if standard error is no terminal.
 
     Args:
-        what: the work, in a word or two, which begins the line.
+        what: a word or two for the work, at the start of the line.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None

@@ -2,8 +2,8 @@
 
 On x86-64 CPUs without VNNI, ONNX Runtime multiplies uint8 by int8 with ``vpmaddubsw``, which saturates sums of two
 products at 16 bits. Products of uint8 by uint8 are exact there: both operands are widened to 16 bits first. So every
-int8 tensor of a model becomes a uint8 tensor that is 128 larger, its zero point included, which leaves the values
-``(q - zero) * scale`` as they were. int8 inputs are shifted before a run, int8 outputs after it.
+int8 tensor of a model, and its zero point, becomes uint8 by adding 128, which does not change the values
+``(q - zero) * scale``. int8 inputs are shifted before a run, int8 outputs after it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ExactSession:
         )
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the model's results, int8 where the model says so."""
+        """Return the model's results with the types that the model declares."""
         shift = self._shift.names
         given = {name: _shifted(x) if name in shift else x for name, x in feeds.items()}
         names = [output.name for output in self._shift.model.graph.output]
@@ -65,7 +65,7 @@ class ExactSession:
 
 
 class _Shift:
-    """A copy of a model in which int8 tensors are shifted to uint8; ``names`` are those tensors."""
+    """A copy of a model with int8 tensors shifted to uint8; ``names`` are the names of the shifted tensors."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = onnx.ModelProto()
@@ -124,5 +124,5 @@ def _shifted(x: np.ndarray) -> np.ndarray:
 
 
 def multiplies_bytes(model: onnx.ModelProto) -> bool:
-    """Whether a model multiplies 8-bit integers, as far as its operators say."""
+    """Return whether a model has an operator that multiplies 8-bit integers."""
     return any(node.op_type in CONTRACTIONS for node in model.graph.node)

@@ -1,4 +1,4 @@
-"""Tests that run once for each of several sets of a CPU's features, and choices made for a CPU that is not at hand."""
+"""Fixtures that repeat tests for several sets of CPU features, and that choose solvers for another CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgx_numba.codegen.cpu.machine import Machine, using
 __all__ = ["VNNI", "choosing_for", "features"]
 
 VNNI = frozenset({"avx512vnni", "avx512vbmi", "avx512bf16"})
-"""What Zen 4 adds to x86-64-v4, as far as tiles are declared for it."""
+"""Features that Zen 4 adds to x86-64-v4 and that tiles use."""
 
 
 def features(forms: Sequence[str], autouse: bool = False) -> Callable[..., str]:
@@ -29,9 +29,9 @@ def features(forms: Sequence[str], autouse: bool = False) -> Callable[..., str]:
 
 @contextlib.contextmanager
 def choosing_for(level: str, more: frozenset[str] = frozenset()) -> Iterator[Machine]:
-    """Let solvers be chosen for a CPU of a level (``x86-64-v3``, ``x86-64-v4``) with ``more`` features.
+    """Choose solvers inside this context for a CPU of a level (``x86-64-v3``, ``x86-64-v4``) with ``more`` features.
 
-    The machine record is complete, so no choice depends on the machine of the test. Kernels must not be run meanwhile.
+    The machine record is complete, so choices do not depend on the test's machine. Kernels must not run in the context.
     """
     enabled = host._LEVELS[level] | more
     cpu = host.Host(level, "x86_64-unknown-linux-gnu", ",".join(f"+{name}" for name in sorted(enabled)), enabled)

@@ -187,7 +187,7 @@ def calibrate(
 
 
 def _prepared(portable: Program, ins_names: Iterable[str]) -> tuple[Selection, WidenLayers]:
-    """Put a program into the form in which layers are quantised to 8 bits: those that are chosen are in float32."""
+    """Prepare a program for quantisation to 8 bits: simplify it and convert the selected layers to float32."""
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes.widen_layers import WidenLayers
 

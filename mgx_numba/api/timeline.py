@@ -1,4 +1,4 @@
-"""When each thread of a run works at what, as events of the Trace Event Format, which Perfetto and Chrome show."""
+"""Record the steps of each thread of a run, as events of the Trace Event Format, which Perfetto and Chrome show."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .results import result_of
 __all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_events"]
 
 CALLER = 0
-"""Number of the thread that called `run`, by definition."""
+"""Thread number of the caller of `run`, by definition."""
 
 
 def run_timed(model: program, inputs: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
-    """Run a compiled program once; return its results and what its threads did.
+    """Run a compiled program once; return its results and the spans of time in which its threads ran steps.
 
-    Where a target cannot tell its threads' times, steps are run one by one, and follow one another.
+    On a target that does not record spans of threads, steps run one by one on the calling thread.
 
     Raises:
-        ParameterError: as ``program.run``.
+        ParameterError: an input is missing or does not fit, as in ``program.run``.
     """
     compiled = model._compiled
     assert compiled is not None
@@ -56,7 +56,7 @@ def complete_event(
 
 
 def thread_names(threads: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the events that name threads: the caller, and workers by number."""
+    """Return the metadata events that name threads: "caller", and "worker" with a number."""
     names = {thread: "caller" if thread == CALLER else f"worker {thread}" for thread in threads}
     return [
         {"name": "thread_name", "ph": "M", "pid": os.getpid(), "tid": thread, "args": {"name": name}}

@@ -166,7 +166,7 @@ class VectorPrinter:
         self._narrowed: dict[str, VectorValue] = {}
         """Of names that hold elements of `NEAREST` what was cast to these."""
         self._exact: set[str] = set()
-        """Those of these names that hold what the model's author cast."""
+        """The subset of these names whose value comes from a cast of the model's author."""
         self._spans: dict[str, tuple[float, float]] = {}
         """Of names the least and the greatest number that they hold besides NaN, where there are limits."""
         self._raised: dict[str, str] = {}

@@ -148,9 +148,9 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
 
 
 def other_rank(a: Shape, b: Shape) -> bool:
-    """Whether one of two shapes is that of a tensor without axes and the other that of a vector of one element."""
+    """Return whether one shape is a scalar and the other shape is a vector of one element."""
     if len(a.strides) != 1 or len(b.strides) != 1 or (a.strides[0] == 0) == (b.strides[0] == 0):
-        return False  # lengths come last: of traced ones it is noted what they are compared with
+        return False  # compare lengths last: a trace records each comparison of a length
     return a.lens[0] == 1 == b.lens[0]
 
 
@@ -247,8 +247,10 @@ class Shape:
 
     @classmethod
     def view(cls, type: Type, lens: Sequence[int], strides: Sequence[int]) -> Shape:
-        """Shape of a view with at least one axis: a vector of one element has stride 1, as stride 0 says that there is
-        no axis."""
+        """Return the shape of a view with at least one axis.
+
+        A vector of one element gets stride 1, because stride 0 marks a scalar.
+        """
         alone = len(lens) == 1 and strides[0] == 0 and lens[0] == 1
         return cls(type, lens, (1,) if alone else strides)
 

@@ -66,7 +66,7 @@ class Type(IntEnum):
 
     @property
     def bits(self) -> int:
-        """Bits of one element that mean something: 2 or 4 of the byte that stores an element of a narrow type."""
+        """Return the number of significant bits of an element: 2 or 4 for narrow types, which are stored in a byte."""
         return _NARROW_BITS.get(self) or 8 * self.size
 
     @property

@@ -80,7 +80,7 @@ def _one_file(name: str, words: list[str]) -> str:
 
 
 def _load(path: str, name: str) -> np.ndarray:
-    """The array in a file; of an ``.npz`` file the one with the parameter's name, or its only one."""
+    """Return the array in a file; of an ``.npz`` file the array with the parameter's name, or its only array."""
     if not path.endswith((".npy", ".npz")):
         return argument.load(path)
     try:

@@ -53,8 +53,10 @@ class Measurement:
 
 
 def measure(model: program, inputs: Mapping[str, Any], repeats: Repeats) -> Measurement:
-    """Time a compiled program on inputs: whole runs as ``repeats`` says, then ``repeats.iterations`` step by step, and
-    as many without steps. Each step of a `Repeatable` program is run several times in a row."""
+    """Time a compiled program: whole runs by ``repeats``, then ``repeats.iterations`` runs step by step.
+
+    As many runs without steps follow. Each step of a `Repeatable` program runs several times in a row.
+    """
     iterations = repeats.iterations
     compiled = model._compiled
     assert compiled is not None and model._target is not None

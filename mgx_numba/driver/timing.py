@@ -14,12 +14,12 @@ __all__ = ["Repeats", "average", "percentile"]
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often a model is run to time it.
+    """Number of runs of a measurement.
 
     Attributes:
-        iterations: the fewest timed runs.
-        duration: the fewest seconds that timed runs take together.
-        warmup: runs before those, which are not timed.
+        iterations: least number of timed runs.
+        duration: least total time (s) of the timed runs.
+        warmup: number of runs before the timed runs.
     """
 
     iterations: int

@@ -1,8 +1,8 @@
-"""Operators of a model that become several instructions: on 16-bit floats they compute in float32 inside.
+"""Compute operators that become several instructions in float32 where their inputs are 16-bit floats.
 
-ONNX Runtime rounds the results of an operator to its type, not the values inside of it. What a node was parsed to says
-whether it has such values: it is then parsed again on inputs in float32, and its results are converted. The conversions
-are this package's own, not the author's: passes may remove them.
+ONNX Runtime rounds the results of an operator, but not the values inside the operator. A node is parsed once; if its
+instructions round inner values, the node is parsed again on float32 inputs, and its results are converted back. The
+conversions are this package's, not the model author's, so passes may remove them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["composed", "is_product"]
 NARROW = frozenset({Type.half_type, Type.bf16_type})
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
 WHOLE = PRODUCTS | frozenset("quant_dot quant_convolution matmul_nbits rnn gru lstm recurrent attention".split())
-"""Operators that add products in float32 or wider. Units multiply 16-bit operands as they are: nodes that have such an
-operator keep their operands, and the result is rounded as that of a node MatMul is."""
+"""Operators that accumulate products in float32 or wider. Matrix units read 16-bit operands directly, so nodes with
+such an operator keep their operands, and the result is rounded as the result of MatMul is."""
 EXACT = frozenset(
     "abs clip concat contiguous fixed_pad gather gather_elements gathernd get_tuple_elem identity layout max min neg"
     " pad reduce_max reduce_min relu reverse scatter_none scatternd_none where".split()
 )
-"""Operators beside views whose results are elements of their inputs, or these negated."""
+"""Operators, besides views, whose results are elements of their inputs, possibly negated."""
 
 
 def is_product(x: Instruction) -> bool:
-    """Return whether a value is a product that its type rounds, alone or with one value added, or a view of that."""
+    """Return whether ``x`` is a contraction, a sum with a contraction as operand, or a view of either."""
     while x.op.view:
         x = x.inputs[0]
     return x.name in PRODUCTS or (x.name == "add" and any(i.name in PRODUCTS for i in x.inputs))
@@ -41,13 +41,13 @@ def composed(
     inputs: Sequence[Instruction | None],
     products: bool = False,
 ) -> Any:
-    """Return the results of a node, whose inner values are float32 where its inputs are 16-bit floats.
+    """Return the results of a node; its inner values are float32 if an input is a 16-bit float.
 
     Args:
-        g: the builder that ``parse`` writes with.
-        parse: parses the node on inputs.
+        g: the builder that ``parse`` uses.
+        parse: a function that parses the node on the given inputs.
         inputs: the node's inputs.
-        products: whether contractions inside of the node take float32, too.
+        products: whether contractions inside the node get float32 operands, too.
     """
     given = list(inputs)
     if not any(x is not None and x.shape.type in NARROW for x in given):
@@ -67,7 +67,7 @@ def composed(
 
 
 def _rounds_inside(written: Sequence[Instruction]) -> bool:
-    """Return whether a value that was rounded to 16 bits is computed with."""
+    """Return whether an instruction computes with a value that another instruction rounded to 16 bits."""
     rounded: set[Instruction] = set()
     for ins in written:
         exact = ins.op.view or ins.name in EXACT

@@ -91,9 +91,12 @@ def is_plain(value: float) -> bool:
 
 
 def kind_of(argument: Argument) -> str:
-    """What rewriting may ask of a literal of one float: its sign, whether it is below 1 or above `LARGEST_OFFSET`, and
-    whether it is a ``power`` of two, else ``plain`` or ``long``. Of numbers that rules look for, or whose products and
-    reciprocals may overflow or lose bits, all; empty of other literals."""
+    """Return the properties of a float literal of one element on which rewriting may depend; "" for other literals.
+
+    The properties are its sign, whether it is below 1 or above `LARGEST_OFFSET`, and whether it is a ``power`` of two,
+    else ``plain`` or ``long``. Numbers that rules look for, and numbers whose products or reciprocals may overflow or
+    lose bits, are returned in full.
+    """
     array = argument.array
     type = None if array is None else from_numpy(array.dtype)
     if array is None or array.size != 1 or type is None or not type.is_floating:

@@ -203,9 +203,9 @@ class Module:
         self._reshape(ins)
 
     def _of_rank(self, value: Instruction, shape: Shape, before: Instruction | None) -> Instruction:
-        """Return ``value``, or a view of it that stands before an instruction, with as many axes as ``shape`` has.
+        """Return ``value`` with the rank of ``shape``, by a view inserted before ``before`` where the ranks differ.
 
-        Of one element a scalar and a vector differ by a stride alone, by which operators tell them apart.
+        Only the ranks 0 and 1 of a single element are converted: their shapes differ by a stride alone.
         """
         if not other_rank(value.shape, shape):
             return value

@@ -83,7 +83,7 @@ class Emitter:
         return self.transpose(x, [*range(axes - 2), axes - 1, axes - 2])
 
     def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` with other lengths; one element where there are none. An empty value of other lengths is a constant."""
+        """Return ``x`` with the lengths ``lens``; ``()`` means one element. An empty ``x`` becomes a constant."""
         lens = tuple(lens) or (1,)
         if x.shape.lens == lens:
             return x

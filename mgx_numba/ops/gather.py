@@ -138,8 +138,10 @@ class GatherND(Operator):
 
 
 def flat_index(lens: Sequence[int], indices: np.ndarray, axis: int) -> np.ndarray:
-    """Return the places in row-major data of these lengths of the elements at each position of ``indices``, but at the
-    index along ``axis``: NumPy takes at most 63 index arrays."""
+    """Return the flat index, in row-major data of ``lens``, of each element that ``indices`` selects along ``axis``.
+
+    All other coordinates are those of the position in ``indices``. NumPy itself accepts at most 63 index arrays.
+    """
     place = indices.astype(np.int64) * prod(lens[axis + 1 :])
     for k, n in enumerate(indices.shape):
         if k != axis and n > 1:
@@ -149,8 +151,10 @@ def flat_index(lens: Sequence[int], indices: np.ndarray, axis: int) -> np.ndarra
 
 
 def nd_index(op: Operator, data: np.ndarray, indices: np.ndarray, batch: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return data whose first axis has its slices in row-major order, and the places of those at the tuples in the last
-    axis of ``indices``."""
+    """Return the data with its slices along a single first axis, and the index of the slice for each tuple.
+
+    The tuples are the last axis of ``indices``; slices are in row-major order.
+    """
     lead = batch + indices.shape[-1]
     lens = data.shape[:lead]
     place = np.zeros(indices.shape[:-1], np.int64)

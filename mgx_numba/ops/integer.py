@@ -1,6 +1,7 @@
-"""Contractions of 8-bit integers less zero points (ONNX MatMulInteger, ConvInteger), and padding by a computed value.
+"""Contractions of 8-bit integers with zero points (ONNX MatMulInteger, ConvInteger), and padding by a computed value.
 
-Passes make ``quant_dot`` and ``quant_convolution`` of them, with terms for the zero points (`integer_products.py`).
+A pass lowers the contractions to ``quant_dot`` and ``quant_convolution`` with terms for the zero points
+(`integer_products.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _check_zero(op: Operator, what: str, zero: Shape, operand: Shape, axis: int) -> None:
-    """Check that a zero point has its operand's type, broadcasts to it, and is the same along ``axis`` (negative)."""
+    """Check that a zero point has its operand's type, broadcasts to the operand, and is constant along ``axis`` < 0."""
     if zero.type is not operand.type or operand.type not in INT8:
         raise op.fail(f"{what} is {operand.type.name} with a zero point of {zero.type.name}, expected one 8-bit type")
     if zero.is_dynamic or operand.is_dynamic or zero.elements == 1:
@@ -37,7 +38,7 @@ def _check_zero(op: Operator, what: str, zero: Shape, operand: Shape, axis: int)
 
 
 def _centred(x: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    """``x - zero`` in float64, where sums of up to 2**37 products are exact."""
+    """Return ``x - zero`` in float64, in which sums of up to 2**37 products are exact."""
     return x.astype(np.float64) - zero.reshape(() if zero.size == 1 else zero.shape)
 
 
@@ -46,8 +47,8 @@ def _centred(x: np.ndarray, zero: np.ndarray) -> np.ndarray:
 class IntegerDot(Operator):
     """``sum_k (a[..., m, k] - a_zero) * (b[..., k, n] - b_zero)`` in int32 of 8-bit ``a`` and ``b``.
 
-    The inputs are ``a``, ``b``, ``a_zero`` and ``b_zero``. A zero point has its operand's type; it has one element, or
-    broadcasts to the operand and is the same along k. Sums that leave int32 wrap around.
+    The inputs are ``a``, ``b``, ``a_zero`` and ``b_zero``. A zero point has its operand's type. It has one
+    element, or broadcasts to the operand and is constant along k. Sums that leave int32 wrap around.
     """
 
     name: ClassVar[str] = "integer_dot"
@@ -105,9 +106,10 @@ class IntegerConvolution(ConvolutionBase):
 @register
 @dataclass(frozen=True)
 class PadWith(Operator):
-    """``pads`` elements (at least 0) added before each axis, then after each axis, all of which the second input is.
+    """The first input, padded with the second input, which has one element of the same type.
 
-    The second input has one element, of the type of the first.
+    Attributes:
+        pads: numbers of elements (at least 0) to add before each axis, then after each axis.
     """
 
     name: ClassVar[str] = "pad_with"

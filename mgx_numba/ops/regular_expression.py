@@ -1,7 +1,7 @@
 """Regular expressions in RE2's syntax, matched in time that is linear in the text.
 
-The package ``google-re2`` does that for all of RE2's syntax. Without it Python's `re` matches, which tries the ways to
-match one after another; an expression is refused if their number may grow faster than the length of the text.
+The package ``google-re2`` matches all of RE2's syntax. Without the package, Python's `re` matches, which backtracks: an
+expression is refused if its number of attempts may grow faster than the length of the text.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 __all__ = ["full_match"]
 
 _FOREIGN = re.compile(r"(?<!\\)(?:\\\\)*(\\[1-9]|\(\?<?[=!]|\(\?P=|\(\?\()")
-"""Backreferences, lookaround and conditions, which `re` has and RE2 has not."""
+"""Backreferences, lookaround and conditions, which `re` supports and RE2 does not."""
 _MOST_WAYS = 10_000
-"""Ways to match, for each place where an unbounded repetition may end. All of them take a millisecond in `re`."""
+"""Largest number of attempts for each position where an unbounded repetition may end: 1 ms of work for `re`."""
 
 
 def full_match(pattern: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a pattern matches all of a text.
+    """Return a function that tells whether ``pattern`` matches a whole text.
 
     Raises:
-        ValueError: the pattern is no regular expression of RE2's, or needs ``google-re2``, which is not installed.
+        ValueError: the pattern is not valid in RE2's syntax, or needs ``google-re2``, which is not installed.
     """
     try:
         import re2
@@ -50,7 +50,7 @@ def _of_python(pattern: str) -> re.Pattern[str]:
     if foreign:
         raise ValueError(f"pattern {pattern!r} has {foreign[1]!r}, which RE2 does not know")
     try:
-        compiled = re.compile(pattern, re.ASCII)  # as RE2's \w, \d, \s and \b are
+        compiled = re.compile(pattern, re.ASCII)  # RE2's \w, \d, \s and \b are ASCII
         ways, loops = _ways(_parsed(pattern))
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
@@ -68,12 +68,11 @@ def _parsed(pattern: str) -> Any:
 
 
 def _ways(items: Any) -> tuple[int, int]:
-    """Bound the ways in which `re` may try a parsed sequence at one place of a text.
+    """Return a bound on the attempts of `re` to match a parsed sequence at one position of a text.
 
     Returns:
-        The number of ways for each choice of where unbounded repetitions end, and the number of unbounded repetitions
-        in a row. A repetition whose body may itself be matched in several ways counts as two, as the ways multiply
-        with each round.
+        The number of attempts for fixed ends of the unbounded repetitions, and the number of unbounded repetitions in a
+        row. A repetition whose body has several ways to match counts as two, as the ways multiply with each iteration.
     """
     ways, loops = 1, 0
     for name, argument in items:
@@ -87,7 +86,7 @@ def _ways(items: Any) -> tuple[int, int]:
             inner, deep = _repeated(*argument)
         elif kind == "ATOMIC_GROUP":
             inner, deep = _ways(argument)
-        else:  # one character, or a place
+        else:  # one character, or an assertion
             inner, deep = 1, 0
         ways, loops = min(ways * inner, _MOST_WAYS + 1), loops + deep
     return ways, loops

@@ -252,7 +252,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
         roots = (b == 0.5) & ((a == 0) | (a == -np.inf))
-        # NumPy takes square roots of these, -0 and NaN; IEEE 754-2019 section 9.2.1 has 0 and infinity.
+        # NumPy computes square roots here, which gives -0 and NaN; IEEE 754-2019 section 9.2.1 asks for 0 and infinity.
         return np.where(roots, np.abs(a), np.power(a, b)) if roots.any() else np.power(a, b)
     power = np.power(a, np.where(b < 0, b & 1, b)).astype(a.dtype)  # of 1 and -1 the parity is all that counts
     return np.where((b < 0) & (np.abs(a) != 1), 0, power).astype(a.dtype)

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees over the rows of a matrix (ONNX TreeEnsemble and its like)."""
+"""Ensembles of decision trees (ONNX TreeEnsemble, TreeEnsembleRegressor, TreeEnsembleClassifier)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["AGGREGATES", "MISSING", "TreeEnsemble", "wrong_tables"]
 
 MISSING = 1 << 30
-"""Bit of a node's feature number that sends NaN to the first child."""
+"""Bit of a node's feature index; if set, NaN goes to the first child."""
 AGGREGATES = {"sum": (np.add, 0.0), "min": (np.minimum, np.inf), "max": (np.maximum, -np.inf)}
-"""By name, how scores are joined, and the score without a tree."""
+"""By name: the function that joins scores, and its neutral element."""
 BLOCK = 1 << 20
-"""Places of rows in trees that `TreeEnsemble.compute` holds at once: 8 MiB each of some arrays."""
+"""Largest number of pairs (row, tree) that `TreeEnsemble.compute` handles at once: 8 MiB per temporary array."""
 
 
 @register
@@ -31,18 +31,19 @@ BLOCK = 1 << 20
 class TreeEnsemble(Operator):
     """Scores [N, ``scores``] of the rows of x [N, F], float32 or float64, by trees whose nodes lie in tables.
 
-    The inputs after x are, of n nodes and T trees:
+    The inputs after x, for n nodes and T trees:
 
-        features: int32 [n], the number of a feature, maybe with `MISSING` added.
+        features: int32 [n], the index of a feature, plus `MISSING` or not.
         splits: [n] of x's type. A row goes to the first child where its feature is at most the split, or where the
             feature is NaN and the node has `MISSING`; else to the second child.
         children: int32 [n, 2]. Both children of a leaf are the leaf itself.
-        weights: [n, w] of x's type, what a leaf adds to w neighbouring scores.
-        roots, columns, depths: int32 [T], of each tree the root, the first score that leaves add to, and the
-            comparisons on the longest way to a leaf.
+        weights: [n, w] of x's type, which a leaf adds to w consecutive scores.
+        roots: int32 [T], the root of each tree.
+        columns: int32 [T], the first score that the leaves of each tree add to.
+        depths: int32 [T], the comparisons on the longest path to a leaf of each tree.
 
-    ``aggregate`` is a name in `AGGREGATES`. Features are numbers below ``width``, and ``missing`` says whether a node
-    has `MISSING`. Scores to which no tree adds are the neutral element of the aggregate.
+    ``aggregate`` is a name in `AGGREGATES`. Features have indices below ``width``. ``missing`` says whether a node has
+    `MISSING`. Scores to which no tree adds are the neutral element of the aggregate.
     """
 
     name: ClassVar[str] = "tree_ensemble"
@@ -97,7 +98,7 @@ class TreeEnsemble(Operator):
         roots: np.ndarray,
         depths: np.ndarray,
     ) -> np.ndarray:
-        """The leaf [rows, T] that each row reaches in each tree."""
+        """Return the leaf that each row reaches in each tree, [rows, T]."""
         at = np.broadcast_to(roots, (len(x), roots.size))
         rows = np.arange(len(x))[:, None]
         for _ in range(depths.max(initial=0)):
@@ -114,7 +115,7 @@ class TreeEnsemble(Operator):
 
 
 def wrong_tables(op: TreeEnsemble, tables: Sequence[np.ndarray]) -> str:
-    """Return which table leads out of the others, or the empty string."""
+    """Return which table has indices that are out of range, for an error message; "" if none has."""
     features, _, children, weights, roots, columns, depths = tables
     nodes = features.size
     limits = {

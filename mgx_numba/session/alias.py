@@ -1,4 +1,4 @@
-"""The name ``onnxruntime`` for sessions, in this process."""
+"""Install `mgx_numba.session` as the module ``onnxruntime`` of this process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _MODULES = (
     ".capi.onnxruntime_pybind11_state",
     ".capi.onnxruntime_validation",
 )
-"""Modules that have ONNX Runtime's names; its tools (``quantization``, ``transformers``, ...) are not among them."""
+"""Modules of ONNX Runtime that this package replaces; tools (``quantization``, ``transformers``, ...) are left out."""
 
 
 def install_as_onnxruntime() -> None:
-    """Make ``import onnxruntime`` give `mgx_numba.session`, in this process; to be called before anything imports it.
+    """Make ``import onnxruntime`` return `mgx_numba.session` in this process.
+
+    Call this function before anything imports ``onnxruntime``.
 
     Raises:
-        OptionError: another ``onnxruntime`` is imported already; the message says from where.
+        OptionError: another ``onnxruntime`` is already imported; the message names its file.
     """
     found = {_NAME + part: importlib.import_module(_OURS + part) for part in _MODULES}
     other = sys.modules.get(_NAME)
@@ -38,7 +40,7 @@ def install_as_onnxruntime() -> None:
 
 
 def uninstall_as_onnxruntime() -> None:
-    """Undo `install_as_onnxruntime`; nothing happens where it was not called."""
+    """Undo `install_as_onnxruntime`; do nothing if that function was not called."""
     if _is_ours(sys.modules.get(_NAME)):
         for part in _MODULES:
             sys.modules.pop(_NAME + part, None)

@@ -1,4 +1,4 @@
-"""`IOBinding`: what runs of a session read and fill, in memory of the host or of a GPU."""
+"""`IOBinding`: the memory, of the host or of a GPU, that runs of a session read and fill."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["IOBinding"]
 class IOBinding:
     """Inputs and results of a session's `InferenceSession.run_with_iobinding`; see `InferenceSession.io_binding`.
 
-    What is bound with memory of the caller is copied there when a run ends; a result bound without any is new memory in
-    each run. Between a device's memory and the same device nothing comes to the host.
+    A result that is bound to memory of the caller is copied to that memory when a run ends. Other bound results get new
+    memory in each run. Inputs and results on the session's device are not copied through the host.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -36,7 +36,7 @@ class IOBinding:
         self._output_names = [o.name for o in session.get_outputs()]
 
     def bind_cpu_input(self, name: str, array: np.ndarray) -> None:
-        """Read an input from an array, as it is when a run begins.
+        """Bind an input to an array, which each run reads when it begins.
 
         Raises:
             ParameterError: there is no such input.
@@ -46,23 +46,23 @@ class IOBinding:
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Read an input from an address, which must stay valid.
+        """Bind an input to memory at an address, which must stay valid.
 
         Raises:
             ParameterError: there is no such input.
             UnsupportedError: a device of another kind than the session's.
         """
-        self._goes_there(device_type)
+        self._is_gpu(device_type)
         self._inputs[_known(name, self._input_names, "input")] = _memory(element_type, shape, buffer_ptr)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Read an input from a tensor.
+        """Bind an input to a tensor.
 
         Raises:
             ParameterError: there is no such input.
             UnsupportedError: it lies on a device, and the session does not run on one.
         """
-        self._goes_there(ortvalue.device_name())
+        self._is_gpu(ortvalue.device_name())
         self._inputs[_known(name, self._input_names, "input")] = ortvalue._value
 
     def bind_output(
@@ -74,31 +74,31 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Give a result, at an address if there is one, which must stay valid.
+        """Bind a result, optionally to memory at an address, which must stay valid.
 
         Raises:
             ParameterError: there is no such result.
             OptionError: an address without element type and lengths.
             UnsupportedError: a device of another kind than the session's.
         """
-        there = self._goes_there(device_type)
+        there = self._is_gpu(device_type)
         if buffer_ptr is not None and (element_type is None or shape is None):
             raise OptionError(f"bind_output({name!r}): buffer_ptr needs element_type and shape")
         memory = None if buffer_ptr is None or shape is None else _memory(element_type, shape, buffer_ptr)
         self._bound[_known(name, self._output_names, "result")] = there, memory
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Copy a result into a tensor.
+        """Bind a result to a tensor, into which each run copies it.
 
         Raises:
             ParameterError: there is no such result.
             UnsupportedError: it lies on a device, and the session does not run on one.
         """
-        there = self._goes_there(ortvalue.device_name())
+        there = self._is_gpu(ortvalue.device_name())
         self._bound[_known(name, self._output_names, "result")] = there, ortvalue._value
 
-    def _goes_there(self, device_type: str) -> bool:
-        """Whether a device that a caller names is the session's GPU."""
+    def _is_gpu(self, device_type: str) -> bool:
+        """Return whether ``device_type`` is a GPU; raise if the session does not run on one."""
         if is_gpu(device_type) and not self._session._has_device:
             raise UnsupportedError(
                 f"device {device_type!r}: the session runs on {self._session.get_providers()[0]}, expected 'cpu'"
@@ -106,34 +106,34 @@ class IOBinding:
         return is_gpu(device_type)
 
     def synchronize_inputs(self) -> None:
-        """Nothing: inputs are read where they are."""
+        """Do nothing: inputs are read where they are."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing: results are complete when a run returns."""
+        """Do nothing: results are complete when a run returns."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """The bound results of the last run, in the order in which they were bound."""
+        """Return the bound results of the last run, in the order of binding."""
         return list(self._results)
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """As `get_outputs`, as an `OrtValueVector`."""
+        """Return the bound results of the last run as an `OrtValueVector`."""
         return OrtValueVector(self._results)
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
-        """Copies of the bound results of the last run."""
+        """Return copies of the bound results of the last run in host memory."""
         return [np.array(value.numpy()) for value in self._results]
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Remove the bindings of all inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the results, of the last run, too."""
+        """Remove the bindings of all results, and the results of the last run."""
         self._bound.clear()
         self._results.clear()
 
     def run(self, session: InferenceSession) -> None:
-        """One run; `InferenceSession.run_with_iobinding` calls it.
+        """Run the session once with these bindings; `InferenceSession.run_with_iobinding` calls this method.
 
         Raises:
             ParameterError: an input is missing or does not fit, or memory of a result does not fit.
@@ -163,6 +163,6 @@ def _known(name: str, names: Sequence[str], what: str) -> str:
 
 
 def _memory(element_type: Any, lens: Sequence[int], address: int) -> np.ndarray | device_argument:
-    """A tensor at an address of the host or of a device."""
+    """Return the tensor at an address of the host or of a device, without a copy."""
     found = argument_from_pointer(PublicShape.wrap(shape_of(element_type, lens)), address)
     return found if isinstance(found, device_argument) else np.asarray(found).reshape(tuple(lens))

@@ -1,4 +1,4 @@
-"""ONNX Runtime's words for devices and their memory: `OrtDevice`, `OrtMemoryInfo`, `OrtArenaCfg`."""
+"""ONNX Runtime's descriptions of devices and their memory: `OrtDevice`, `OrtMemoryInfo`, `OrtArenaCfg`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _KINDS = {
     "npu": (OrtMemoryInfoDeviceType.NPU, OrtDeviceVendorId.NONE),
     "cann": (OrtMemoryInfoDeviceType.NPU, OrtDeviceVendorId.HUAWEI),
 }
-"""The kind and the vendor that ONNX Runtime has for a name of devices."""
+"""Kind and vendor for each of ONNX Runtime's device names."""
 
 
 class OrtDevice:
-    """A device's kind, vendor and number; got from `make`."""
+    """Kind, vendor and number of a device; use `make` to construct an instance."""
 
     def __init__(self, device_type: int, device_id: int, vendor_id: int) -> None:
         self._type, self._id, self._vendor = device_type, device_id, vendor_id
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """Return the device of a name (``cpu``, ``cuda``, ``gpu``, ...), number and, if not negative, vendor.
+        """Return the device with a name (``cpu``, ``cuda``, ``gpu``, ...), a number and, if not negative, a vendor.
 
         Raises:
             UnsupportedError: ONNX Runtime knows no such name.
@@ -92,7 +92,7 @@ class OrtMemoryInfo:
 
 
 class OrtArenaCfg:
-    """How an arena grows; -1 stands for ONNX Runtime's default. Arenas here have the size of a plan from the start.
+    """Growth of an arena; -1 is ONNX Runtime's default. These options have no effect: a plan fixes its arena's size.
 
     Args:
         max_mem: the most bytes, or a mapping of all attributes that are given.

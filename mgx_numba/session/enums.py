@@ -20,7 +20,7 @@ __all__ = [
 
 
 class GraphOptimizationLevel(IntEnum):
-    """``ORT_DISABLE_ALL`` means ``fast_math=False``; the others do not differ here."""
+    """Levels of optimisation: ``ORT_DISABLE_ALL`` sets ``fast_math=False``; the other levels are equivalent here."""
 
     # ONNX Runtime's numbers
     ORT_DISABLE_ALL = 0
@@ -31,7 +31,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Every step of a run is shared by all threads, in either mode."""
+    """Modes of execution; in either mode all threads share every step of a run."""
 
     # ONNX Runtime's numbers
     ORT_SEQUENTIAL = 0

@@ -22,7 +22,7 @@ __all__ = ["Delegate", "OrtEpDevice", "OrtHardwareDevice", "get_ep_devices", "pr
 
 @dataclass(frozen=True)
 class OrtHardwareDevice:
-    """A device; vendor and metadata are not known here."""
+    """A hardware device; its vendor and metadata are unknown."""
 
     type: OrtHardwareDeviceType
     device_id: int = 0
@@ -50,11 +50,11 @@ class OrtEpDevice:
 
 
 Delegate = Callable[[Sequence[OrtEpDevice], Mapping[str, str], Mapping[str, str], int], Sequence[OrtEpDevice]]
-"""A user's function that chooses among devices: of them, metadata of the model and of this package (both empty here),
-and how many it may choose."""
+"""A user's function that chooses among devices. Its arguments are the devices, metadata of the model and of this
+package (both empty here), and the largest number of devices to choose."""
 
 _MOST_CHOSEN = 8
-"""Devices that a delegate may choose, ONNX Runtime's limit; a session runs on the first."""
+"""Largest number of devices that a delegate may choose, as in ONNX Runtime; a session runs on the first."""
 
 _FASTEST = (OrtExecutionProviderDevicePolicy.PREFER_GPU, OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE)
 

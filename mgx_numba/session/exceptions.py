@@ -1,4 +1,4 @@
-"""ONNX Runtime's exceptions, which ``except`` clauses name; each is an error of this package, too."""
+"""ONNX Runtime's exception classes, for ``except`` clauses; every instance is also an error of this package."""
 
 from __future__ import annotations
 
@@ -108,37 +108,39 @@ _BY_KIND: tuple[tuple[type[MgxError], type[MgxError]], ...] = (
     (DeviceError, EPFail),
     (MgxError, Fail),
 )
-"""ONNX Runtime's class for each of ours; the first that fits is taken."""
+"""ONNX Runtime's class for each of this package's error classes; the first match counts."""
 
 
 def as_onnxruntime(error: MgxError, running: bool = False) -> MgxError:
-    """Return the error as one that is also of ONNX Runtime's class for its kind, with the same message and traceback.
+    """Return the error as an instance of ONNX Runtime's class for its kind, too, with the same message and traceback.
 
     Args:
-        error: any of this package.
-        running: whether a run raised it, not the making of a session.
+        error: an error of this package.
+        running: whether a run raised the error, not the construction of a session.
     """
     if type(error).__module__ == __name__:
         return error
     theirs = next(theirs for ours, theirs in _BY_KIND if isinstance(error, ours))
     if running and issubclass(theirs, Fail):
         theirs = RuntimeException
-    found = _both(theirs, type(error))(*error.args)
+    found = _combined_class(theirs, type(error))(*error.args)
     found.__cause__, found.__suppress_context__ = error.__cause__, True
     return found.with_traceback(error.__traceback__)
 
 
 def error_of(theirs: type[Exception], ours: type[MgxError], message: str) -> MgxError:
-    """Return a new error of this package's class ``ours`` and of ``theirs``, which ONNX Runtime raises: one of its
-    classes, or a RuntimeError of its Python binding."""
-    return _both(theirs, ours)(message)
+    """Return a new error that is an instance of ``ours``, a class of this package, and of ``theirs``.
+
+    ``theirs`` is the class that ONNX Runtime raises: one of its own, or RuntimeError from its Python binding.
+    """
+    return _combined_class(theirs, ours)(message)
 
 
 _made: dict[tuple[type[Exception], type[MgxError]], type[MgxError]] = {}
 
 
-def _both(theirs: type[Exception], ours: type[MgxError]) -> type[MgxError]:
-    """A class that derives from both, with the name of the first."""
+def _combined_class(theirs: type[Exception], ours: type[MgxError]) -> type[MgxError]:
+    """Return a class that derives from both classes and has the name of ``theirs``."""
     if (theirs, ours) not in _made:
         members = {"__module__": __name__, "__doc__": theirs.__doc__, "__reduce__": _remade}
         made = type(theirs.__name__, (theirs, ours), members)
@@ -147,6 +149,6 @@ def _both(theirs: type[Exception], ours: type[MgxError]) -> type[MgxError]:
 
 
 def _remade(self: MgxError) -> tuple[Any, ...]:
-    """How `pickle` makes the error again: its class has no name in a module."""
+    """Return the arguments by which `pickle` rebuilds the error, whose class no module contains by name."""
     theirs, ours = type(self).__bases__
     return error_of, (theirs, ours, str(self))

@@ -1,4 +1,4 @@
-"""Converting the inputs of a run: lists become arrays of their input's element type."""
+"""Convert the inputs of a run: lists become arrays of the input's element type."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Return the values of a run's inputs.
 
     Args:
-        feed: what the caller gave, by name of inputs.
-        shapes: what inputs are declared as.
+        feed: the caller's values, by input name.
+        shapes: declared shapes of the inputs, by input name.
 
     Raises:
         ParameterError: a list that no array of the input's element type can be made of, or a sparse tensor.
@@ -53,7 +53,7 @@ def _value(name: str, value: Any, wanted: Shape | None) -> Any:
 
 
 def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
-    """Return a list of numbers as an array; fractions are cut off for integers, as ONNX Runtime does.
+    """Return a list of numbers as an array; integer types truncate fractions, as in ONNX Runtime.
 
     Raises:
         ParameterError: lengths differ, a member is no number, or the element type does not hold a member.
@@ -75,7 +75,7 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
     try:
         if whole and found.min() >= limits.min and found.max() <= limits.max:
             return found.astype(dtype)
-        # NumPy has float64 for integers that int64 and uint64 hold only together, so members are taken one by one.
+        # For integers that neither int64 nor uint64 holds all of, NumPy chooses float64: convert members one by one.
         members = (found if whole else np.array(value, object)).flat
         return np.array([_within(int(member), limits) for member in members], dtype).reshape(found.shape)
     except (OverflowError, ValueError) as error:

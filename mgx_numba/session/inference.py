@@ -288,7 +288,7 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that are inputs, too: a run that is given no value for one takes the model's."""
+        """Return the initializers that are also inputs; without a value in a run the model's value is used."""
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -408,7 +408,7 @@ class InferenceSession:
 
     @property
     def _sess(self) -> InferenceSession:
-        """The session: code that asks for ONNX Runtime's inner one gets the same methods."""
+        """Return the session itself, in place of ONNX Runtime's inner session, with the same methods."""
         return self
 
     @property

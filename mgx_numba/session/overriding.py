@@ -13,14 +13,15 @@ __all__ = ["Overrides"]
 
 
 class Overrides:
-    """Programs by which initializers a run overrides: these are inputs, and all others stay constants.
+    """Compiled programs by the set of initializers that a run overrides.
 
-    A program is compiled when a run first overrides its initializers.
+    In each program the overridden initializers are inputs, and all other initializers are constants. A program is
+    compiled when a run first overrides its set of initializers.
 
     Args:
-        source: what the model is read from again.
-        default: the program in which none is overridden.
-        compile: compiles another in its place.
+        source: the source from which the model is read again.
+        default: the compiled program without overridden initializers.
+        compile: function that compiles another program in the same way.
     """
 
     def __init__(self, source: Source, default: program, compile: Callable[[program], Any]) -> None:

@@ -40,11 +40,11 @@ package_name = "mgx_numba"
 cuda_version = ""
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-"""By ONNX Runtime's severity: verbose, info, warning, error, fatal."""
+"""Logging level for each of ONNX Runtime's severities: verbose, info, warning, error, fatal."""
 
 
 def get_version_string() -> str:
-    """Return the version of ONNX Runtime whose interface this is."""
+    """Return the version of ONNX Runtime whose interface sessions follow."""
     return API_VERSION
 
 
@@ -76,7 +76,7 @@ def print_debug_info() -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Let random operators without a seed of their own draw theirs from this seed, in the order of runs."""
+    """Set the seed from which random operators without a seed attribute draw their seeds, in the order of runs."""
     draw_seeds_from(int(seed))
 
 
@@ -88,13 +88,13 @@ def set_default_logger_severity(severity: int) -> None:
     """Set the level of the logger ``mgx_numba``, from 0 (verbose) to 4 (fatal).
 
     Raises:
-        OptionError: another number.
+        OptionError: the severity is not from 0 to 4.
     """
     logging.getLogger("mgx_numba").setLevel(_level(severity))
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Do nothing: ONNX Runtime's has an effect in its debug builds alone."""
+    """Do nothing: in ONNX Runtime, too, only debug builds use the verbosity."""
 
 
 def set_default_logger_callback(callback: Callable[..., None] | None, severity: int = 2) -> None:
@@ -105,7 +105,7 @@ def set_default_logger_callback(callback: Callable[..., None] | None, severity: 
         severity: the least severity that the logger tells from now on.
 
     Raises:
-        OptionError: no function, or no severity.
+        OptionError: ``callback`` is not callable, or the severity is not from 0 to 4.
     """
     if callback is not None and not callable(callback):
         raise error_of(RuntimeError, OptionError, f"the callback is {callback!r}, expected a function or None")
@@ -127,7 +127,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
 
 
 def unregister_execution_provider_library(registration_name: str) -> None:
-    """Raise: none can be registered.
+    """Raise: no library can be registered.
 
     Raises:
         UnsupportedError: always.
@@ -142,14 +142,14 @@ def _level(severity: int) -> int:
 
 
 class _Callback(logging.Handler):
-    """Hands records to a function in ONNX Runtime's form."""
+    """A log handler that passes records to a function with ONNX Runtime's arguments."""
 
     def __init__(self, callback: Callable[..., None], level: int) -> None:
         super().__init__(level)
         self._callback = callback
 
     def emit(self, record: Any) -> None:
-        """Call the function; `logging` reports an exception of it, as of any handler."""
+        """Call the function; `logging` reports its exceptions, as those of any handler."""
         severity = sum(record.levelno >= level for level in _LEVELS[1:])
         place = f"{record.filename}:{record.lineno} {record.funcName}"
         try:

@@ -1,4 +1,4 @@
-"""`Profile`: what ``SessionOptions.enable_profiling`` writes, as ONNX Runtime does: JSON of the Trace Event Format."""
+"""`Profile`: the file that ``SessionOptions.enable_profiling`` writes, as ONNX Runtime does: a JSON trace of events."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..errors import MgxError
 __all__ = ["Profile"]
 
 _MOST_EVENTS = 1_000_000
-"""ONNX Runtime's limit, after which events are left out."""
+"""Largest number of events, as in ONNX Runtime; further events are dropped."""
 
 
 class Profile:
-    """Events of a session since it began to be made.
+    """Events of a session since the start of its constructor.
 
     Args:
         prefix: how the file's name begins.
-        owner: the session; when it is released, or the process ends, what was not yet written is.
-        provider: the name of what runs the model.
+        owner: the session; when it is released, or the process ends, a file not yet written is written.
+        provider: the name of the execution provider.
 
     Attributes:
-        start: when it began, in nanoseconds of `time.monotonic_ns`.
+        start: time of construction, in nanoseconds of `time.monotonic_ns`.
     """
 
     def __init__(self, prefix: str, owner: object, provider: str) -> None:
@@ -44,11 +44,11 @@ class Profile:
 
     @property
     def is_open(self) -> bool:
-        """Whether events are still taken."""
+        """Return whether the file is not yet written, so that events are still recorded."""
         return self._path is not None
 
     def note(self, name: str, since: int) -> None:
-        """Add an event of the session that began at ``since`` (of `time.perf_counter_ns`) and ends now."""
+        """Add an event of the session from ``since`` (a value of `time.perf_counter_ns`) until now."""
         now = time.perf_counter_ns()
         self._add([complete_event(name, "Session", CALLER, self._microseconds(since), (now - since) / 1e3, {})])
 
@@ -56,7 +56,7 @@ class Profile:
         """Run a program once and add an event for each thread's part of each step, and one for the run."""
         begin = time.perf_counter_ns()
         results, spans = run_timed(model, inputs)
-        # The clock of spans is another one on some targets: the first span begins with the run.
+        # Spans use another clock on some targets, so the first span is placed at the beginning of the run.
         first = min((span.start for span in spans), default=0)
         found = []
         for number, span in enumerate(spans):
@@ -76,7 +76,7 @@ class Profile:
         return results
 
     def end(self) -> str:
-        """Write the file and return its name; "" if it was written before.
+        """Write the file and return its name; return "" if the file is already written.
 
         Raises:
             FormatError: it cannot be written.

@@ -45,11 +45,11 @@ _NO_OTHER_RESULT = frozenset(
     trt_timing_cache_path tunable_op_enable tunable_op_tuning_enable use_arena use_ep_level_unified_stream
     """.split()
 )
-"""Options that choose where memory comes from, what is cached or how kernels are found: no warning tells of them."""
+"""Options of memory, caching and the search for kernels, which are ignored without a warning."""
 
 
 def get_all_providers() -> list[str]:
-    """Names that a session takes, whether this process has what they need or not."""
+    """Return the provider names that a session accepts, whether their devices are available or not."""
     return list(_TARGETS)
 
 

@@ -1,4 +1,4 @@
-"""Reading a session's model: from a file or bytes, with initializers from memory, and again with some of them open."""
+"""Read a session's model from a file or bytes, with given initializers, also with some initializers as inputs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MXR = (".mxr", ".migraphx")
 
 
 class Source:
-    """What a session's program is read from.
+    """The model from which a session's program is read.
 
     Args:
         path_or_bytes: an ONNX or an ``.mxr`` file, or the bytes of one.
-        options: the session's.
-        trust_objects: that of ``load``.
+        options: the session's options.
+        trust_objects: as the argument of ``load``.
 
     Attributes:
-        path: the file's, None of bytes.
+        path: path of the file; None for a model given as bytes.
         defaults: shapes of the initializers that a run may override, by name.
-        declared: for each of them the dimensions that the model declares: lengths, symbols or None.
+        declared: declared dimensions of these initializers, by name: lengths, symbols or None.
     """
 
     def __init__(self, path_or_bytes: Any, options: SessionOptions, trust_objects: bool) -> None:
@@ -76,19 +76,19 @@ class Source:
         return found
 
     def release(self) -> None:
-        """Forget the model unless it may be read again, for other values of its `defaults`."""
+        """Release the model unless a run may override initializers (`defaults`), which reads the model again."""
         if not self.defaults:
             self._model = None
 
     def read_with_inputs(self, opened: frozenset[str]) -> program:
-        """Return the program in which the initializers ``opened``, some of `defaults`, are inputs."""
+        """Return the program in which the initializers ``opened``, a subset of `defaults`, are inputs."""
         return self._parsed(opened)
 
     def save(self, path: str, compiled: program) -> None:
-        """Write what ``optimized_model_filepath`` asks for: the compiled program, or the model as it was read.
+        """Write the file ``optimized_model_filepath``: the compiled program, or the model as it was read.
 
         Raises:
-            OptionError: the name says neither, or an ``.mxr`` file cannot become an ONNX file.
+            OptionError: the extension is unknown, or ``path`` is an ONNX file and the model is an ``.mxr`` file.
         """
         if path.endswith(_MXR):
             compiled.save(path)
@@ -154,7 +154,7 @@ class Source:
         from ..frontends.onnx.options import ParseOptions
         from ..frontends.onnx.parser import parse
 
-        # Where the model declares no dimensions those of the default are taken.
+        # Without declared dimensions the dimensions of the default value apply.
         unknown = [name for name in opened if not self.declared[name]]
         options = ParseOptions(
             dim_params=self._lens,
@@ -167,14 +167,16 @@ class Source:
 
 
 def _is_map(data: bytes | bytearray | memoryview) -> bool:
-    """Whether bytes begin as a map of msgpack does, as no protobuf message can: its wire type would be 6 or 7, or its
-    field one of a number that ``ModelProto`` does not have."""
+    """Return whether bytes begin with a msgpack map.
+
+    No ``ModelProto`` begins with such a byte: its protobuf wire type would be 6 or 7, or its field number unknown.
+    """
     first = data[0] if len(data) else 0
     return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
 
 
 def _set_denoted(model: Model, lens: Mapping[str, int]) -> None:
-    """Give open dimensions of inputs the lengths of their denotations."""
+    """Set open dimensions of inputs to the lengths given for their denotations."""
     for info in model.graph.input if lens else ():
         for dim in info.type.tensor_type.shape.dim:
             if dim.denotation in lens and dim.WhichOneof("value") != "dim_value":
@@ -182,7 +184,7 @@ def _set_denoted(model: Model, lens: Mapping[str, int]) -> None:
 
 
 def _check_external(model: Model, given: Mapping[str, Any]) -> None:
-    """Refuse arrays for initializers that are none, or whose data lies in the model."""
+    """Check that each array replaces an initializer of the model whose data is external."""
     places = {tensor.name: tensor.data_location for tensor in model.graph.initializer} if given else {}
     for name in given:
         if name not in places:

@@ -1,4 +1,4 @@
-"""`SparseTensor`: values and indices, in memory of the host; sessions take dense tensors alone."""
+"""`SparseTensor`: values and indices, in memory of the host; sessions accept only dense tensors."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class _RowIndices(NamedTuple):
         return self.columns
 
     def outer(self) -> Array:
-        """Return where each row begins among the values, and where the last one ends."""
+        """Return the index of each row's first value, then the number of values."""
         return self.starts
 
 
 class SparseTensor:
-    """A sparse tensor; got from `sparse_coo_from_numpy` or `sparse_csr_from_numpy`."""
+    """A sparse tensor, made by `sparse_coo_from_numpy` or `sparse_csr_from_numpy`."""
 
     def __init__(self, dense_shape: Any, values: Array, indices: _CoordinateIndices | _RowIndices) -> None:
         self._lens = [int(n) for n in dense_shape]
@@ -106,7 +106,7 @@ class SparseTensor:
         return self._values
 
     def as_coo_view(self) -> _CoordinateIndices:
-        """Return what has the indices as ``indices()``.
+        """Return an object whose ``indices()`` returns the indices.
 
         Raises:
             ParameterError: the tensor has another form.
@@ -116,7 +116,7 @@ class SparseTensor:
         return self._indices
 
     def as_csrc_view(self) -> _RowIndices:
-        """Return what has the indices as ``inner()`` and ``outer()``.
+        """Return an object whose ``inner()`` and ``outer()`` return the indices.
 
         Raises:
             ParameterError: the tensor has another form.

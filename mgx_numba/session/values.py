@@ -176,12 +176,12 @@ class OrtValue:
         return True
 
     def is_tensor(self) -> bool:
-        """Whether this holds a dense tensor: sequences and maps are not among what it can hold."""
+        """Return whether the value is a dense tensor; sequences and maps are never values of this class."""
         return self._sparse is None
 
     @staticmethod
     def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
-        """A value that holds a sparse tensor; sessions do not take it."""
+        """Return a value that holds a sparse tensor; sessions do not accept sparse inputs."""
         return OrtValue(sparse_tensor.values(), sparse_tensor)
 
     def as_sparse_tensor(self) -> SparseTensor:
@@ -213,7 +213,7 @@ class OrtValue:
 
 
 class _Capsule:
-    """A DLPack capsule of memory of the host, as what exports it."""
+    """An exporter of a DLPack capsule of host memory."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -226,7 +226,7 @@ class _Capsule:
 
 
 class OrtValueVector(list[OrtValue]):
-    """A list of tensors, with ONNX Runtime's names for what lists do."""
+    """A list of tensors, with ONNX Runtime's names for operations on lists."""
 
     def push_back(self, value: Any) -> None:
         """Append an `OrtValue`, or a tensor of another library by DLPack."""
@@ -253,7 +253,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy tensors into others of their element types and lengths, wherever either lie; they are complete then.
+    """Copy tensors to tensors of the same element types and lengths, on any device; return when all are complete.
 
     Raises:
         ParameterError: numbers, element types or lengths differ.

@@ -1,4 +1,4 @@
-"""Writing a model that a session has read as an ONNX file, with all its data inside."""
+"""Write the model that a session has read as an ONNX file, with all data inside or with a data file beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import FormatError, OptionError
 from ..graph.atomic_file import replace_file
 
 _ALIGNMENT = 64
-"""Bytes at a multiple of which data begins: those of a cache line, which no element type exceeds."""
+"""Alignment (bytes) of data in the file: a cache line, at least the size of any element type."""
 _EXTERNAL: Any = 1
 """``TensorProto.EXTERNAL``, ONNX's number."""
 
@@ -35,12 +35,12 @@ def write_onnx(
     """Write a model as one ONNX file, or with its large initializers in a file beside it.
 
     Args:
-        model: as it was read; it is not changed.
-        path: of the file.
+        model: the model as it was read; it is not changed.
+        path: path of the file.
         initializers: arrays in place of initializers of the main graph, by name.
         lens: lengths of symbolic dimensions of inputs, by symbol.
         data_file: the name of a file in the same folder for initializers of the main graph; "" for none.
-        smallest: bytes from which an initializer lies there. The default is ONNX Runtime's.
+        smallest: least size (bytes) of an initializer in the data file. The default is ONNX Runtime's.
 
     Raises:
         OptionError: the model is too large for one file.
@@ -69,7 +69,7 @@ def write_onnx(
     moved = _moved(proto.graph, data_file, smallest) if data_file else []
     try:
         data = proto.SerializeToString()
-    except Exception as error:  # of protobuf, whose classes differ among its implementations
+    except Exception as error:  # exception classes differ among implementations of protobuf
         raise OptionError(
             f"{path}: the model does not fit one ONNX file ({error}); the name of an .mxr file keeps it"
         ) from None
@@ -79,7 +79,7 @@ def write_onnx(
 
 
 def _moved(graph: GraphProto, name: str, smallest: int) -> list[bytes]:
-    """Let large initializers refer to a file of this name; its content, a piece for each of them."""
+    """Make large initializers refer to the file ``name``; return the content of that file in pieces."""
     pieces: list[bytes] = []
     offset = 0
     for tensor in graph.initializer:
@@ -102,7 +102,7 @@ def _write(path: str, pieces: Sequence[bytes]) -> None:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph and its subgraphs."""
+    """Yield every tensor of a graph and its subgraphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)

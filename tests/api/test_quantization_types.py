@@ -17,7 +17,7 @@ X = np.random.default_rng(0).standard_normal((2, 8, 6, 6))
 
 
 def network(type: str) -> migraphx.program:
-    """A convolution, an activation and a product, in one type."""
+    """Return a model with a convolution, an activation and a product, all in the same type."""
     rng = np.random.default_rng(1)
     p = migraphx.program()
     main = p.get_main_module()
@@ -41,7 +41,7 @@ def results(p: migraphx.program, x: np.ndarray, target: str) -> np.ndarray:
 @pytest.mark.parametrize("quantise", [migraphx.quantize_int8, migraphx.quantize_fp8])
 @pytest.mark.parametrize("type", TYPES)
 def test_layers_of_other_types_than_float32_are_quantised(type: str, quantise: Any) -> None:
-    """They stayed as they were, without a word."""
+    """Such layers used to stay unquantised without a warning."""
     p, x = network(type), X.astype(TYPES[type])
     quantise(p, REF, [{"x": x}])
     left = [c.choice for c in p.quantization_choices() if c.choice.startswith("as it is")]
@@ -61,7 +61,7 @@ def test_layers_of_other_types_than_float32_are_quantised(type: str, quantise: A
 
 @pytest.mark.parametrize("truncate", [migraphx.quantize_fp16, migraphx.quantize_bf16])
 def test_8_bits_after_16(truncate: Any) -> None:
-    """The order in which MIGraphX's driver does it."""
+    """The same order as in MIGraphX's driver."""
     p, rng = network("float"), np.random.default_rng(2)
     truncate(p)
     x = rng.standard_normal(X.shape).astype(np.float32)

@@ -90,7 +90,7 @@ def model_of(forest: dict[str, Any], aggregate: int, dtype: Any, rows: Any) -> o
 
 
 def walked(forest: dict[str, Any], x: np.ndarray, aggregate: int) -> np.ndarray:
-    """Return the scores of rows, one comparison after the other."""
+    """Return the scores of each row of ``x``, by a scalar walk through the trees."""
     kind, result = x.dtype.type, np.zeros((len(x), forest["scores"]))
     for row, sums in zip(x, result):
         found: list[list[float]] = [[] for _ in sums]
@@ -130,7 +130,7 @@ def test_every_way_through_trees(dtype: Any, modes: list[int], scores: int, aggr
 
 
 def tables(children: np.ndarray, **changed: np.ndarray) -> list[np.ndarray]:
-    """Return tables of one tree of a root and two leaves, some of them others."""
+    """Return the tables of a tree with a root and two leaves; ``changed`` replaces tables by name."""
     given = {
         "features": np.array([1, 0, 0], np.int32), "splits": np.array([0.5, 0, 0], np.float32),
         "children": children.astype(np.int32), "weights": np.array([[0], [1], [2]], np.float32),
@@ -140,7 +140,7 @@ def tables(children: np.ndarray, **changed: np.ndarray) -> list[np.ndarray]:
 
 
 def ensemble(parts: list[np.ndarray], rows: int = 40) -> Program:
-    """Return a program of one ensemble over rows of two features."""
+    """Return a program that evaluates one ensemble over ``rows`` rows of two features."""
     program = Program()
     main: Module = program.main
     x = main.add_parameter("x", mgx_numba.core.shape.Shape(Type.float_type, (rows, 2)))
@@ -150,7 +150,7 @@ def ensemble(parts: list[np.ndarray], rows: int = 40) -> Program:
 
 
 def test_tables_that_lead_out_of_themselves_have_no_kernel() -> None:
-    """Kernels do not look at indices, and a file may hold any."""
+    """Kernels do not check indices, and a file may hold any indices."""
     fine = np.array([[1, 2], [1, 1], [2, 2]])
     plan = lower(ensemble(tables(fine)), TargetOptions())
     assert not [step for step in plan.steps if isinstance(step, HostStep)]

@@ -1,10 +1,10 @@
-"""Hold ONNX's operators on axes of length 0 to ONNX Runtime: its node tests with lengths of inputs set to 0.
+"""Compare ONNX's operators with ONNX Runtime on axes of length 0: node tests with lengths of inputs set to 0.
 
     python -m tests.frontends.empty_axes [--each N] [--only TEXT] [--first NAME]
 
-Each axis of each input is emptied by itself, and all axes of the same length together, so that axes that belong
-together (that of a product, say) stay so. Lengths in the model are fixed, or open. What ONNX Runtime refuses is not
-compared. Each case runs in a process of its own, which ONNX Runtime ends on some.
+Each axis of each input becomes empty by itself, then all axes of the same length together, so that lengths that must be
+equal (of a product, for example) stay equal. The model's lengths are fixed, or open. A case that ONNX Runtime refuses
+is not compared. Each case runs in its own process, because ONNX Runtime crashes on some cases.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .onnx_cases import as_array, node_cases, run_compiled, run_program
 __all__ = ["differences", "emptied"]
 
 NEWEST = 23
-"""Operator set that ONNX Runtime has in full; models of newer ones are given it, which most operators keep."""
+"""Newest operator set that ONNX Runtime implements in full; models of newer sets are declared to be of this set."""
 REFUSED = "refused"
 Feeds = dict[str, np.ndarray]
 
 
 def emptied(feeds: Feeds) -> Iterator[tuple[str, Feeds]]:
-    """Yield inputs with some axes of length 0, and the name of the choice."""
+    """Yield a name, and the inputs with some axes of length 0, for each choice of axes."""
     lengths = sorted({n for x in feeds.values() for n in x.shape if n > 0})
     for length in lengths:
         yield f"all {length}", {name: _without(x, [n == length for n in x.shape]) for name, x in feeds.items()}
@@ -49,7 +49,7 @@ def _without(x: np.ndarray, empty: list[bool]) -> np.ndarray:
 
 
 def _shaped(model: onnx.ModelProto, feeds: Feeds, opened: bool) -> onnx.ModelProto:
-    """Return the model with these lengths, or with open ones, and no lengths of results."""
+    """Return the model with the lengths of ``feeds``, or with open lengths, and with undeclared lengths of results."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for entry in copy.opset_import:
@@ -70,7 +70,7 @@ def _shaped(model: onnx.ModelProto, feeds: Feeds, opened: bool) -> onnx.ModelPro
 
 
 def differences(case: Any, choices: set[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield what was tried of a node test, and what differs; empty where nothing does."""
+    """Yield a label and a description of the difference, "" if there is none, for each variant of a node test."""
     import onnxruntime
 
     names = [i.name for i in case.model.graph.input]
@@ -87,7 +87,7 @@ def differences(case: Any, choices: set[str] | None = None) -> Iterator[tuple[st
             label = f"{choice} {'open' if opened else 'fixed'}"
             try:
                 wanted = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, given)
-            except Exception:  # whatever it refuses with
+            except Exception:  # ONNX Runtime refuses with various classes
                 yield label, REFUSED
                 continue
             yield label, _compared(model, given, wanted)
@@ -110,8 +110,8 @@ def _compared(model: onnx.ModelProto, feeds: Feeds, wanted: list[Any]) -> str:
     return ""
 
 
-def _tried(name: str) -> int:
-    """Print what differs of a node test, in a process of its own; return its exit status."""
+def _run_case(name: str) -> int:
+    """Print the differences of a node test in a child process; return the exit status of that process."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -126,7 +126,7 @@ def _tried(name: str) -> int:
 
 
 def main() -> int:
-    """Try node tests, and print what differs; return 1 if anything does."""
+    """Run the node tests and print all differences; return 1 if there is any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=2, help="node tests of each operator (default: 2)")
     parser.add_argument("--only", default="", help="a part of the names of node tests")
@@ -140,7 +140,7 @@ def main() -> int:
             continue
         operators[operator] += 1
         tried += 1
-        status = _tried(name)
+        status = _run_case(name)
         differ += bool(status)
         if os.WIFSIGNALED(status):
             print(f"{name}: ended by signal {os.WTERMSIG(status)}, which ONNX Runtime does on some")

@@ -1,4 +1,4 @@
-"""Branches and loops whose values have one rank in one run and another in the next, and those that fit nothing."""
+"""Branches and loops whose values differ in rank between runs, and branches that do not fit their inputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def session_of(model: onnx.ModelProto) -> Any:
 
 
 def opened(model: onnx.ModelProto, is_open: bool) -> onnx.ModelProto:
-    """The model itself, or with inputs of any lengths."""
+    """Return the model, or a copy with open lengths of its inputs."""
     for value in model.graph.input if is_open else ():
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
@@ -59,7 +59,7 @@ def opened(model: onnx.ModelProto, is_open: bool) -> onnx.ModelProto:
 def check(
     model: onnx.ModelProto, runs: Sequence[Mapping[str, np.ndarray]], target: str, loaded: Path | None = None
 ) -> None:
-    """Hold results of several runs to ONNX Runtime's; of the program as it is loaded from a file if there is a path."""
+    """Compare results of several runs with ONNX Runtime's; with a path, of the program loaded from a file."""
     session = session_of(model)
     net = public_program.wrap(parse_onnx(model)).compile(target)
     if loaded is not None:
@@ -71,7 +71,7 @@ def check(
 
 
 def two_ranks(first: str, second: str) -> onnx.ModelProto:
-    """An If of two ranks, and what reads it."""
+    """Return a model with an If whose branches have two ranks, and with readers of its result."""
     then = graph("then", [node("Neg", ["a"], ["t"])], {}, {"t": FLOAT})
     other = graph("else", [node("Abs", ["b"], ["e"])], {}, {"e": FLOAT})
     chosen = node("If", ["c"], ["r"], then_branch=then, else_branch=other)
@@ -106,7 +106,7 @@ STEPS = {
 
 
 def growing(steps: Sequence[onnx.NodeProto], start: str, scan: bool) -> onnx.ModelProto:
-    """A Loop over some steps from ``s`` to ``n``, which are also its scan output if there is one."""
+    """Return a model with a Loop from state ``s`` to ``n``; an optional scan output collects the states."""
     scanned = [node("Identity", ["s"], ["o"])] if scan else []
     results = {"on": BOOL, "n": FLOAT, **({"o": FLOAT} if scan else {})}
     given = {"k": (INT64, []), "go": (BOOL, []), "s": (FLOAT, None)}

@@ -1,4 +1,4 @@
-"""Operators that become several instructions, on 16-bit floats: values inside of an operator are float32."""
+"""Operators that become several instructions compute in float32 inside on 16-bit floats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 STEP = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Rounding to nearest changes a normal number by at most this share of it."""
+"""Largest relative error of rounding a normal number to nearest."""
 LARGE = normal(2, 4, 5, 6) * 3000  # squares and sums are beyond float16
 FULL = np.full((3, 4), 60000.0)
 ENDS = np.array([-60000, -300, -20, -2.5, -1, 0, 0.5, 1, 20, 300, 60000.0])
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
 
 
 def model_of(name: str, type: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A model of one node whose floats have a type, and its feeds in float32: 16 bits hold their values."""
+    """Return a model of one node in a float type, and float32 feeds whose values 16 bits hold exactly."""
     op_type, inputs, attributes = CASES[name]
     attributes = dict(attributes)
     opset, domain = attributes.pop("opset", 21), attributes.pop("domain", "")
@@ -154,7 +154,7 @@ def test_operators_of_one_rounding_are_left_in_their_type(op_type: str, inputs: 
 
 
 def test_a_norm_of_a_convolution_stays_beside_it() -> None:
-    """Passes make it part of the weights."""
+    """Passes fold the operator into the weights."""
     x, w, one = np.zeros((1, 2, 5, 5), np.float16), np.zeros((2, 2, 3, 3), np.float16), np.ones(2, np.float16)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
@@ -168,7 +168,7 @@ def test_a_norm_of_a_convolution_stays_beside_it() -> None:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_casts_around_one_operation_round_where_the_author_wrote_them(fast: bool) -> None:
-    """Conversions that a composite brings may go; those of the model stay, also with fast math."""
+    """Passes may remove a composite's own conversions; the model's conversions stay, also with fast_math."""
     casts = {"a": ("x", TensorProto.FLOAT), "c": ("b", TensorProto.FLOAT16), "d": ("c", TensorProto.FLOAT)}
     nodes = [helper.make_node("Cast", [source], [name], to=to) for name, (source, to) in casts.items()]
     nodes.insert(1, helper.make_node("Exp", ["a"], ["b"]))
@@ -182,7 +182,7 @@ def test_casts_around_one_operation_round_where_the_author_wrote_them(fast: bool
 
 
 def test_products_of_a_resize_are_rounded_once() -> None:
-    """Of one axis after the other."""
+    """The axes are handled one after the other."""
     scales = np.array([1, 1, 0.6, 1.5], np.float32)
     x = np.where(np.arange(54).reshape(1, 1, 6, 9) % 4 < 2, 60000, -60000).astype(np.float16)
     results = []

@@ -177,7 +177,7 @@ def lstm_inputs(directions: int, by_column: bool, dtype: Any) -> list[Any]:
 
 
 def bytes_by_range(x: np.ndarray) -> np.ndarray:
-    """The numbers that DynamicQuantizeLinear makes of ``x``, dequantised in float64."""
+    """Return ``x`` quantised by DynamicQuantizeLinear and dequantised in float64."""
     low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
     step = (high - low) / np.float32(255) if high != low else np.float32(1)
     zero = np.rint(-low / step)
@@ -185,7 +185,7 @@ def bytes_by_range(x: np.ndarray) -> np.ndarray:
 
 
 def dynamic_lstm(inputs: Sequence[Any]) -> list[np.ndarray]:
-    """The results of a DynamicQuantizeLSTM: all hidden states, the last hidden states and the last cell states."""
+    """Return the results of a DynamicQuantizeLSTM: all hidden states, last hidden states and last cell states."""
     x, w, r, bias, lengths, hidden, state, _, *sides = inputs
     w, r = (
         (codes.astype(np.float64) - zero.reshape(len(codes), 1, -1)) * scale.reshape(len(codes), 1, -1)
@@ -210,7 +210,7 @@ def dynamic_lstm(inputs: Sequence[Any]) -> list[np.ndarray]:
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_lstm_with_weights_of_8_bits(direction: str, by_column: bool, dtype: Any) -> None:
-    """Inputs and states are brought to 8 bits as ONNX Runtime does that on one thread."""
+    """Inputs and states are quantised to 8 bits as by ONNX Runtime on one thread."""
     inputs = lstm_inputs(2 if direction == "bidirectional" else 1, by_column, dtype)
     known = {"direction": direction, "hidden_size": 5, "outputs": (FLOAT,) * 3}
     constant = [1, 2, 8, 9, 10, 11]

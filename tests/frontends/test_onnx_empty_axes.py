@@ -20,7 +20,7 @@ CASES = {
     "test_softmax_axis_1": "all 4", "test_tfidfvectorizer_tf_batch_onlybigrams_skip0": "all 6",
     "test_where_example": "all 2",
 }  # fmt: skip
-"""Node tests, and which of their axes are emptied."""
+"""Node tests, and the axes that become empty."""
 PADS, WEIGHTS, TWICE = np.array([0, 1, 0, 0, 1, 0]), np.ones((4, 6), np.float32), np.array([1, 2, 1])
 
 

@@ -1,4 +1,4 @@
-"""Nodes in the form of another operator set, and inputs of types that ONNX does not allow beside each other."""
+"""Test nodes that fit another operator set's schema, and inputs of types that ONNX does not allow together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NORM = [CHANNELS] * 4
 AXES = np.array([1], np.int64)
 
 Case: TypeAlias = "tuple[str, list[Any], dict[str, Any]]"
-"""An operator, its inputs (those behind the first one are constants) and options of `single`."""
+"""An operator, its inputs (all inputs after the first are constants) and options of `single`."""
 
 
 def case(op_type: str, *inputs: Any, **options: Any) -> Case:
@@ -239,7 +239,7 @@ TYPES: dict[str, tuple[Case, Case]] = {
 
 
 def model_of(given: Case, *, rows: str = "", name: str = "it") -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The model and its feeds; with ``rows`` the first axis of its input is open."""
+    """Return the model and its feeds; with ``rows`` the first axis of its input is open."""
     op_type, inputs, options = given
     constant = [k for k, x in enumerate(inputs) if k and x is not None]
     model, feeds = single(op_type, inputs, constant=constant, **{"opset": 17, **options})
@@ -352,7 +352,7 @@ def test_what_has_no_plain_meaning_is_refused(name: str) -> None:
 
 
 def test_constants_of_another_type_stay_constants() -> None:
-    """A shape in int32 is one that is known while a model is read."""
+    """A shape in int32 is known when the model is parsed."""
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
     model = make_model(nodes, {"x": X}, {"y": FLOAT}, constants={"s": np.array([2, -1], np.int16)})
     with pytest.warns(UserWarning, match=r"tensor\(int16\), taken for tensor\(int64\)"):

@@ -1,4 +1,4 @@
-"""Tensors of more than 32 dimensions, which some of NumPy's functions do not take, up to the 64 that are supported."""
+"""Tensors of more than 32 dimensions, which some of NumPy's functions do not support, up to the supported 64."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cases(rank: int) -> dict[str, tuple[list[Any], dict[str, Any]]]:
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("rank", [33, 64])
 def test_operators_on_tensors_of_many_dimensions(rank: int) -> None:
-    """All in one model; what is no floating input of the first one's kind is a constant."""
+    """Compare all operators in one model; an operator's first input is an input of the model, the rest constant."""
     nodes, feeds, constants, outputs = [], {}, {}, {}
     for name, (inputs, attributes) in cases(rank).items():
         given = [f"{name}{k}" if value is not None else "" for k, value in enumerate(inputs)]

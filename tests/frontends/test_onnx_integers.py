@@ -1,4 +1,4 @@
-"""Integers that no float holds: operators give the integers that exact arithmetic modulo the type's range gives."""
+"""Operators on integers that no float holds match exact arithmetic modulo the type's range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS = {np.int64: (LARGE, 2**63 - 1, -(2**63)), np.uint64: (LARGE, 2**64 - 1, 2*
 
 
 def everywhere(model: onnx.ModelProto, feeds: dict[str, np.ndarray], wanted: np.ndarray) -> None:
-    """Each target gives exactly this."""
+    """Check that each target gives exactly the expected result."""
     for target, fast in TARGETS:
         (found,) = migraphx.parse_onnx(model).compile(target, fast_math=fast).run(feeds)
         assert np.asarray(found).dtype == wanted.dtype
@@ -68,7 +68,7 @@ def test_a_value_is_an_integer_only_where_no_float_is_equal() -> None:
 
 
 def wrapped(values: list[int], dtype: Any) -> np.ndarray:
-    """Integers modulo the range of a type."""
+    """Return integers modulo the range of a type."""
     bits = np.iinfo(dtype).bits
     return np.array([v % (1 << bits) for v in values], f"u{bits // 8}").view(dtype)
 

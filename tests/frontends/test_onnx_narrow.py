@@ -37,13 +37,13 @@ def number(name: str) -> int:
 
 
 def every_code(name: str) -> np.ndarray:
-    """All values of a type, an odd number of them."""
+    """Return all values of a type; the first value is repeated at the end, so that the number of values is odd."""
     codes = np.arange(1 << BITS.get(name, 8), dtype=np.uint8)
     return np.concatenate([codes, codes[:1]]).view(dtype(name))
 
 
 def values(name: str) -> np.ndarray:
-    """Numbers at, between and beyond those of narrow types; floats with signed zeros, infinities and NaN."""
+    """Return numbers at, between and beyond the numbers of narrow types; floats include -0, infinities and NaN."""
     if name in CODED:
         return every_code(name)
     if name == "bool":
@@ -77,12 +77,12 @@ def parse_onnx_and_compile(model: onnx.ModelProto, target: str) -> migraphx.prog
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Values in float64, which has all of those that are compared exactly but the largest integers."""
+    """Return values in float64, which holds all compared values exactly except the largest integers."""
     return x.astype(np.float32).astype(np.float64) if x.dtype.kind == "V" else x.astype(np.float64)
 
 
 def nearest_code(v: float) -> int:
-    """The code of float4e2m1 nearest to a number, by comparing it with all; of two the even code."""
+    """Return the float4e2m1 code nearest to a number, by comparison with all codes; ties give the even code."""
     if np.isnan(v):
         return 8
     distance = np.abs(NUMBERS_OF_FLOAT4 - min(abs(v), 6))
@@ -91,8 +91,10 @@ def nearest_code(v: float) -> int:
 
 
 def expected(x: np.ndarray, name: str) -> np.ndarray:
-    """A conversion to a type below a byte as Cast's text has it. Where that leaves it open (floats out of range), it is
-    the low bits of the int32, which saturates."""
+    """Return a conversion to a type below a byte, as Cast defines it.
+
+    Cast does not define floats out of range: the result is the low bits of the saturated int32.
+    """
     if name == "float4_e2m1fn":
         return np.array([nearest_code(float(np.float32(v))) for v in wide(x)], np.uint8).view(dtype(name))
     if x.dtype.kind in "iub":
@@ -140,7 +142,7 @@ def test_any_rank_and_an_odd_number_of_elements(name: str, lens: tuple[int, ...]
 
 
 def moved(name: str, w: np.ndarray, x: np.ndarray, lens: list[int | str]) -> onnx.ModelProto:
-    """Elements of ``x`` and ``w`` moved by operators, in a branch and in a sequence."""
+    """Return a model that moves elements of ``x`` and ``w``, also in a branch and in a sequence."""
     node = helper.make_node
     inner = helper.make_graph(
         [node("Reshape", ["x", "flat"], ["inner"])], "then", [], [helper.make_value_info("inner", onnx.TypeProto())]

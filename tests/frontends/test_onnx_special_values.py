@@ -19,7 +19,7 @@ from .support import make_model
 WIDE = np.float64
 TYPES = {np.float16: TensorProto.FLOAT16, np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
 ERROR = {np.float16: 2.0**-10, np.float32: 2.0**-18, np.float64: 2.0**-43}
-"""Relative to the result: rounding of float16; 64 units of others, for what functions and cancellations lose."""
+"""Tolerance relative to the result: rounding of float16; for wider types 64 ulp, for functions and cancellation."""
 erf = np.vectorize(math.erf, otypes=[WIDE])
 
 
@@ -94,11 +94,11 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Sum": np.add,
 }
 NO_SIGN_OF_ZERO = frozenset({"Max", "Mean", "Min", "Relu", "Sum", "ThresholdedRelu"})
-"""Operators whose text says nothing of the sign of a zero, or whose first term may be 0."""
+"""Operators for which ONNX does not define the sign of a zero, or whose sum may begin with 0."""
 
 
 def special(dtype: Any) -> np.ndarray:
-    """Ends of a type's range and what lies beyond, and numbers at which functions bend."""
+    """Return the limits of a type, numbers beyond the limits, and numbers near corners of functions."""
     ends = np.finfo(dtype)
     sizes = [
         0,

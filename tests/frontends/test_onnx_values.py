@@ -92,7 +92,7 @@ NUMBERS = np.float32([*SPECIAL, 1, 1.5, 3, 5, 0.75, -2.5, 1e-40, 3e38, 1.6e38, 2
 
 
 def nearest_power(x: float, saturate: bool, mode: str) -> int:
-    """The code of float8e8m0, which is the exponent plus 127."""
+    """Return the code of float8e8m0: the exponent plus 127."""
     if math.isnan(x) or (not saturate and (math.isinf(x) or x < 2.0**-127)):
         return 255
     if math.isinf(x):
@@ -105,7 +105,7 @@ def nearest_power(x: float, saturate: bool, mode: str) -> int:
 @pytest.mark.parametrize("mode", ["up", "down", "nearest"])
 @pytest.mark.parametrize("saturate", [0, 1])
 def test_rounding_to_powers_of_two(mode: str, saturate: int) -> None:
-    """By the table in Cast's text: infinity is beyond the largest power, 0 below the least. ONNX's own
+    """Follow the table of ONNX's Cast: infinity is beyond the largest power, 0 below the least. ONNX's own
     `numpy_helper.to_float8e8m0` makes NaN of infinity, and 2**-126 of each subnormal number that is rounded up."""
     x = np.concatenate([NUMBERS, normal(64, scale=100.0)])
     given = {"to": E8M0, "round_mode": mode, "saturate": saturate}

@@ -2,9 +2,8 @@
 
     python -m tests.gpu.planned_kernels [--arch sm_90a] [--every N]
 
-A kernel with a path that ends in a trap, or that LLVM takes for unreachable, does not compile (`dead_ends.py`). Nor
-does one whose text reads a variable that may have no value (`assignment.py`). Writes what is refused, and ends with 1
-if anything is.
+A kernel does not compile if a path ends in a trap or is unreachable for LLVM (`dead_ends.py`), or if its text reads a
+variable that may have no value (`assignment.py`). Prints the errors; the exit status is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def refused(kernels: Iterable[KernelSource], arch: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Plan, compile, and print errors."""
+    """Plan and compile the kernels, print errors and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90a", choices=sorted(ARCHITECTURES))
     parser.add_argument("--every", type=int, default=1, help="compile one of so many")

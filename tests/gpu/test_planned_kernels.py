@@ -8,7 +8,7 @@ from ..plans.models import node_programs
 from .planned_kernels import planned, refused
 
 EVERY = 150
-"""One of so many node tests, which takes three seconds."""
+"""Step between the node tests that are compiled; the test takes 3 s."""
 
 
 def test_every_path_of_planned_kernels_ends_in_a_return(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def values_below_a_byte(dtype: Any) -> np.ndarray:
 
 
 class Modern(Exporter):
-    """It has the newest version of DLPack whatever the consumer asks for."""
+    """The producer uses the newest version of DLPack, whichever version the consumer asks for."""
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.tensor.__dlpack__(**options | {"max_version": (1, 1)})

@@ -127,7 +127,7 @@ def test_nonmaxsuppression(centre: bool, threshold: float | None) -> None:
 
 @pytest.mark.parametrize("limits", [(), (-1,)])
 def test_boxes_whose_score_is_nan_are_never_kept(limits: tuple[int, ...]) -> None:
-    """As kernels have it; ONNX Runtime's order of them depends on where they lie."""
+    """Kernels agree. In ONNX Runtime the order of boxes with a NaN score depends on their positions."""
     scores = np.array([[[0.5, np.nan, 0.9, -np.inf, np.inf, np.nan]]], np.float32)
     corners = np.arange(6, dtype=np.float32)[:, None] * 4 + np.arange(2, dtype=np.float32)
     boxes = np.concatenate([corners, corners + 2], 1)[None]

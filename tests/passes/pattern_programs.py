@@ -1,4 +1,4 @@
-"""Programs that the pattern of a rewrite rule matches, made from the pattern.
+"""Generate programs that match the pattern of a rewrite rule.
 
 `FORMS` says how operators of patterns take their operands. A rule with an operator that has no form fails its test.
 """
@@ -33,13 +33,16 @@ LENS: tuple[Lens, ...] = (
     *((0,), (0, 3), (3, 0), (2, 0, 3), (2, 0, 0), (0, 2, 1, 4), (1, 2, 0, 4), (4, 0, 1, 0)),
     (2, 3, 4, 5),
 )
-"""No axes, one element, no elements in any of the axes, and lengths as rules are written for."""
+"""Lengths of scalars, of one element, with axes of length 0, and of an ordinary tensor."""
 
 
 @dataclass
 class Form:
-    """How an operator takes its operands: attributes, and lengths and types of those behind the first, whose type
-    "float" stands for.
+    """Operands and attributes of an operator, for a given first operand.
+
+    Attributes:
+        attributes: the operator's attributes.
+        others: lengths and type of each operand after the first; "float" means the first operand's type.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -172,7 +175,7 @@ TYPES = ("float", "int32", "bool", "half", "uint8", "int8")
 
 
 class _Maker:
-    """One attempt at a program; choices are random.
+    """One random attempt to generate a program.
 
     Raises:
         MgxError: the choices do not fit each other.
@@ -270,7 +273,7 @@ def values_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def _has_values(program: Program) -> bool:
-    """Whether the operators take the values, too."""
+    """Return whether the operators also accept the values."""
     try:
         with np.errstate(all="ignore"):
             evaluate(program, values_of(program))

@@ -31,7 +31,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "crnn": {"lstm": 0},
 }
 ROUNDING = frozenset({"mul", "gelu_erf", "gelu_tanh"})
-"""Operators whose numbers are due to rules that change rounding: without fast_math there are others."""
+"""Operators whose number depends on rules that change rounding, so on fast_math."""
 
 
 @pytest.mark.parametrize("fast", [False, True])

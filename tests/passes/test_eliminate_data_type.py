@@ -83,7 +83,7 @@ def test_special_values_and_overflow(type: str) -> None:
 
 
 def chain(own: bool = True, narrowed: bool = False) -> Program:
-    """A sum that float16 rounds, in a conversion of the compiler's own or of the author's, or in its own type."""
+    """Return a program with a sum rounded to float16: by an elidable conversion, by the author's, or by its type."""
     g = Graph()
     x = g.param("x", [1, 4], "float" if narrowed else "half")
     total = g.op("add", x, g.scalar(2048, x))

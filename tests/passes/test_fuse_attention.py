@@ -194,14 +194,14 @@ FILLS = [0.0, -3.0, -1e4, -1e9, LOWEST, -np.inf]
 
 
 def loud_operands(s: int = S, t: int = T) -> dict[str, np.ndarray]:
-    """Queries, keys and values whose scores are in the hundreds: adding -1e9 to these keeps some of them."""
+    """Return queries, keys and values with scores in the hundreds, which survive partly when -1e9 is added."""
     rng = np.random.default_rng(2)
     values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", s), ("k", t), ("v", t))}
     return {**values, "q": 200 * values["q"]}
 
 
 def some_rows_hidden(*lens: int) -> np.ndarray:
-    """A condition that keeps some keys of each row of the first batch, and none of one row of the last."""
+    """Return a condition that keeps some keys of each row of the first batch, and no key of a row of the last batch."""
     keep = np.random.default_rng(3).random(lens) < 0.5
     keep[..., 0] = True
     keep[-1, ..., -1, :] = False
@@ -237,7 +237,7 @@ def test_a_fill_above_zero_is_no_mask(fill: float) -> None:
 
 @pytest.mark.parametrize("fills", [(-1e9, -1e9), (-np.inf, -np.inf), (LOWEST, -np.inf), (-np.inf, LOWEST)])
 def test_choices_after_each_other(fills: tuple[float, float]) -> None:
-    """The outer one decides where both hide a key; with equal fills they are one."""
+    """Where both masks hide a key the outer fill counts; masks with equal fills are merged."""
     g = Graph()
     inner, outer = g.param("inner", [B, 1, 1, T], "bool"), g.param("outer", [S, T], "bool")
 

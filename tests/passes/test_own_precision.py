@@ -73,7 +73,7 @@ def test_what_is_quantised_for_one_reader_is_whole_for_others(
 @TARGETS
 @MATH
 def test_a_convolution_between_quantised_ones_has_a_whole_result(target: str, fast_math: bool) -> None:
-    """Which a residual sum reads, while its quantised form is clipped at half its size."""
+    """A residual sum reads the value, and the quantised form is clipped at half the value's range."""
     rng = np.random.default_rng(0)
     x = rng.normal(0, 1, (1, 4, 5, 6)).astype(np.float32)
     w = rng.integers(-20, 20, (4, 4, 1, 1)).astype(np.int8)
@@ -130,7 +130,7 @@ def assert_same_bits(found: np.ndarray, wanted: np.ndarray) -> None:
 @MATH
 @pytest.mark.parametrize("name", NARROW)
 def test_a_cast_to_fewer_bits_and_back_rounds(target: str, fast_math: bool, name: str) -> None:
-    """For the reader of the cast alone: others see all bits."""
+    """Only readers of the cast see the rounded value; readers of its source see all bits."""
     nodes: Nodes = [
         ("Neg", ["x"], "a", {}),
         ("Cast", ["a"], "n", {"to": NARROW[name]}),
@@ -163,7 +163,7 @@ def test_a_cast_from_double_and_back_rounds(target: str, fast_math: bool) -> Non
 @TARGETS
 @MATH
 def test_casts_of_float16_read_float16(target: str, fast_math: bool) -> None:
-    """The square of a float16 is one, also if ``fast_math`` computes it with more bits; what is cast shows it."""
+    """A cast of the float16 square sees the rounded square, also if ``fast_math`` computes more bits."""
     x = np.array([0.1, 1.732, 300, -2.236, 9.95, 1e-4], np.float16)
     kinds = {"w": TensorProto.FLOAT, "d": TensorProto.DOUBLE, "i": TensorProto.INT32, "b": TensorProto.BFLOAT16}
     nodes: Nodes = [("Mul", ["x", "x"], "q", {})]
@@ -222,7 +222,7 @@ def test_products_between_casts_are_of_what_they_round(fast_math: bool) -> None:
 
 
 def test_programs_tell_whose_a_conversion_is() -> None:
-    """In their text and their files; one that a script adds is the author's."""
+    """The mark is in a program's text and files; a conversion that a script adds is the author's."""
     program = mgx_numba.program()
     main = program.get_main_module()
     x = main.add_parameter("x", mgx_numba.shape(lens=[4]))

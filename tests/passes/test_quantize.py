@@ -235,7 +235,7 @@ def residual_network(rank: int = 4, projected: bool = True) -> Program:
 def test_residual_sums_read_in_8_bits_what_a_convolution_reads_so(
     rank: int, projected: bool, scales: tuple[float, ...], clipped: float, type: Type, shared: bool
 ) -> None:
-    """If the sum is quantised in steps that are no finer than half of the addend's, of which none was clipped."""
+    """Allowed if the sum's steps are at least half of the addend's steps and no addend was clipped."""
     program = residual_network(rank, projected)
     values = calibrated_values(program, CHOSEN)
     zero = 0 if type.is_floating else 128

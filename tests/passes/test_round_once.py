@@ -1,4 +1,4 @@
-"""Values that contractions take in 16 bits are rounded by what computes them, and kernels read them so."""
+"""The producer of a value rounds it where contractions read it in 16 bits, and kernels read the rounded form."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ WRITTEN: list[tuple[str, Build]] = [
 
 @pytest.mark.parametrize("build", [case[1] for case in WRITTEN], ids=[case[0] for case in WRITTEN])
 def test_the_written_order_stays_where_another_loses_bits_or_signs(build: Build) -> None:
-    """Also under fast_math: its operators are as many as before."""
+    """The number of operators stays the same, also with fast_math."""
     g = Graph()
     x = g.param("x", [3, 4])
     written = [n for n in names(g.ret(build(g, x))) if n != "multibroadcast"]
@@ -344,7 +344,7 @@ def test_batch_norm_alone_subtracts_the_mean_first() -> None:
 
 
 def test_batch_norm_of_concatenated_convolutions_is_one_product_and_one_sum() -> None:
-    """As in DenseNet: sums of products have errors as large as what an offset leaves of them."""
+    """As in DenseNet, offsets may be merged: cancellation adds no more error than the contractions already have."""
     g = Graph()
     x = g.param("x", [2, 3, 6, 6])
     parts = [g.op("convolution", x, g.random(4, 3, 3, 3, seed=k)) for k in (1, 2)]

@@ -133,7 +133,7 @@ def test_a_residual_stream_may_pass_65504() -> None:
 
 @pytest.mark.parametrize("why", ["", "names", "kept", "result", "other reader", "given"])
 def test_residual_sums_read_what_a_product_reads_if_all_is_to_be_in_16_bits(why: str) -> None:
-    """Then one form of the addend is stored; a reader that was not chosen sees all bits."""
+    """Only one form of the addend is then stored; a reader that was not chosen sees all bits."""
     g = Graph()
     x = g.param("x", [5, 7])
     x = x if why == "given" else g.op("exp", x)

@@ -1,4 +1,4 @@
-"""Random chains: which operators, which constants, which inputs."""
+"""Generate random chains: operators, constants and inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FUNCTIONS = frozenset({"Exp", "Log", "Sigmoid", "Pow"})
 BINARY = "Add Sub Mul Div Max Min Add Sub Mul Div".split()
 SHAPES: dict[str, tuple[int, ...]] = {"vector": (24,), "rows": (6, 4), "image": (2, 4, 2, 3)}
 PARTS = (1, 4)
-"""The fewest motifs or single steps of a chain, and one past the most."""
+"""Range of the number of motifs or single steps in a chain (the end is excluded)."""
 MOTIFS = (
     "Mul Mul", "Mul Mul Mul", "Div Div", "Mul Div", "Add Add", "Add Sub", "Sub Add", "Add Mul", "Sub Mul",
     "Add Mul Add", "Sub Div", "Neg Mul", "Mul Neg", "Max Max", "Min Min", "Add Add Mul", "Sum Mul",
@@ -35,7 +35,7 @@ MOTIFS = (
     "Sum BatchNormalization", "Sum Add BatchNormalization", "Mul Sum Add", "Sqrt Reciprocal", "Exp Log",
     "Sum Neg Mul", "Mul Mul Sum Sub Div",
 )  # fmt: skip
-"""Operators that rules are about, in the order in which one reads the other; Sum is a contraction."""
+"""Sequences of operators that rules match, in data-flow order; Sum stands for a contraction."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Chain:
 
     @property
     def has_functions(self) -> bool:
-        """Whether a step is one of `FUNCTIONS`."""
+        """Return whether a step is in `FUNCTIONS`."""
         return any(s.op in FUNCTIONS for s in self.steps)
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The chain as a model of operator set 17."""
+        """Return the chain as a model of operator set 17."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
         nodes = [helper.make_node(s.op, s.inputs, [s.output]) for s in self.steps]
         inputs = [helper.make_tensor_value_info(n, kind, a.shape) for n, a in self.feeds.items()]
@@ -86,7 +86,7 @@ class Chain:
 
 
 def chain(seed: int) -> Chain:
-    """The chain of a seed: of a vector, of rows (with MatMul) or of an image (with Conv and BatchNormalization)."""
+    """Return the chain of a seed: on a vector, on rows (with MatMul) or on an image (with Conv and batch norm)."""
     rng = np.random.default_rng([seed, 39])
     case = Chain(np.float16 if rng.random() < 0.35 else np.float32)
     kind = str(rng.choice(list(SHAPES)))
@@ -112,7 +112,7 @@ def chain(seed: int) -> Chain:
 def _step(
     case: Chain, rng: Rng, kind: str, shapes: dict[str, tuple[int, ...]], output: str, wanted: str
 ) -> tuple[Step, tuple[int, ...]]:
-    """A step and the lengths of its result; ``wanted`` is its operator, or empty."""
+    """Return a random step and the lengths of its result; ``wanted`` is its operator, "" for any."""
     x = list(shapes)[-1] if wanted or rng.random() < 0.85 else str(rng.choice(list(shapes)))
     lens = shapes[x]
     op = wanted or str(rng.choice([*UNARY, *BINARY, *BINARY, "Pow", "Sum", "Sum", "Sum", "BatchNormalization"]))
@@ -147,7 +147,7 @@ def _step(
 
 
 def _number(case: Chain, rng: Rng) -> float:
-    """A constant: often of extreme size, or one that an earlier one cancels."""
+    """Return a constant: often of extreme size, or so that an earlier constant cancels it."""
     dice = rng.random()
     if dice < 0.15 and case.constants:
         earlier = list(case.constants.values())[int(rng.integers(len(case.constants)))]
@@ -165,7 +165,7 @@ def _number(case: Chain, rng: Rng) -> float:
 
 
 def _operand(case: Chain, rng: Rng, kind: str, lens: tuple[int, ...]) -> np.ndarray:
-    """One number, or one for each column or channel."""
+    """Return one number, or a number for each column or channel."""
     with np.errstate(over="ignore"):
         if kind == "vector" or rng.random() < 0.5:
             return np.array(_number(case, rng)).astype(case.dtype)
@@ -175,7 +175,7 @@ def _operand(case: Chain, rng: Rng, kind: str, lens: tuple[int, ...]) -> np.ndar
 
 
 def _weights(case: Chain, rng: Rng, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights of one size, or of several."""
+    """Return weights of the same size, or of several sizes."""
     weights = rng.choice([rng.normal(size=shape), rng.choice([1.0, -1.0, 0.0, 0.5], shape)])
     if rng.random() < 0.4:
         weights = weights * rng.choice([1e-3, 1e3] if case.dtype is np.float16 else [1e-30, 1e-8, 1e8, 1e30])

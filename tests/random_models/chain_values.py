@@ -1,4 +1,4 @@
-"""What a chain gives in float64, and how far rounding may move that."""
+"""Evaluate a chain in float64, with a bound on the effect of rounding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .chain_steps import Chain, Step
 __all__ = ["Known", "evaluated"]
 
 ROUNDINGS = 4.0
-"""Units of rounding that an operator may cost: one of its own, those of a function, and those of merged constants."""
+"""Rounding errors per operator, in ulp: its own rounding, a function's error, and merged constants."""
 CONTRACTIONS = frozenset({"MatMul", "Conv"})
 UNSURE = 2.0**-20
-"""Part of the magnitude of a contraction below which its result may be rounding alone."""
+"""Fraction of a contraction's magnitude below which its result may consist of rounding errors."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Known:
     any_zero: np.ndarray | bool = False
 
     def beyond_bound(self, got: np.ndarray, written: np.ndarray) -> np.ndarray:
-        """Where a result breaks the bound of rules that are not exact."""
+        """Return where a result exceeds the bound of rules that are not exact."""
         with np.errstate(all="ignore"):
             bound = BOUNDS[from_numpy(np.dtype(self.dtype))] * self.largest + self.error
             far = ~(np.abs(got.astype(np.float64) - self.value) <= bound)
@@ -55,14 +55,14 @@ class Known:
         return self.in_range & (far | lost)
 
     def beyond_rounding(self, got: np.ndarray, written: np.ndarray) -> np.ndarray:
-        """Where a result differs from the written operators' by more than the order of sums explains."""
+        """Return where a result differs from the written operators by more than the order of sums explains."""
         with np.errstate(all="ignore"):
             near = np.abs(got.astype(np.float64) - written.astype(np.float64)) <= 2 * self.error
             return self.in_range & ~(near | (got == written) | (np.isnan(got) & np.isnan(written)))
 
 
 def evaluated(case: Chain) -> dict[str, Known]:
-    """All values of a chain by name."""
+    """Return all values of a chain by name."""
     known: dict[str, Known] = {}
     with np.errstate(all="ignore"):
         for name, array in case.feeds.items():
@@ -116,7 +116,7 @@ def _made(value: np.ndarray, error: np.ndarray, scale: np.ndarray, inputs: list[
 
 
 def _pointwise(op: str, x: Known, y: Known | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value, error that the operands' errors cause, and scale."""
+    """Return the value, the error that the operands' errors cause, and the scale."""
     a, e, g = x.value, x.error, x.scale
     if y is None:
         return _unary(op, a, e, g)

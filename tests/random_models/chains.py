@@ -33,16 +33,16 @@ from .chain_values import Known, evaluated
 __all__ = ["Outcome", "compare", "written"]
 
 PROGRESS = 1000
-"""Chains after which a line says how far the command is."""
+"""Number of chains between two lines of progress."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a configuration of a chain gives.
+    """Outcome of a chain in one configuration.
 
     Attributes:
-        message: what is wrong; empty if nothing is.
-        decided: part of the results' elements about which the comparison says something.
+        message: description of the error; "" if the results agree.
+        decided: fraction of the results' elements that the comparison can decide.
     """
 
     message: str
@@ -50,13 +50,13 @@ class Outcome:
 
 
 def written(case: Chain) -> list[np.ndarray]:
-    """Results of the operators as the model has them, each rounded to its type."""
+    """Return the results of the model as written, each operator rounded to its type."""
     with np.errstate(all="ignore"):
         return [np.asarray(r) for r in evaluate(parse_onnx(case.model), case.feeds)]
 
 
 def rewritten(case: Chain, fast_math: bool) -> list[np.ndarray]:
-    """Results of the program after the passes of targets that compile."""
+    """Return the results of the program after the passes of compiled targets, evaluated by ``ref``."""
     program = parse_onnx(case.model)
     with np.errstate(all="ignore"):
         run_passes(program, PASSES, pass_options(TargetOptions(fast_math=fast_math, num_threads=1)))
@@ -64,7 +64,7 @@ def rewritten(case: Chain, fast_math: bool) -> list[np.ndarray]:
 
 
 def compiled(case: Chain, fast_math: bool) -> list[np.ndarray]:
-    """Results of kernels."""
+    """Return the results of the CPU's kernels."""
     program = api.wrap(parse_onnx(case.model)).compile("cpu", fast_math=fast_math, num_threads=1)
     return [np.asarray(r) for r in program.run(case.feeds)]
 
@@ -73,7 +73,7 @@ RUNS = {"passes": rewritten, "cpu": compiled}
 
 
 def compare(case: Chain, fast_math: bool, run: str = "passes") -> Outcome:
-    """Compare a chain with its meaning in one configuration."""
+    """Compare the results of a chain in one configuration with the chain as written."""
     plain, known = written(case), evaluated(case)
     try:
         found = RUNS[run](case, fast_math)
@@ -98,7 +98,7 @@ def compare(case: Chain, fast_math: bool, run: str = "passes") -> Outcome:
 
 
 def _differ(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Compare the bits of two arrays; any NaN equals any other."""
+    """Return where the bits of two arrays differ; all NaN are equal."""
     bits = f"u{got.itemsize}"
     same = np.ascontiguousarray(got).view(bits) == np.ascontiguousarray(wanted).view(bits)
     return ~(same | (np.isnan(got) & np.isnan(wanted)))
@@ -111,7 +111,7 @@ def _described(name: str, wrong: np.ndarray, got: np.ndarray, wanted: np.ndarray
 
 
 def described(case: Chain) -> str:
-    """The chain as text, with its inputs."""
+    """Return the chain and its inputs as text."""
     inputs = "\n".join(f"{name} = {array.ravel()[:12].tolist()}" for name, array in case.feeds.items())
     return f"{onnx.printer.to_text(case.model)}\n{inputs}"
 

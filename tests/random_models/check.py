@@ -173,7 +173,7 @@ def _measured(program: Program, case: Case, fast_math: bool, runs: int) -> Refer
 
 
 def _ranked_reference(program: Program, case: Case, **how: Any) -> Reference:
-    """The reference, with tensors without axes as users get them: operators compute vectors of one element."""
+    """Return the reference results; scalars have no axes, although operators compute vectors of one element."""
     found = reference(program, case.feeds, **how)
     scalars = [s.without_axes for s in program.output_shapes()]
     results, allowed = (

@@ -163,7 +163,7 @@ MOVES = (_mul, _transpose, _slice, _pad, _leaky)
 MOVING = 1_000_000
 """The first seed of models that have `MOVES` and nearest pixels, too."""
 ONE_SIDED = 2_000_000
-"""The first seed of models whose values some readers take without a pair, which may clip them."""
+"""First seed of models in which some readers read a value before its quantisation pair, which may clip."""
 CLIPPED = 0.25
 """Part of a value's range that such a pair may be for."""
 
@@ -256,7 +256,7 @@ def _with_pairs(
         return f"{name}_dq"
 
     def read(name: str) -> str:
-        """A value as one of its readers takes it."""
+        """Return the name that the next reader reads: the value itself or its dequantised form."""
         return name if one_sided and rng.random() < 0.4 else f"{name}_dq"
 
     pair("x")

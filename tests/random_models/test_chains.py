@@ -13,7 +13,7 @@ BATCHES, BATCH = 8, 30
 ON_CPU = (3, 8, 21, 34)
 """Seeds whose kernels are compiled: a vector, rows and images, in float32 and in float16."""
 DECIDED = 0.5
-"""Part of the results' elements that a comparison must look at, or the chains would hold nothing."""
+"""Least fraction of the results' elements that the comparison must decide, so that the test has an effect."""
 
 
 @pytest.mark.parametrize("fast_math", [False, True])
@@ -36,7 +36,7 @@ def test_kernels_of_chains_keep_their_bits_or_the_bound(seed: int, fast_math: bo
 
 
 def of(dtype: type, x: list[float], *steps: tuple[str, float | None]) -> Chain:
-    """A chain of operators on a value and a constant each; ``r`` before the name exchanges them."""
+    """Return a chain of operators, each on a value and a constant; ``r`` before a name exchanges the operands."""
     case = Chain(dtype, feeds={"x0": np.array(x, dtype)})
     value = "x0"
     for k, (op, constant) in enumerate(steps):

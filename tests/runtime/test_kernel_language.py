@@ -32,18 +32,18 @@ _PYTHON = {
 
 
 def cpu_compile(lines: list[str]) -> object:
-    """Compile a kernel of these lines for the CPU."""
+    """Compile a kernel with the body ``lines`` for the CPU."""
     text = "def kernel(args, begin, end):\n" + "".join(f"    {line}\n" for line in lines)
     return compile_object(cpu_kernel("bad_kernel", text))
 
 
 def gpu_compile(lines: list[str]) -> object:
-    """Compile a kernel of these lines for a GPU."""
+    """Compile a kernel with the body ``lines`` for a GPU."""
     return assembly(gpu_kernel("bad_kernel", lines, 32, 3), ARCHITECTURES["sm_90a"])
 
 
 def native(text: str, words: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """The words after a kernel ran; the float64 that it stores through slot 0 lie in the last half of them."""
+    """Run a kernel and return its words; the last half holds the float64 values stored through slot 0."""
     found = words.copy()
     found[0] = found.ctypes.data + found.nbytes // 2
     (address,) = load([cpu_kernel("some_kernel", text)])
@@ -216,7 +216,7 @@ def function_of(*lines: str) -> ast.FunctionDef:
     ],
 )
 def test_a_variable_without_a_value_on_some_path_is_refused(lines: list[str], says: str) -> None:
-    """LLVM took any value for it, and compiled something else without a word."""
+    """LLVM treated the variable as undefined and compiled a wrong kernel without a message."""
     with pytest.raises(Unassigned, match=says):
         check_assignments(function_of(*lines))
 
@@ -349,7 +349,7 @@ def test_paths_that_end_without_a_return_are_found(line: str, found: str) -> Non
 def test_a_path_that_llvm_takes_for_unreachable_is_refused(
     compiled: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU would end the launch with an error there, a CPU would run into other code."""
+    """On such a path a GPU would abort the launch, and a CPU would execute other code."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     with pytest.raises(CompileError, match="kernel bad_kernel: a path ends without a return, at line .*unreachable"):
         compiled(["if idiv(args[1], 0) > 3:", "    args[2] = 1"])

@@ -1,4 +1,4 @@
-"""Errors of sessions: each is of this package's class and of ONNX Runtime's, where ONNX Runtime raises one."""
+"""Errors of sessions are instances of this package's class and of the class that ONNX Runtime raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = np.ones((3, 2), np.float32)
 
 
 def model(*nodes: Any, inputs: Any = None, opset: int = 17) -> bytes:
-    """A model of nodes from ``x`` to ``y``."""
+    """Return a model of nodes from ``x`` to ``y``."""
     inputs = inputs or {"x": (TensorProto.FLOAT, ["n", 2])}
     graph = helper.make_graph(
         list(nodes),

@@ -1,4 +1,4 @@
-"""Initializers that a run overrides, that options replace, and whose external data lies in memory: as ONNX Runtime."""
+"""Initializers that a run overrides, that options replace, or with external data in memory, as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def info(name: str, number: int, dims: Any) -> Any:
 
 
 def linear(ir_version: int = 10, declared: tuple[str, ...] = ("w", "b")) -> bytes:
-    """``relu(x @ w + b)``, whose ``w`` and ``b`` are inputs, too, if they are declared."""
+    """Return a model ``relu(x @ w + b)``; ``w`` and ``b`` are also inputs if they are declared."""
     values = {"w": W, "b": B}
     graph = helper.make_graph(
         [
@@ -50,7 +50,7 @@ def model_of(graph: Any, ir_version: int = 10) -> bytes:
 
 
 def reshaped() -> bytes:
-    """A model whose default lengths are an initializer that a Reshape must know."""
+    """Return a model whose Reshape reads default lengths from an initializer."""
     graph = helper.make_graph(
         [helper.make_node("Reshape", ["x", "lens"], ["r"]), helper.make_node("Neg", ["r"], ["y"])],
         "g",
@@ -62,7 +62,7 @@ def reshaped() -> bytes:
 
 
 def external(location: str = "w.bin", offset: int = 8) -> bytes:
-    """``x + w``, with ``w`` in another file."""
+    """Return a model ``x + w`` with ``w`` in another file."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", offset), ("length", 8)):
         tensor.external_data.add(key=key, value=str(value))
@@ -171,7 +171,7 @@ def test_add_initializer_takes_the_place_of_the_models() -> None:
 
 
 KEPT: dict[Any, Any] = {}
-"""OrtValues of both: ONNX Runtime reads the memory of those that it is given."""
+"""OrtValues of both engines; kept alive, because ONNX Runtime reads their memory later."""
 
 
 def value(ort: Any, array: np.ndarray) -> Any:

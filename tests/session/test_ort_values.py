@@ -1,4 +1,4 @@
-"""`OrtValue`, `OrtValueVector`, `copy_tensors` and declared dimensions of results, beside ONNX Runtime's."""
+"""`OrtValue`, `OrtValueVector`, `copy_tensors` and declared dimensions of results, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
 def model(op: str, declared: Any, dims: Any = ("n", 2), number: int = TensorProto.FLOAT, **given: Any) -> bytes:
-    """A model of one node; its result is declared with the dimensions ``declared``."""
+    """Return a model of one node whose result has the declared dimensions ``declared``."""
     graph = helper.make_graph(
         [helper.make_node(op, [] if op.startswith("Random") else ["x"], ["y"], **given)],
         "g",

@@ -1,4 +1,4 @@
-"""Profiles of sessions: files in the form of ONNX Runtime's."""
+"""Profiles of sessions have the form of ONNX Runtime's profiles."""
 
 from __future__ import annotations
 

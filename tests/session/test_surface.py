@@ -1,4 +1,4 @@
-"""Sessions have every public name of the installed ONNX Runtime, or leave it out for a reason that stands here."""
+"""Sessions have every public name of the installed ONNX Runtime, except names listed here with a reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LEFT_OUT = {
     "OrtEpDevice": {"create_sync_stream": _STREAMS},
     "RunOptions": {"add_active_adapter": _ADAPTERS},
 }
-"""Why a name is left out, by class ("" for the module)."""
+"""Reason for each name that is left out, by class ("" for the module)."""
 
 CLASSES = (
     "InferenceSession SessionOptions RunOptions OrtValue IOBinding NodeArg ModelMetadata SparseTensor OrtDevice"
@@ -56,7 +56,7 @@ def _public(value: Any) -> set[str]:
 
 
 def _shown(name: str) -> Any:
-    """Our class of this name, or an instance where instances have the attributes."""
+    """Return this package's class of this name, or an instance if only instances have the attributes."""
     found = getattr(mgx_numba.session, name)
     made = {"SessionOptions": (), "RunOptions": (), "NodeArg": ("x", "tensor(float)", []), "ModelMetadata": ()}
     if name == "OrtMemoryInfo":

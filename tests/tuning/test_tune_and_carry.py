@@ -176,7 +176,7 @@ def test_budget_of_nothing_measures_nothing(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_spent_budget_keeps_the_records_of_problems_that_were_begun(monkeypatch: pytest.MonkeyPatch):
-    """It could be spent with no record at all, and the warning counted problems as measured that were not."""
+    """A spent budget could leave no record, and the warning counted problems that were not measured."""
     sample = Bench.sample
 
     def slow(self: Bench, candidate: object) -> float:

@@ -57,8 +57,10 @@ class ThreadPrinter(VectorPrinter):
         return self._cast(x, dtype)
 
     def _cast(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """See `VectorPrinter.cast`; a rounded number becomes an integer of 8 bits as it is rounded, a limited one a
-        float8 as it is limited."""
+        """Print a cast, as `VectorPrinter.cast`.
+
+        Rounding and the cast to an 8-bit integer are one instruction, as are a limit and the cast to float8.
+        """
         source, limit = self._limited.get(x.name, ("", 0.0))
         if source and limit == _SATURATED.get(dtype):
             argument, other = self._gelu_product(source)

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees, as kernels are asked for them."""
+"""Description of an ensemble of decision trees for kernel generators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["TreeTables"]
 
 @dataclass(frozen=True)
 class TreeTables:
-    """Sizes of the tables of an ensemble.
+    """Sizes of the tables of an ensemble of decision trees.
 
     Attributes:
-        nodes: of all trees.
-        trees: of the ensemble.
-        weights: of a leaf.
-        depth: comparisons on the longest way to a leaf.
+        nodes: number of nodes of all trees.
+        trees: number of trees.
+        weights: number of scores that a leaf adds to.
+        depth: comparisons on the longest path to a leaf.
     """
 
     nodes: int

@@ -1,7 +1,7 @@
 """Definite assignment: every variable that a kernel's text reads has a value on every path to the read.
 
-LLVM gives a variable without a value no defined content: it takes whatever path is convenient, and removes code that
-depends on the variable. So such a text would be compiled without a word, to a kernel that computes something else.
+A variable without a value is undefined in LLVM IR, and LLVM removes code that depends on it. Without this check such a
+kernel would compile without a message and compute wrong results.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Unassigned(Exception):
 
 @dataclass
 class _LoopExits:
-    """Variables with a value where a loop's body is left: for its next iteration, and for the code behind the loop."""
+    """Variables with a value at each `continue` (``again``) and each `break` (``after``) of a loop."""
 
     again: list[Names] = field(default_factory=list)
     after: list[Names] = field(default_factory=list)
 
 
 def check_assignments(function: ast.FunctionDef) -> None:
-    """Check that a kernel's function assigns each variable before it reads it, whichever path it takes.
+    """Check that a kernel's function assigns each variable before reading it, on every path.
 
-    A loop may run zero times, unless its bounds are numbers that say otherwise. Conditions are not compared with each
-    other: a variable that is assigned under a condition, and read under the same condition later, is refused.
+    A loop may run zero times unless its bounds are literals of a range that is not empty. Conditions are not compared:
+    a variable that is assigned under a condition and later read under the same condition is refused.
 
     Raises:
         Unassigned: a variable may have no value where it is read.
@@ -43,7 +43,11 @@ def check_assignments(function: ast.FunctionDef) -> None:
 
 
 class _Walk:
-    """One walk through a function's statements, each of which takes and gives `Names`, or None behind its end."""
+    """Data-flow analysis of one function.
+
+    Each step takes the variables that have a value before a statement and returns the variables that have a value after
+    it; None means that no path leaves the statement.
+    """
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self.function = function
@@ -56,7 +60,7 @@ class _Walk:
         self.loops: list[_LoopExits] = []
 
     def run(self) -> None:
-        """Walk through all statements."""
+        """Analyse all statements."""
         self._body(self.function.body, self.arguments)
 
     def _body(self, body: Sequence[ast.stmt], known: Names) -> Names | None:
@@ -111,8 +115,12 @@ class _Walk:
         return self._meet([*((f"if the loop of line {node.lineno} has a continue", way) for way in last), *broken])
 
     def _meet(self, ways: Sequence[tuple[str, Names]], others: Sequence[Names] = ()) -> Names | None:
-        """Return the variables that have a value on all of the ways, and note on which way others have none, also of
-        those that only ``others`` have."""
+        """Return the variables that have a value on all paths ``ways``; record a path for each variable that lacks one.
+
+        Args:
+            ways: for each path, its description for error messages and its variables with a value.
+            others: variables with a value on further paths, which only add names to record.
+        """
         if not ways:
             return None
         some: Names = frozenset().union(*(way for _, way in ways), *others)
@@ -122,7 +130,7 @@ class _Walk:
         return some.intersection(*(way for _, way in ways))
 
     def _stored(self, node: ast.stmt, known: Names) -> Names:
-        """Return ``known`` and the variables that a statement assigns itself."""
+        """Return ``known`` and the variables that the statement assigns, without statements nested in it."""
         targets = getattr(node, "targets", [getattr(node, "target", None)])
         nodes = (n for target in targets if target is not None for n in ast.walk(target))
         names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -144,7 +152,7 @@ class _Walk:
 
 
 def _runs(bounds: ast.expr) -> bool:
-    """Return whether a ``range`` of numbers has at least one of them."""
+    """Return whether ``bounds`` is a ``range`` of literals that is not empty."""
     if not isinstance(bounds, ast.Call):
         return False
     try:

@@ -1,8 +1,8 @@
-"""Paths of a compiled kernel that end without a return: traps, and code that LLVM takes for unreachable.
+"""Find paths of a compiled kernel that end without a return: traps, and code that LLVM considers unreachable.
 
-LLVM makes `unreachable` of undefined behaviour that every run of a path meets: a division by a constant 0, an access
-through a null pointer, a branch on an undefined value. On a GPU such a path ends the launch, and the device is lost to
-the process; on a CPU the path runs into the code behind it. No kernel has a reason to have either.
+LLVM turns undefined behaviour into `unreachable`: a division by a constant 0, an access through a null pointer, a
+branch on an undefined value. On a GPU such a path aborts the launch, and the process loses the device. On a CPU
+execution continues into the code after the path. No valid kernel has such a path.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ENDS = re.compile(r"^\s*unreachable\b|@llvm\.(?:debug|ubsan)?trap\b|\b(?:trap|b
 
 
 def expect_returns(source: KernelSource, text: str) -> None:
-    """Check that every path through a kernel's optimised LLVM IR, or PTX, ends in a return.
+    """Check that every path through a kernel's optimised LLVM IR or PTX ends in a return.
 
     Raises:
-        CompileError: a path does not. Its generator has printed something undefined.
+        CompileError: a path does not, because the kernel's generator printed code with undefined behaviour.
     """
     line = dead_end(text)
     if line:
@@ -29,8 +29,7 @@ def expect_returns(source: KernelSource, text: str) -> None:
 
 
 def dead_end(text: str) -> str:
-    """Return the line of optimised LLVM IR, or of PTX, that ends a path without a return, with its number; empty if no
-    line does."""
+    """Return the first line of LLVM IR or PTX, with its number, that ends a path without a return; "" if none does."""
     found = _ENDS.search(text)
     if found is None:
         return ""

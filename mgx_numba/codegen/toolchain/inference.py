@@ -219,8 +219,11 @@ class Inference:
         return known
 
     def _merge(self, ways: Sequence[tuple[Way, Environment]]) -> Environment | None:
-        """Types where several ways meet. A variable that one of them has not assigned is not read there
-        (`assignment.py`), and one that has types with nothing in common has no value."""
+        """Return the types of variables where several paths meet.
+
+        A variable that a path has not assigned is not read there (`assignment.py`). A variable whose types have no
+        common type has no value.
+        """
         if not ways:
             return None
         merged: dict[str, types.Type | None] = dict(ways[0][1])

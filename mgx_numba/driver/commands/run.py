@@ -1,4 +1,4 @@
-"""Compile a model, run it once and print it; its results may go to a file."""
+"""Compile a model, run it once and print the program; optionally write the results to a file."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def nearest_float(g: Builder, x: Instruction, fraction: int, least: int, most: f
 
 
 def as_bytes(g: Builder, x: Instruction) -> Instruction:
-    """Convert values below a byte to a type of 8 bits that has all of them, weights at once; others are returned."""
+    """Return ``x`` as an 8-bit type if its type is below a byte, else ``x``; literals are converted at once."""
     if not x.shape.type.is_narrow:
         return x
     kind = BYTES[x.shape.type]

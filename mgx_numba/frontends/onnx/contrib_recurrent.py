@@ -18,7 +18,7 @@ from .recurrent import activations, clip_threshold
 from .registry import MICROSOFT, register
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
-"""By the bits of the directions that go backward."""
+"""Values of ``direction``; the index is a bit mask of the directions that read the sequence backward."""
 
 
 @register("DynamicQuantizeLSTM", domain=MICROSOFT)
@@ -38,11 +38,10 @@ def dynamic_quantize_lstm(
     r_scale: Instruction | None = None,
     r_zero: Instruction | None = None,
 ) -> list[Instruction]:
-    """LSTM with weights ``[directions, terms, 4 * hidden]`` of 8 bits, whose scales and zero points are per direction
-    or per column.
+    """Parse an LSTM with 8-bit weights ``[directions, terms, 4 * hidden]``; scales are per direction or per column.
 
-    The inputs of all steps, and in each step the states of all sequences of a direction, are brought to uint8 as
-    DynamicQuantizeLinear does, as ONNX Runtime has it on one thread.
+    The inputs of all steps are quantised to uint8 together, as by DynamicQuantizeLinear. In each step the hidden states
+    of all sequences of a direction are quantised together, as ONNX Runtime does on one thread.
     """
     if w_scale is None or w_zero is None or r_scale is None or r_zero is None:
         raise ParseError("a scale or zero point of weights (inputs 8 to 11) is missing")
@@ -89,7 +88,7 @@ def dynamic_quantize_lstm(
 def _projected(
     g: Builder, x: Instruction, w: Instruction, scale: Instruction, zero: Instruction, bias: Instruction | None
 ) -> list[Instruction]:
-    """Return for each direction the products ``[steps, batch, 1, columns]`` of all inputs, with its biases."""
+    """Return, for each direction, the input products ``[steps, batch, 1, columns]`` of all steps plus the biases."""
     codes, step, point = dynamic_quantize(g, x)
     result = []
     for k in range(g.lens(w)[0]):
@@ -105,13 +104,13 @@ def _projected(
 
 
 def _lanes(g: Builder, name: str, value: Instruction, lane: slice, directions: int) -> Instruction:
-    """Return the part of an input that the directions ``lane`` read."""
+    """Return the slice ``lane`` of the directions of an input; ``lengths`` has no directions and is returned whole."""
     whole = name == "lengths" or lane == slice(0, directions)
     return value if whole else g.slice(value, 0, lane.start, lane.stop)
 
 
 def _per_column(g: Builder, part: Instruction, codes: Instruction) -> Instruction:
-    """Return a scale or zero point of weights ``[directions, terms, columns]`` as ``[directions, columns]``."""
+    """Broadcast a scale or zero point of weights ``[directions, terms, columns]`` to ``[directions, columns]``."""
     directions, _, columns = g.lens(codes)
     if part.shape.elements not in (directions, directions * columns):
         expected = f"{directions} or {directions} x {columns}"

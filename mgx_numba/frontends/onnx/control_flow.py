@@ -72,12 +72,12 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
 def _read(
     g: Builder, node: Node, graph: GraphProto, module: Module, parameters: Mapping[str, Instruction]
 ) -> list[Instruction] | MgxError:
-    """Read a subgraph that may never run: return its results, or why it does not fit the shapes of what it takes.
+    """Read a subgraph that may never run; return its results, or the error if it does not fit the shapes of its inputs.
 
-    Nothing of a subgraph that does not fit stays in ``module`` but its parameters.
+    Of a subgraph that does not fit only the parameters stay in ``module``.
 
     Raises:
-        MgxError: the subgraph is wrong whatever it takes, or may fit when more is known of what it takes.
+        MgxError: the subgraph is wrong for any inputs, or may fit when more is known of its inputs.
     """
     program = g.parser.program
     count = program.module_count
@@ -96,13 +96,13 @@ def _read(
 
 
 def _failing(g: Builder, module: Module, reason: MgxError, shapes: Sequence[Shape]) -> list[Instruction]:
-    """Emit results of these shapes that raise ``reason`` if they are computed."""
+    """Emit results of the given shapes; computing such a result raises ``reason``."""
     inner = Builder(module, g.parser)
     return [inner.op(Unfitting(str(reason), shape)) for shape in shapes]
 
 
 def _declared(infos: Sequence[ValueInfoProto], reason: MgxError) -> list[Shape]:
-    """Return the shapes that results are declared to have; raise ``reason`` if one is not declared."""
+    """Return the declared shapes of results; raise ``reason`` if a result has no declared shape."""
     try:
         return [declared_shape(info.type) for info in infos]
     except MgxError:

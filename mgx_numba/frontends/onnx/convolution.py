@@ -115,8 +115,10 @@ def conv_integer(
 def integer_convolution(
     g: Builder, node: Node, x: Instruction, w: Instruction, x_zero: Instruction | None, w_zero: Instruction | None
 ) -> Instruction:
-    """int32 convolution of 8-bit ``x`` and ``w`` less their zero points: of one element, or one for each output channel
-    of ``w``."""
+    """Emit the int32 convolution of 8-bit ``x`` and ``w`` minus their zero points.
+
+    A zero point has one element; that of ``w`` may have one element for each output channel.
+    """
     if is_zero(g, x_zero) and is_zero(g, w_zero):
         return convolution(g, node, x, w, "quant_convolution")
     x_zero, w_zero = (zero_point(g, *pair) for pair in ((x, x_zero), (w, w_zero)))

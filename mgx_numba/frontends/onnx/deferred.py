@@ -75,7 +75,7 @@ class Attempt:
         self._g.take_back(self._written)
 
     def deferred(self, types: Mapping[int, Type]) -> list[Instruction]:
-        """The node, written as one that waits; its results, of which some have ``types`` by their position."""
+        """Emit a deferred node; return its results. ``types`` has known element types of results, by position."""
         g, node = self._g, self._node
         taken = values_taken(node)
         if g.module is g.parser.settled:

@@ -1,7 +1,8 @@
-"""The form of an operator that a node has: that of its operator set, or else that of the nearest set that it fits.
+"""Find the version of an operator's schema that a node fits.
 
-Exporters write attributes of one operator set into files that name another one: what became an input later, or what
-only later sets have. A node that keeps another form of its operator means what that form says.
+Exporters write attributes of one operator set into files that declare another operator set: an attribute that later
+became an input, or an attribute that only later sets have. A node that fits another version of its schema has the
+meaning of that version.
 """
 
 from __future__ import annotations
@@ -12,27 +13,28 @@ from .schema import Schema, find_schema, misfit, versions
 __all__ = ["form_of"]
 
 CONSUMED = "consumed_inputs"
-"""An attribute of operator sets before 6 that was about memory alone."""
+"""An attribute of operator sets before 6 that affected memory only."""
 
 
 def form_of(node: Node, schema: Schema) -> Schema:
-    """Return ``schema``, which is in force, or the nearest other form of the operator that the node keeps.
+    """Return ``schema`` if the node fits it, else the nearest version of the operator's schema that the node fits.
 
-    The node is told which operator set it then is of. Older forms come before newer ones: exporters change an operator
-    set's number more often than they use what is newer.
+    If the version differs, ``node.opset`` becomes its operator set. Older versions are tried before newer versions,
+    because exporters raise the declared operator set more often than they use features of newer sets. A node that fits
+    no version keeps ``schema``, whose checks then report the error.
 
     Raises:
-        FinalError: it keeps another form only, and files are to be as ONNX wants them.
+        FinalError: the node fits another version only, and parsing is strict.
     """
     wrong = misfit(node, schema)
     if wrong is None:
         return schema
-    found = _fitting(node, schema)
+    found = _nearest_fit(node, schema)
     if found is None:
-        idle = _idle(node, schema)
+        idle = _without_effect(node, schema)
         given = node.attributes
         node.attributes = {name: a for name, a in given.items() if name not in idle}
-        found = schema if idle and misfit(node, schema) is None else _fitting(node, schema) if idle else None
+        found = schema if idle and misfit(node, schema) is None else _nearest_fit(node, schema) if idle else None
         if found is None:
             node.attributes = given
             return schema
@@ -43,8 +45,8 @@ def form_of(node: Node, schema: Schema) -> Schema:
     return found
 
 
-def _fitting(node: Node, schema: Schema) -> Schema | None:
-    """Return the nearest other form that a node keeps."""
+def _nearest_fit(node: Node, schema: Schema) -> Schema | None:
+    """Return the nearest other version of the schema that the node fits: older versions first; None if none fits."""
     since = versions(node.domain, node.op_type)
     older = [v for v in reversed(since) if v < schema.since]
     for version in (*older, *(v for v in since if v > schema.since)):
@@ -54,8 +56,8 @@ def _fitting(node: Node, schema: Schema) -> Schema | None:
     return None
 
 
-def _idle(node: Node, schema: Schema) -> list[str]:
-    """Return attributes that a form does not have, and that have the default value of another form that has them."""
+def _without_effect(node: Node, schema: Schema) -> list[str]:
+    """Return the attributes that ``schema`` lacks and that have the default value of another version, so do nothing."""
     found = []
     for version in versions(node.domain, node.op_type):
         form = find_schema(node.domain, node.op_type, version)

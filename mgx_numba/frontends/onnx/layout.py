@@ -91,7 +91,7 @@ def _axes(g: Builder, node: Node, axes: Instruction | None) -> list[int] | None:
 
 @register("Squeeze")
 def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """Without axes, or with an empty list of these, all of length 1 go."""
+    """Parse Squeeze: without axes, or with an empty list of axes, all axes of length 1 are removed."""
     given = _axes(g, node, axes)
     found = g.axes(given, rank(x)) if given else [k for k, n in enumerate(g.lens(x)) if n == 1]
     for axis in found:

@@ -1,4 +1,4 @@
-"""Checks of losses, whose bodies broadcast what does not fit.
+"""Check the inputs of losses, whose function bodies would broadcast mismatched lengths.
 
 ai.onnx: NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss.
 """
@@ -19,7 +19,7 @@ LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 
 
 def check_loss(node: Node, inputs: Sequence[Instruction | None]) -> None:
-    """Check scores [n, c, d...], labels [n, d...] and, if there are any, weights [c].
+    """Check scores [n, c, d...], labels [n, d...] and optional weights [c].
 
     Raises:
         ParseError: scores have fewer than two axes, or the reduction is unknown.

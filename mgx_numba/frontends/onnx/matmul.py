@@ -158,8 +158,9 @@ def matmul_integer_to_float(
     b_zero: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """The integer product times both scales, plus a bias; a vector of A's scales or zero points has one for each
-    column of A, whose product is then one of float32.
+    """Emit the integer product times both scales, plus a bias.
+
+    A vector of A's scales or zero points has an element for each column of A; the product is then computed in float32.
     """
     if any(v is not None and rank(v) == 1 and v.shape.elements > 1 for v in (a_scale, a_zero)):
         columns = g.lens(a)[-1]

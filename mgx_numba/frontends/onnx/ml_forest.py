@@ -1,4 +1,4 @@
-"""Forests of decision trees as arrays over their nodes, and the ways through them."""
+"""Forests of decision trees as arrays over their nodes, and functions that traverse the trees."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(len(MODES))
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees as arrays over their nodes, leaves among them.
+    """Decision trees as arrays over all nodes, including leaves.
 
     Attributes:
-        feature, split, mode, tracks: of each node what it compares with what and how, and whether NaN goes the way that
-            is for true.
-        true, false: the nodes that follow; a leaf follows itself.
-        sets: by the numbers of nodes of `MEMBER`, their sets.
-        roots: the first node of each tree.
-        owners, scores, weights: what leaves add: the leaf, to which score, and how much, each leaf and score once.
-        count: of scores.
+        feature: [nodes], index of the feature that the node compares.
+        split: [nodes], the value that the feature is compared with.
+        mode: [nodes], the comparison, an index into `MODES`.
+        tracks: [nodes], whether NaN takes the true branch.
+        true, false: [nodes], the next node by the comparison's result; a leaf is its own successor.
+        sets: the members of each node whose mode is `MEMBER`, by node.
+        roots: [trees], the root of each tree.
+        owners, scores, weights: entries ``(leaf, score, weight)``: the leaf adds the weight to the score. A pair of
+            leaf and score has at most one entry.
+        count: number of scores.
     """
 
     feature: np.ndarray
@@ -44,11 +47,11 @@ class Forest:
 
     @property
     def width(self) -> int:
-        """Features that the trees compare."""
+        """Return the number of features that the trees need: the largest index plus 1."""
         return int(self.feature[self.mode != LEAF].max(initial=-1)) + 1
 
     def always_scored(self) -> np.ndarray:
-        """Of each score whether every leaf of some tree adds to it."""
+        """Return, for each score, whether every leaf of at least one tree adds to it."""
         leaves, trees = walk(self.true, self.false, self.mode == LEAF, self.roots)[1:]
         order = np.argsort(self.owners, kind="stable")
         first, last = (np.searchsorted(self.owners[order], leaves, side) for side in ("left", "right"))
@@ -63,7 +66,10 @@ class Forest:
 def walk(
     first: np.ndarray, second: np.ndarray, leaf: np.ndarray, roots: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the depth of each tree, and pairs of leaves and trees: each leaf of each tree once. Ways have ends."""
+    """Return the depth of each tree, and the distinct pairs (leaf, tree) as two arrays.
+
+    Every path must end in a leaf; see `check_ways`.
+    """
     depths = np.zeros(roots.size, np.int64)
     at, tree = roots.astype(np.int64), np.arange(roots.size)
     found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -75,17 +81,17 @@ def walk(
             break
         depths[tree] = level
         at, tree = np.concatenate([first[at], second[at]]), np.concatenate([tree, tree])
-        if at.size > leaf.size:  # nodes that several ways lead to
-            at, tree = _once(at, tree, leaf.size)
+        if at.size > leaf.size:  # nodes with several predecessors repeat
+            at, tree = _distinct(at, tree, leaf.size)
     leaves, trees = (np.concatenate(parts) for parts in zip(*found))
-    return depths, *_once(leaves, trees, leaf.size)
+    return depths, *_distinct(leaves, trees, leaf.size)
 
 
 def check_ways(first: np.ndarray, second: np.ndarray, leaf: np.ndarray) -> None:
-    """Check that every way through the nodes has an end, by taking away nodes that no node leads to.
+    """Check that no path through the nodes is a cycle, by repeatedly removing nodes without predecessors.
 
     Raises:
-        ParseError: some are left.
+        ParseError: nodes are left, which form a cycle.
     """
     inner = np.flatnonzero(~leaf)
     ways = np.bincount(np.concatenate([first[inner], second[inner]]), minlength=leaf.size)
@@ -100,7 +106,7 @@ def check_ways(first: np.ndarray, second: np.ndarray, leaf: np.ndarray) -> None:
         raise ParseError("a way through a tree comes back to a node")
 
 
-def _once(at: np.ndarray, tree: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of nodes and trees without repetitions."""
+def _distinct(at: np.ndarray, tree: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct pairs (node, tree)."""
     tree, at = np.divmod(np.unique(tree * nodes + at), nodes)
     return at, tree

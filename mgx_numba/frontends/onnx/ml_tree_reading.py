@@ -1,4 +1,4 @@
-"""Forests of decision trees, read from the attributes of nodes."""
+"""Read forests of decision trees from the attributes of ONNX nodes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["indexed_forest", "numbered_forest"]
 def _merged(
     owners: np.ndarray, scores: np.ndarray, values: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return owners, scores and weights in which those of one leaf and score are added."""
+    """Return ``(owners, scores, weights)`` with one entry per leaf and score; weights of equal pairs are summed."""
     keys, places = np.unique(owners * count + scores, return_inverse=True)
     return keys // count, keys % count, np.bincount(places, values, keys.size)
 
 
 def numbered_forest(node: Node, scores: int, what: str) -> Forest:
-    """Read the forest of the operators that number nodes within their trees."""
+    """Read the forest of TreeEnsembleRegressor or TreeEnsembleClassifier, which number nodes within each tree."""
     trees, ids = (_integers(node, f"nodes_{name}") for name in ("treeids", "nodeids"))
     if trees.size != ids.size:
         raise ParseError(f"attributes 'nodes_treeids' and 'nodes_nodeids' have {trees.size} and {ids.size} elements")
@@ -70,7 +70,7 @@ def numbered_forest(node: Node, scores: int, what: str) -> Forest:
 
 
 class _Places:
-    """The places of nodes in their list, by the numbers of trees and of nodes within these."""
+    """Map from the number of a tree and of a node within the tree to the node's index in the attributes."""
 
     def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
         self._trees, tree = np.unique(trees, return_inverse=True)
@@ -82,7 +82,7 @@ class _Places:
             raise ParseError("attributes 'nodes_treeids' and 'nodes_nodeids' name a node twice")
 
     def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return the places of nodes, -1 for those that do not exist."""
+        """Return the index of each node; -1 for a node that does not exist."""
         tree, known = _found(self._trees, trees)
         own, also = _found(self._ids, ids)
         place, there = _found(self._keys, tree * max(self._ids.size, 1) + own)
@@ -92,7 +92,7 @@ class _Places:
 
 
 def _found(known: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where values are in a sorted array, and whether they are."""
+    """Return the index of each value in a sorted array, and whether the array has the value."""
     if not known.size:
         return np.zeros(wanted.size, np.int64), np.zeros(wanted.size, bool)
     place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
@@ -125,7 +125,10 @@ def _tracks(node: Node, count: int) -> np.ndarray:
 
 
 def indexed_forest(node: Node, scores: int) -> Forest:
-    """Read the forest of the operator that lists inner nodes and leaves apart; leaves come after the inner nodes."""
+    """Read the forest of TreeEnsemble, which lists inner nodes and leaves separately.
+
+    The indices of leaves in the result follow the indices of inner nodes.
+    """
     from onnx import numpy_helper
 
     split, mode, leaf = (
@@ -167,7 +170,7 @@ def indexed_forest(node: Node, scores: int) -> Forest:
 
 
 def _sets(node: Node, mode: np.ndarray) -> Iterable[tuple[int, np.ndarray]]:
-    """Return the set of each node of `MEMBER` by its number."""
+    """Return each node whose mode is `MEMBER`, with its set of members."""
     from onnx import numpy_helper
 
     owners = np.flatnonzero(mode == MEMBER)

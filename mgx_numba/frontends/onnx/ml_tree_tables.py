@@ -1,7 +1,7 @@
-"""The tables of ``tree_ensemble``: of a forest whose nodes compare in several ways, one whose nodes compare by ``<=``.
+"""Build the tables of ``tree_ensemble``, whose nodes compare by ``<=`` only, from a forest with any comparisons.
 
-Strict comparisons are those with the next smaller number, and greater ones exchange what follows a node. Equality takes
-two nodes: whether a feature is at most the split, and whether it is below.
+``x < s`` becomes ``x <= t`` with the next smaller number ``t``. ``>`` and ``>=`` exchange the children of a node.
+Equality takes two nodes: ``x <= s``, then ``x <= t``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Tables"]
 
 @dataclass(frozen=True)
 class Tables:
-    """The inputs of ``tree_ensemble`` after the first; see there."""
+    """Inputs of the operator ``tree_ensemble`` after ``x``; see `TreeEnsemble`."""
 
     features: np.ndarray
     splits: np.ndarray
@@ -29,18 +29,18 @@ class Tables:
 
     @classmethod
     def of(cls, forest: Forest, dtype: np.dtype, weights: np.ndarray, neutral: float) -> Tables:
-        """Return the tables of a forest for features in a dtype.
+        """Return the tables of ``forest`` for features of type ``dtype``.
 
         Args:
             forest: the trees.
-            dtype: of features, splits and weights.
-            weights: for each of the forest's ``owners``.
-            neutral: what a leaf adds to scores that it does not name.
+            dtype: element type of features, splits and weights.
+            weights: the weight of each entry of ``forest.owners``.
+            neutral: the weight of a leaf for scores without an entry.
         """
         f = forest
         split = f.split.astype(dtype)
         below = _below(split)
-        greater = np.isin(f.mode, (GTE, GT)) & ~np.isnan(split)  # else never, by a split that is NaN
+        greater = np.isin(f.mode, (GTE, GT)) & ~np.isnan(split)  # a comparison with NaN is false, exchanged or not
         strict = np.isin(f.mode, (LT, GTE))
         first, second = np.where(greater, f.false, f.true), np.where(greater, f.true, f.false)
         missing = np.where(greater, ~f.tracks, f.tracks)
@@ -63,7 +63,7 @@ class Tables:
 
 
 class _Nodes:
-    """Nodes that compare by ``<=`` alone, to which others are appended."""
+    """Arrays over nodes that compare by ``<=``; nodes can be appended."""
 
     def __init__(
         self, feature: np.ndarray, split: np.ndarray, first: np.ndarray, second: np.ndarray, missing: np.ndarray
@@ -73,7 +73,7 @@ class _Nodes:
     def append(
         self, feature: np.ndarray, split: np.ndarray, first: np.ndarray, second: np.ndarray, missing: np.ndarray
     ) -> np.ndarray:
-        """Append nodes; returns their numbers."""
+        """Append nodes; return their indices."""
         start = self.first.size
         more = {"feature": feature, "split": split, "first": first, "second": second, "missing": missing}
         for name, values in more.items():
@@ -83,13 +83,13 @@ class _Nodes:
     def put(
         self, at: np.ndarray, split: np.ndarray, first: np.ndarray, second: np.ndarray, missing: np.ndarray
     ) -> None:
-        """Change nodes."""
+        """Set all but the feature of the nodes ``at``."""
         self.split[at], self.first[at], self.second[at], self.missing[at] = split, first, second, missing
 
     def put_sets(self, forest: Forest) -> None:
-        """Make of each node of `MEMBER` two nodes a member: whether a feature is at most that, and whether it is below.
+        """Replace each node whose mode is `MEMBER` by two nodes per member: ``x <= member``, then ``x < member``.
 
-        The largest member comes first: what is above it leaves.
+        Members are in descending order: a feature above the current member is no member.
         """
         rows: list[tuple[np.ndarray, ...]] = []
         start = self.first.size
@@ -101,7 +101,7 @@ class _Nodes:
             own = np.append(owner, start + 2 * np.arange(count - 1))
             under = np.append(start + 2 * np.arange(count - 1) + 1, start + 2 * (count - 1))
             false, true = np.full(count, forest.false[owner]), np.full(count, forest.true[owner])
-            after = np.append(own[1:], forest.false[owner])  # below this member: maybe the next one
+            after = np.append(own[1:], forest.false[owner])  # a feature below this member may be the next member
             rows.append((own, members, under, false, _below(members), after, true, np.full(count, owner)))
             start += 2 * count - 1
         if not rows:
@@ -116,7 +116,7 @@ class _Nodes:
 
 
 def _below(split: np.ndarray) -> np.ndarray:
-    """Return the next smaller numbers; NaN for minus infinity, which nothing is below."""
+    """Return the next smaller number of each split; NaN for minus infinity, as no number is below it."""
     with np.errstate(all="ignore"):
         return np.where(split == -np.inf, np.nan, np.nextafter(split, split.dtype.type(-np.inf)))
 
@@ -124,8 +124,10 @@ def _below(split: np.ndarray) -> np.ndarray:
 def _weights(
     f: Forest, leaves: np.ndarray, trees: np.ndarray, weights: np.ndarray, neutral: np.generic, nodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first score of each tree, and for each node what it adds from there on: one column if the leaves of
-    each tree add to one score alone, else one for each score."""
+    """Return ``(columns, table)``: the first score that each tree adds to, and the weights of each node.
+
+    ``table`` is [nodes, 1] if the leaves of each tree all add to the same single score, else [nodes, scores].
+    """
     order = np.argsort(f.owners, kind="stable")
     owners, scores = f.owners[order], f.scores[order]
     once = owners.size == np.unique(owners).size

@@ -36,16 +36,18 @@ ATTRIBUTE_KINDS = {
     14: "type_protos",
 }
 _ELEMENTS = {6: 1, 7: 2, 8: 3}
-"""Kinds of attributes that are lists, and those of their elements."""
+"""Kind of the elements for each kind of attribute that is a list."""
 _INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: that given, and that meant
 _OTHER_WORDS = {"SAME": "SAME_UPPER", "BILINEAR": "linear"}
-"""What other frameworks call choices of attributes: padding of TensorFlow, interpolation of PyTorch."""
+"""Other frameworks' names for values of attributes: TensorFlow's padding, PyTorch's interpolation."""
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}
 
 
 def fits(attribute: AttributeProto, kind: int) -> bool:
-    """Whether an attribute is of a kind, or of one that is plainly meant so: integers for floats, a list of one for its
-    element, an element for a list of it."""
+    """Return whether an attribute is of ``kind``, or can be converted without doubt.
+
+    Convertible are integers to floats, a list of one element to its element, and an element to a list.
+    """
     given = attribute.type
     if given == kind:
         return True

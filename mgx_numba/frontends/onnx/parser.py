@@ -52,7 +52,7 @@ _FIRST_WITH_DEFAULTS = 4
 
 WIDE_PRODUCTS = frozenset("AffineGrid DFT Einsum Resize STFT Upsample".split())
 """Operators whose products are float32 where another rounding follows inside of the node: seldom does a model's time go
-into them. The product of any other node is rounded to the type of its operands, as that of MatMul is."""
+into them. The product of any other node is rounded to the type of its operands, as for MatMul."""
 
 
 @np.errstate(all="ignore")
@@ -449,7 +449,7 @@ class GraphParser:
 def _expanded(
     g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None], path: tuple[str, ...]
 ) -> list[Instruction | None]:
-    """Read the body that ONNX gives an operator for these inputs."""
+    """Return the results of the function body that ONNX defines for the operator."""
     if node.op_type in LOSSES:
         check_loss(node, inputs)
     body = schema_body(node, schema, inputs)

@@ -1,8 +1,11 @@
-"""Inputs whose element types ONNX does not allow beside each other, or at all, although their meaning is plain.
+"""Promote inputs whose element types ONNX does not allow together, or at all, although their meaning is clear.
 
-One rule serves all operators. Inputs that must share a type get their common one: of floats and integers the float, of
-either kind the narrowest type that holds both. A type that the operator does not take becomes the narrowest that it
-takes and that holds its values. Results that share the type are converted back, so that nothing is rounded inside.
+The same rules hold for all operators:
+
+* Inputs that must share a type get their common type. Of floats and integers that is the float, else the narrowest type
+  that holds all values of each.
+* An input of a type that the operator does not allow gets the narrowest allowed type that holds its values.
+* Results that share the type are converted back, so the operator itself rounds nothing more.
 """
 
 from __future__ import annotations
@@ -31,26 +34,26 @@ NUMBERS = {
     if t in (Type.bool_type, Type.half_type, Type.bf16_type, Type.float_type, Type.double_type)
     or (t.is_integral and not t.is_narrow)
 }
-"""Types that are promoted, by ONNX's type string: no others have conversions without a second meaning."""
+"""Types that may be promoted, by ONNX's type string. Conversions of other types are ambiguous."""
 WHOLE = frozenset({"Sum", "Mean", "MaxPool", "GlobalMaxPool", "ThresholdedRelu"})
-"""Operators of floats alone whose results are integers where their inputs are: they are computed in a float that has
-these."""
+"""Operators that ONNX defines for floats only and that map integers to integers. On integers they compute in a float
+type that holds the integers."""
 BOOL = "tensor(bool)"
 
 
 @dataclass
 class Promotion:
-    """What a node's inputs and results are converted to, by position."""
+    """Target types of the conversions of a node's inputs and results, by position."""
 
     inputs: dict[int, Type] = field(default_factory=dict)
     results: dict[int, Type] = field(default_factory=dict)
 
     def promoted(self, g: Builder, inputs: Sequence[Instruction | None]) -> list[Instruction | None]:
-        """Convert inputs."""
+        """Return the inputs, converted."""
         return [x if x is None or k not in self.inputs else g.convert(x, self.inputs[k]) for k, x in enumerate(inputs)]
 
     def restored(self, g: Builder, results: Any) -> Any:
-        """Convert results, of which there may be one."""
+        """Return the results (an instruction, or a list of instructions), converted."""
         if not self.results or results is None:
             return results
         if isinstance(results, Instruction):
@@ -61,13 +64,13 @@ class Promotion:
 
 
 def promotion(node: Node, schema: Schema, types: Sequence[str | None]) -> Promotion:
-    """Find the conversions that a node of this form needs.
+    """Return the conversions that ``node`` needs to fit ``schema``.
 
     Args:
-        types: ONNX type string of each input, ``None`` for absent or unknown ones.
+        types: ONNX type string of each input; ``None`` for absent inputs and unknown types.
 
     Raises:
-        ParseError: types of inputs whose meaning is not plain.
+        ParseError: the types of inputs are ambiguous together, or have no allowed type to convert to.
     """
     found = Promotion()
     groups: dict[str, list[int]] = {}
@@ -84,7 +87,7 @@ def promotion(node: Node, schema: Schema, types: Sequence[str | None]) -> Promot
 def _promote(
     node: Node, schema: Schema, types: Sequence[str | None], variable: str, positions: list[int], found: Promotion
 ) -> None:
-    """Find the conversions of inputs that share a type variable."""
+    """Add the conversions of the inputs ``positions``, which share a type variable, to ``found``."""
     given = [str(types[k]) for k in positions]
     first, newest = given[0], newest_form(node)
     kinds, wanted = dict.fromkeys(given), first
@@ -104,7 +107,7 @@ def _promote(
     outputs = [k for k, o in enumerate(schema.source.outputs) if o.type_str == variable]
     allowed = schema.allowed(positions[0])
     if not (wanted in allowed or f"optional({wanted})" in allowed):
-        wanted = _taken(node, schema, types, positions[0], wanted, bool(outputs))
+        wanted = _substitute(node, schema, types, positions[0], wanted, bool(outputs))
     elif len(kinds) > 1:
         other = next(k for k in positions if types[k] != first)
         node.accept(f"{_described(schema, other, types)}, but {schema.formal(positions[0]).name} is of type {first}")
@@ -115,9 +118,17 @@ def _promote(
         found.results.update((k, NUMBERS[result]) for k in outputs)
 
 
-def _taken(node: Node, schema: Schema, types: Sequence[str | None], position: int, wanted: str, gives: bool) -> str:
-    """Return the type that inputs of a type which the operator's form does not take are given; ``gives`` says whether
-    results share it."""
+def _substitute(
+    node: Node, schema: Schema, types: Sequence[str | None], position: int, wanted: str, gives: bool
+) -> str:
+    """Return the type for inputs of the type ``wanted``, which ``schema`` does not allow.
+
+    Args:
+        gives: whether results share the type.
+
+    Raises:
+        ParseError: no type is fit.
+    """
     newest, allowed = newest_form(node), schema.allowed(position)
     told = _described(schema, position, types)
     if newest is not None and newest.inputs and wanted in newest.allowed(position):
@@ -136,7 +147,7 @@ def _taken(node: Node, schema: Schema, types: Sequence[str | None], position: in
 
 
 def _are_apart(newest: Schema, types: Sequence[str | None], positions: list[int]) -> bool:
-    """Whether the newest form of the operator lets these inputs have types of their own, and these ones."""
+    """Return whether the newest version of the schema allows these different types for the inputs ``positions``."""
     bound: dict[str, str] = {}
     for k in positions:
         variable, type = newest.formal(k).type, str(types[k])
@@ -146,7 +157,7 @@ def _are_apart(newest: Schema, types: Sequence[str | None], positions: list[int]
 
 
 def _operands(schema: Schema, positions: list[int]) -> list[int]:
-    """Return the inputs that are alike, as those of a sum; without such, the first one: others are its parameters."""
+    """Return the inputs that are operands of equal standing, such as A and B of Add, else the first input alone."""
     if schema.formal(positions[0]).variadic:
         return positions
     named = {schema.formal(k).name: k for k in positions}
@@ -155,12 +166,12 @@ def _operands(schema: Schema, positions: list[int]) -> list[int]:
 
 
 def _gives_sequences(schema: Schema) -> bool:
-    """Whether results are sequences, which hold tensors of the types that they were given."""
+    """Return whether a result is a sequence; its tensors must keep their types."""
     return any(t.startswith("seq(") for o in schema.source.outputs for t in o.types)
 
 
 def _common(types: Sequence[str]) -> Type | None:
-    """Return the type that numbers of several types have in common."""
+    """Return the common type of ``types``; None if there is none."""
     if any(t not in NUMBERS for t in types):
         return None
     kinds = list(dict.fromkeys(NUMBERS[t] for t in types))
@@ -171,14 +182,16 @@ def _common(types: Sequence[str]) -> Type | None:
 
 
 def _least(kinds: Sequence[Type], among: Collection[Type]) -> Type | None:
-    """Return the smallest type of some that holds all values of others."""
+    """Return the smallest type of ``among`` that holds all values of every type in ``kinds``; None if there is none."""
     fitting = [k for k in among if all(_holds(k, other) for other in kinds)]
     return min(fitting, key=lambda k: (k.is_floating, k.size, k.is_signed), default=None)
 
 
 def _holds(wide: Type, narrow: Type) -> bool:
-    """Whether a type has all values of another one; a float is taken to hold all integers, as NumPy's promotion of
-    arrays and numbers has it."""
+    """Return whether ``wide`` holds all values of ``narrow``.
+
+    A float counts as holding all integers, as in NumPy's promotion of arrays with Python numbers.
+    """
     if wide is narrow:
         return True
     if wide.is_floating and narrow.is_floating:
@@ -192,8 +205,11 @@ def _holds(wide: Type, narrow: Type) -> bool:
 
 
 def _narrowest(type: str, allowed: Collection[str], gives: bool) -> Type | None:
-    """Return the type of those allowed that a number is taken for; ``gives``: results share the type, so that integers
-    stay integers."""
+    """Return the type of ``allowed`` that inputs of ``type`` are converted to; None if there is none.
+
+    Args:
+        gives: whether results share the type; integers are then not converted.
+    """
     if type not in NUMBERS:
         return None
     kind, kinds = NUMBERS[type], [NUMBERS[t] for t in allowed if t in NUMBERS]
@@ -205,7 +221,7 @@ def _narrowest(type: str, allowed: Collection[str], gives: bool) -> Type | None:
     if gives:
         return None
     whole = [k for k in kinds if not k.is_floating and k is not Type.bool_type]
-    if whole:  # indices and lengths may be narrowed, numbers of 8 bits are others
+    if whole:  # narrowing to 32 bits suits indices and lengths; 8 bits would change values
         wide = [k for k in whole if k.size >= Type.int32_type.size]
         return _least([kind], whole) or max(wide, key=lambda k: (k.size, k.is_signed), default=None)
     floats = [k for k in kinds if k.is_floating]

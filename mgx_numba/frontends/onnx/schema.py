@@ -1,4 +1,4 @@
-"""Forms of operators, which are ONNX's schemas, and checks of a node against one: inputs, outputs, attributes."""
+"""ONNX's operator schemas by version, and checks of a node's inputs, outputs and attributes against a schema."""
 
 from __future__ import annotations
 
@@ -105,8 +105,10 @@ def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
 
 
 def misfit(node: Node, schema: Schema) -> str | None:
-    """Say what of a node is not as a form of its operator has it, whatever the types of its inputs are; ``None`` if all
-    is. An input may be absent that is optional in the operator's newest form."""
+    """Return why a node does not fit a version of its operator's schema, whatever its input types; None if it fits.
+
+    An input that is optional in the newest version may be absent.
+    """
     count = len(node.inputs)
     if count > schema.max_inputs or len(node.proto.input) < schema.min_inputs:
         return f"got {count} inputs, expected {_between(schema.min_inputs, schema.max_inputs)}"

@@ -74,7 +74,7 @@ class Options:
 
     @functools.cached_property
     def exact(self) -> Options:
-        """Return these options without ``fast_math``: exact rules get no other."""
+        """Return these options with ``fast_math=False``, for rules that are exact."""
         return dataclasses.replace(self, fast_math=False) if self.fast_math else self
 
 

@@ -74,7 +74,7 @@ def moves_rounded(ins: Instruction) -> bool:
 
 
 def _all_ask(value: Instruction, seen: set[Instruction]) -> bool:
-    """Whether all that reads a computed value, or what it is moved from or to, takes it rounded to 16 bits."""
+    """Return whether all readers of a computed value, also through moves of elements, read it rounded to 16 bits."""
     if value in seen or isinstance(value.op, Parameter) or is_constant(value):
         return True
     seen.add(value)
@@ -129,7 +129,7 @@ class Widening:
         self.unasked: set[Instruction] = set()
         """Values that are rounded to types in ``kept`` for some readers alone."""
         self.excess: set[Instruction] = set()
-        """Values whose wide form may have more bits than their type: conversions of the model's author drop these."""
+        """Values whose wide form may have more bits than their type; the author's conversions drop these bits."""
 
     def run(self) -> None:
         rounded = [i.inputs[0] for i in self.module if is_elidable(i) and i.shape.type in self.kept]

@@ -1,10 +1,12 @@
-"""Contractions of 8-bit integers less zero points as ``quant_dot`` and ``quant_convolution`` of the integers.
+"""Rewrite contractions of 8-bit integers with zero points as ``quant_dot`` and ``quant_convolution``.
 
-``sum (a - za) * (b - zb) = sum a * b - za * sum (b - zb) - zb * sum a``, exactly, in int32 that wraps around. Kernels
-multiply by int8, so uint8 on the right is first made int8 by subtracting 128 from it and its zero point. Where ``b``
-and ``zb`` are constants whose difference fits int8 the last term is 0, and the second one a constant for each column if
-``za`` is a constant too. Else each term is an operand of the epilogue: one value for each column, and one for each row.
-A convolution's input is padded by ``za``, so that the terms are the same at its edges.
+``sum (a - za) * (b - zb) = sum a * b - za * sum (b - zb) - zb * sum a`` holds exactly in int32 that wraps around.
+
+* Kernels need an int8 right-hand side: uint8 ``b`` becomes int8 by subtracting 128 from ``b`` and ``zb``.
+* If ``b`` and ``zb`` are constants and ``b - zb`` fits int8, ``b - zb`` replaces ``b``, so the last term is 0.
+  If ``za`` is constant too, the second term is a constant for each column.
+* Otherwise each term is an operand of the epilogue: one value for each column, and one value for each row.
+* A convolution's input is padded with ``za``, so that the terms are the same at its edges.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from .rules.quantized import INT8, SHIFT, multiplies_signed
 __all__ = ["INTEGER_PRODUCTS", "is_depthwise", "pads_of", "shifted_left"]
 
 MOST_TAPS = 512
-"""Of a channel by itself: sums of so many products are below 2**24, so that float32 has them."""
+"""Largest window of a depthwise convolution of uint8 by int8: its sums are below 2**24, so float32 holds them."""
 MOST_WIDE_TAPS = 2**24 // 255**2
-"""The same of weights that are differences of 8-bit integers."""
+"""Largest window if the weights are differences of 8-bit integers, up to 255."""
 
 Right = tuple[Instruction, Instruction | None]
 
 
 def shifted_left(x: Instruction, b: RewriteBuilder) -> Instruction:
-    """Return ``x + 128`` as uint8; a ``quantizelinear`` gets another zero point for it."""
+    """Return ``x + 128`` as uint8; for a ``quantizelinear`` by changing its zero point."""
     if x.name == "quantizelinear":
         value, scale, *zero = x.inputs
         point = b.scalar(SHIFT, x.shape.with_type(Type.int16_type))
@@ -45,13 +47,13 @@ def shifted_left(x: Instruction, b: RewriteBuilder) -> Instruction:
 
 
 def _shifted(x: Instruction, by: int, type: Type, b: RewriteBuilder) -> Instruction:
-    """``x + by`` in another 8-bit type."""
+    """Return ``x + by`` as the 8-bit type ``type``."""
     wide = b.convert(x, Type.int16_type)
     return b.convert(b.op("add", wide, b.scalar(by, wide)), type)
 
 
 def is_depthwise(m: Match, x: Instruction, w: Instruction, most: int = MOST_TAPS) -> bool:
-    """Whether each channel is a group, of integers, of at most so many taps, and the target has a kernel for that."""
+    """Return whether the target has a kernel for this depthwise convolution of integers with at most ``most`` taps."""
     can, (channels, inputs, *taps) = m.options.capabilities, w.shape.lens
     if can is None or not can.depthwise_integers or x.shape.type not in INT8:
         return False
@@ -59,28 +61,31 @@ def is_depthwise(m: Match, x: Instruction, w: Instruction, most: int = MOST_TAPS
 
 
 def pads_of(padding: Sequence[int], spatial: int) -> tuple[int, ...]:
-    """The attribute ``pads`` that pads images as a convolution's ``padding`` does."""
+    """Return the attribute ``pads`` of `pad` that is equivalent to a convolution's ``padding``."""
     before, after = (padding, padding) if len(padding) == spatial else (padding[:spatial], padding[spatial:])
     return (0, 0, *before, 0, 0, *after)
 
 
-def _left(x: Instruction, zero: Instruction | None, m: Match, b: RewriteBuilder) -> Right:
-    """Return the left-hand side, and its zero point in int32; None if that is 0.
+def _left_operand(x: Instruction, zero: Instruction | None, m: Match, b: RewriteBuilder) -> Right:
+    """Return the left-hand side, and its zero point in int32, or None for a zero point of 0.
 
-    The left-hand side is made uint8 where that costs nothing, and where kernels would need the sums of a right-hand
-    side that is computed."""
+    The left-hand side becomes uint8 where the conversion is free, and where the kernel would otherwise need the column
+    sums of a right-hand side that is not constant.
+    """
     point = None if zero is None else b.convert(zero, Type.int32_type)
     free = x.name == "quantizelinear" and len(x.users) == 1
     signed = x.shape.type is Type.int8_type and not multiplies_signed(m.options)
     if signed and (free or not is_constant(m.ins.inputs[1])):
-        point = _sum(b, point, SHIFT, x)
+        point = _shifted_zero(b, point, SHIFT, x)
         x = shifted_left(x, b)
     return x, _unless_zero(point)
 
 
-def _right(w: Instruction, zero: Instruction | None, wide: bool, b: RewriteBuilder) -> Right:
-    """The right-hand side in int8, or in int16 if it may be ``wide``, and its zero point in int32; None if that is
-    0."""
+def _right_operand(w: Instruction, zero: Instruction | None, wide: bool, b: RewriteBuilder) -> Right:
+    """Return the right-hand side, and its zero point in int32, or None for a zero point of 0.
+
+    The right-hand side is int8, or int16 if ``wide`` allows that and its values need it.
+    """
     values, points = constant_array(w), np.zeros((), w.shape.type.numpy) if zero is None else constant_array(zero)
     if values is not None and points is not None:
         exact = compact(values).astype(np.int16) - (points.reshape(()) if points.size == 1 else compact(points))
@@ -92,13 +97,13 @@ def _right(w: Instruction, zero: Instruction | None, wide: bool, b: RewriteBuild
     if w.shape.type is Type.int8_type:
         return w, _unless_zero(point)
     if values is None:
-        return _shifted(w, -SHIFT, Type.int8_type, b), _unless_zero(_sum(b, point, -SHIFT, w))
+        return _shifted(w, -SHIFT, Type.int8_type, b), _unless_zero(_shifted_zero(b, point, -SHIFT, w))
     small = (compact(values).astype(np.int16) - SHIFT).astype(np.int8)
-    return b.constant(small, w.shape.with_type(Type.int8_type)), _unless_zero(_sum(b, point, -SHIFT, w))
+    return b.constant(small, w.shape.with_type(Type.int8_type)), _unless_zero(_shifted_zero(b, point, -SHIFT, w))
 
 
-def _sum(b: RewriteBuilder, point: Instruction | None, by: int, operand: Instruction) -> Instruction:
-    """A zero point in int32, plus a number."""
+def _shifted_zero(b: RewriteBuilder, point: Instruction | None, by: int, operand: Instruction) -> Instruction:
+    """Return the zero point ``point`` (int32; None is 0) plus ``by``."""
     if point is None:
         return b.literal(by, Type.int32_type)
     return b.op("add", point, b.scalar(by, point))
@@ -109,7 +114,7 @@ def _unless_zero(point: Instruction | None) -> Instruction | None:
 
 
 def _spread(b: RewriteBuilder, value: Instruction, lens: Sequence[int]) -> Instruction:
-    """Return ``value``, which has one element or broadcasts, with the lengths ``lens``."""
+    """Broadcast ``value`` to ``lens``; a value of one element may have any rank."""
     if value.shape.elements == 1 and value.shape.lens != (1,) * len(lens):
         known = uniform_value(value)
         if known is not None:
@@ -118,14 +123,14 @@ def _spread(b: RewriteBuilder, value: Instruction, lens: Sequence[int]) -> Instr
     return b.broadcast(value, lens)
 
 
-def _less(b: RewriteBuilder, sums: Instruction, *factors: Instruction) -> Instruction:
-    """Return ``sums`` less the product of two factors that broadcast to its lengths."""
+def _minus_product(b: RewriteBuilder, sums: Instruction, *factors: Instruction) -> Instruction:
+    """Return ``sums`` minus the product of two factors, which broadcast to the lengths of ``sums``."""
     x, y = (_spread(b, f, sums.shape.lens) for f in factors)
     return b.op("sub", sums, b.op("mul", x, y))
 
 
 def _column_sums(b: RewriteBuilder, w: Instruction, zero: Instruction | None, axes: Sequence[int]) -> Instruction:
-    """Sums over some axes, which stay with length 1, of the right-hand side less its zero point, in int32."""
+    """Return ``sum(w - zero)`` over ``axes`` in int32; the axes stay with length 1."""
     values = constant_array(w)
     count = math.prod(w.shape.lens[a] for a in axes)
     if values is None:
@@ -137,16 +142,16 @@ def _column_sums(b: RewriteBuilder, w: Instruction, zero: Instruction | None, ax
     if zero is None:
         return sums
     lens = b.outer_lens(sums.shape.lens, () if zero.shape.elements == 1 else zero.shape.lens)
-    return _less(b, b.broadcast(sums, lens), zero, b.literal(count, Type.int32_type))
+    return _minus_product(b, b.broadcast(sums, lens), zero, b.literal(count, Type.int32_type))
 
 
-def _zeros(ins: Instruction) -> list[Instruction | None]:
-    """The zero points of both sides."""
+def _zero_points(ins: Instruction) -> list[Instruction | None]:
+    """Return the zero points of the left-hand and the right-hand side; None where there is none."""
     return [*ins.inputs[2:]] or [None, None]
 
 
-def _kept(m: Match) -> str:
-    """Why a contraction stays as it is; empty if it does not."""
+def _refusal(m: Match) -> str:
+    """Return why the contraction stays as it is; "" if it is rewritten."""
     x, w = m.ins.inputs[:2]
     if m.ins.name.startswith("quant_") and w.shape.type is not Type.uint8_type:
         signed = x.shape.type is w.shape.type is Type.int8_type and not multiplies_signed(m.options)
@@ -157,35 +162,35 @@ def _kept(m: Match) -> str:
 
 @rule("integer_dot", op("integer_dot quant_dot"), exact=True)
 def integer_dot(m: Match, b: RewriteBuilder) -> object:
-    kept = _kept(m)
+    kept = _refusal(m)
     if kept:
         return kept
     a, w = m.ins.inputs[:2]
-    a_zero, w_zero = _zeros(m.ins)
-    w, w_point = _right(w, w_zero, False, b)
-    a, a_point = _left(a, a_zero, m, b)
+    a_zero, w_zero = _zero_points(m.ins)
+    w, w_point = _right_operand(w, w_zero, False, b)
+    a, a_point = _left_operand(a, a_zero, m, b)
     sums = b.op("quant_dot", a, w)
     rank = sums.shape.ndim
     if a_point is not None:
-        sums = _less(b, sums, a_point, _column_sums(b, w, w_point, [rank - 2]))
+        sums = _minus_product(b, sums, a_point, _column_sums(b, w, w_point, [rank - 2]))
     if w_point is not None:
         rows = b.op("reduce_sum", b.convert(a, Type.int32_type), axes=(rank - 1,))
-        sums = _less(b, sums, w_point, rows)
+        sums = _minus_product(b, sums, w_point, rows)
     return sums
 
 
 @rule("integer_convolution", op("integer_convolution quant_convolution"), exact=True)
 def integer_convolution(m: Match, b: RewriteBuilder) -> object:
-    kept = _kept(m)
+    kept = _refusal(m)
     if kept:
         return kept
     attributes = m.ins.op.attributes()
     if attributes["padding_mode"] is not PaddingMode.default_:
         return "the convolution computes its own padding"
     x, w = m.ins.inputs[:2]
-    x_zero, w_zero = _zeros(m.ins)
-    w, w_point = _right(w, w_zero, is_depthwise(m, x, w, MOST_WIDE_TAPS), b)
-    x, x_point = _left(x, x_zero, m, b)
+    x_zero, w_zero = _zero_points(m.ins)
+    w, w_point = _right_operand(w, w_zero, is_depthwise(m, x, w, MOST_WIDE_TAPS), b)
+    x, x_point = _left_operand(x, x_zero, m, b)
     if x_point is not None and any(attributes["padding"]):
         pads = pads_of(attributes["padding"], x.shape.ndim - 2)
         known = uniform_value(x_point)
@@ -198,18 +203,20 @@ def integer_convolution(m: Match, b: RewriteBuilder) -> object:
     channels = (1, w.shape.lens[0], *(1 for _ in w.shape.lens[2:]))
     if x_point is not None:
         columns = _column_sums(b, w, w_point, range(1, w.shape.ndim))
-        sums = _less(b, sums, x_point, b.reshape(columns, channels))
+        sums = _minus_product(b, sums, x_point, b.reshape(columns, channels))
     if w_point is not None:
         by_channel = w_point if w_point.shape.elements == 1 else b.reshape(w_point, channels)
-        sums = _less(b, sums, by_channel, _window_sums(b, x, w, attributes, sums.shape.lens))
+        sums = _minus_product(b, sums, by_channel, _window_sums(b, x, w, attributes, sums.shape.lens))
     return sums
 
 
 def _window_sums(
     b: RewriteBuilder, x: Instruction, w: Instruction, attributes: dict[str, Any], lens: Sequence[int]
 ) -> Instruction:
-    """For each output of a convolution the sum of the inputs under its window, in int32; of one channel if there is one
-    group."""
+    """Return, for each output element of a convolution, the sum of the inputs in its window, in int32.
+
+    With one group the sums are equal for all output channels, so the result has a single channel.
+    """
     group, spatial = attributes["group"], x.shape.ndim - 2
     wide = b.convert(x, Type.int32_type)
     if group == 1:

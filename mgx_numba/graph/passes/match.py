@@ -254,11 +254,11 @@ class RewriteRule:
         return None if self.pattern.match(ins, bound) else self.matched(ins, bound, options)
 
     def matched(self, ins: Instruction, bound: Bound, options: Options) -> Match:
-        """Return the match of these names; an exact rule gets the options without ``fast_math``."""
+        """Return the match with the names ``bound``; an exact rule gets options with ``fast_math=False``."""
         return Match(ins, bound, options.exact if self.exact else options)
 
     def refusal(self, match: Match) -> str | None:
-        """Return why the rule must not be applied to what it matches, or ``None``."""
+        """Return why the rule must not be applied to the match; None if it may."""
         if not (self.exact or match.options.fast_math or _integers_alone(match.ins)):
             return "it changes rounding, and fast_math is off"
         return self.check(match) if self.check is not None else None

@@ -44,12 +44,14 @@ HEADROOM = 1.15
 
 
 WIDE = frozenset({Type.float_type})
-"""The type in which layers are quantised; `widen_layers` brings others to it."""
+"""The type in which layers are quantised; `widen_layers` converts layers of other types to it."""
 
 
 def quantizable(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
-    """Whether an instruction is a contraction of something computed with constant weights, of one of ``types``; a
-    transposed convolution has one group."""
+    """Return whether an instruction is a contraction of a computed value and constant weights, of a type in ``types``.
+
+    A transposed convolution must have one group.
+    """
     if ins.name not in LAYERS_IN_8_BITS or ins.shape.type not in types:
         return False
     if ins.name == "convolution_backwards" and ins.op.attributes()["group"] > 1:
@@ -59,8 +61,10 @@ def quantizable(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
 
 
 def quantizable_steps(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
-    """Whether an instruction is the steps of a recurrent layer of many units with constant finite weights, of one of
-    ``types``: weights alone are quantised beforehand, states as they come."""
+    """Return whether an instruction is the steps of a large recurrent layer with constant finite weights.
+
+    The weights have a type in ``types`` and are quantised in advance; states are quantised in each step.
+    """
     if ins.name != "recurrent_steps" or ins.inputs[1].shape.type not in types:
         return False
     if ins.inputs[1].shape.lens[-1] < FEWEST_UNITS:

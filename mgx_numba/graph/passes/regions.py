@@ -173,7 +173,7 @@ def extract(
     arguments: list[Instruction] = []
 
     def parameter(ins: Instruction, inline: bool) -> Instruction:
-        # of a vector of one element among scalars the result has its axis
+        # a vector of one element among scalars determines the rank of the result
         vector = ins.shape.lens == (1,) and not ins.shape.without_axes
         constant = is_scalar_literal(ins) if inline and not vector else None
         number = None if constant is None or constant.literal is None else constant.literal.numpy().reshape(-1)[0]

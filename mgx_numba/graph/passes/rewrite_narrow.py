@@ -1,8 +1,8 @@
-"""Values of types that have no kernels but fit a byte, as the bytes that store them, which have kernels.
+"""Rewrite values of types without kernels (int4, float4e2m1, float8e8m0, ...) as the uint8 bytes that store them.
 
-Each value of a type below a byte, or of float8e8m0, gets its *codes*: the bytes as uint8, by a ``bit_cast``. Operators
-that move elements move codes, conversions are arithmetic on codes. What else takes or gives such values (users'
-functions, branches, results of the program) keeps them.
+The *codes* of such a value are its bytes as uint8, by a ``bit_cast``. Operators that move elements move the codes, and
+conversions are arithmetic on the codes. Other readers and producers of such values (users' functions, branches,
+results of the program) are left as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOVES = frozenset(
     "contiguous concat pad gather gather_elements gathernd scatter_none scatternd_none reverse reshape step where"
     " identity scan_slice concat_past_present".split()
 )
-"""Operators beside views whose results are elements of their inputs."""
+"""Operators, besides views, whose results are elements of their inputs."""
 
 
 class RewriteNarrow(Pass):
@@ -39,13 +39,13 @@ class RewriteNarrow(Pass):
 
 
 class _Codes:
-    """The codes of the values of one module, by value."""
+    """The rewriting of one module, with the codes of its values."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
         self.codes: dict[Instruction, Instruction] = {}
         self.clipped: dict[Instruction, Instruction] = {}
-        """The integers that a value was converted from, if they were clipped to its type before."""
+        """For each value converted from integers that were already clipped to its range: those integers."""
 
     def run(self) -> None:
         for ins in list(self.module):
@@ -69,7 +69,7 @@ class _Codes:
                 self.module.replace_instruction(ins, new)
 
     def _rewritten(self, b: RewriteBuilder, ins: Instruction) -> Instruction | None:
-        """Compute the value of ``ins``, or its codes where its type is stored in bytes; ``None`` if it stays."""
+        """Return the value of ``ins``, or its codes if its type has codes; None if ``ins`` stays as it is."""
         source, kind = (ins.inputs[0] if ins.inputs else None), ins.shape.type
         if ins.name == "convert" and source is not None:
             if source.shape.type.coded:
@@ -101,7 +101,7 @@ class _Codes:
         return self.codes[value]
 
     def _number(self, b: RewriteBuilder, value: Instruction, kind: Type) -> Instruction:
-        """Convert a value to a type of at least a byte."""
+        """Convert a value that has codes to ``kind``, a type of at least 8 bits."""
         type = value.shape.type
         if is_constant(value):
             return _to(b, value, kind)
@@ -126,12 +126,12 @@ def _seen_as(type: Type) -> Operator:
 
 
 def _to(b: RewriteBuilder, value: Instruction, type: Type) -> Instruction:
-    """Convert a value to a type; what rounds it here is what the program says, and is never left out."""
+    """Convert a value to ``type``. The program asks for this rounding, so the conversion is not elidable."""
     return value if value.shape.type is type else b.op("convert", value, target_type=type)
 
 
 def _within(value: Instruction) -> Instruction | None:
-    """Return the integers that a value is converted from, if they are clipped to its type before."""
+    """Return the source of a conversion if it holds integers clipped to the range of the value's type, else None."""
     type, source = value.shape.type, value.inputs[0] if value.name == "convert" else None
     if source is None or source.name != "clip" or not type.is_integral or not source.shape.type.is_integral:
         return None
@@ -165,12 +165,12 @@ def _float4(b: RewriteBuilder, code: Instruction) -> Instruction:
 
 
 FLOAT4_LIMITS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
-"""Midpoints of float4e2m1's numbers 0, 0.5, 1, 1.5, 2, 3, 4, 6, and whether a midpoint gets the code above, which is
-then the even one."""
+"""Midpoints between float4e2m1's numbers 0, 0.5, 1, 1.5, 2, 3, 4, 6, and whether the midpoint rounds up, to the even
+code."""
 
 
 def _encoded(b: RewriteBuilder, value: Instruction, kind: Type) -> Instruction:
-    """Convert numbers to codes of a type below a byte; see `ops.scalar.cast_array`."""
+    """Convert numbers to codes of ``kind``, rounding as `ops.scalar.cast_array` does."""
     wide = _to(b, value, kind.compute)
     if not kind.is_floating:
         return _to(b, b.op("bitwise_and", wide, b.scalar((1 << kind.bits) - 1, wide)), Type.uint8_type)

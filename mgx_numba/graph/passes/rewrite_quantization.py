@@ -43,8 +43,8 @@ def quantize_products(m: Match, b: RewriteBuilder) -> object:
 
 @rule("quantizelinear", op("quantizelinear"), exact=True)
 def quantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates. What is made of 8 bits has one factor
-    if each of these numbers becomes the same by it."""
+    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates. A value of 8-bit origin gets a
+    single factor if that gives the same result for each 8-bit number."""
     x, scale = m.ins.inputs[:2]
     wide = scale.shape.type.compute
     value, step = b.convert(x, wide), b.convert(scale, wide)

@@ -1,4 +1,4 @@
-"""Layers of float16, bfloat16 and double in float32, which is the type that is quantised to 8 bits, and back again."""
+"""Convert layers of float16, bfloat16 and double to float32, the type that quantisation to 8 bits reads."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ WIDENED = frozenset({Type.half_type, Type.bf16_type, Type.double_type})
 
 @dataclass
 class _Widened:
-    """The inputs of a layer, and its float32 form with the inputs that were converted for it."""
+    """A layer's original inputs, and its float32 form with the converted inputs."""
 
     inputs: tuple[Instruction, ...]
     wide: Instruction
     wide_inputs: tuple[Instruction, ...]
     results: list[tuple[Instruction, Instruction]]
-    """Results in the layer's own type, and the same of the float32 form."""
+    """Pairs: a result in the layer's own type, and the float32 result that it is converted from."""
 
 
 class WidenLayers(Pass):
     """``layer(x: half, w: half) -> convert[half](layer(convert[float](x), convert[float](w)))`` in the main module.
 
-    `restore` takes back the layers whose inputs have not been quantised since, before dead code is removed: their
-    constants have no other readers.
+    After quantisation `restore` undoes this for layers whose inputs were not quantised. `restore` must run before dead
+    code is removed, because only the float32 form still refers to the constants of the original layer.
     """
 
     name = "widen_layers"
@@ -43,7 +43,7 @@ class WidenLayers(Pass):
         self._known: list[_Widened] = []
 
     def run(self, program: Program, options: Options) -> None:
-        """The main module: what submodules compute is not quantised."""
+        """Widen the layers of the main module; submodules are not quantised."""
         self.apply(program, program.main, options)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
@@ -53,21 +53,22 @@ class WidenLayers(Pass):
                 self._known.append(_widened(module, ins, floats))
 
     def restore(self, module: Module) -> None:
-        """Give the layers their own type again whose inputs are those that widening gave them."""
+        """Restore the original type of each layer whose inputs have not changed since widening."""
         narrowed: dict[Instruction, Instruction] = {}
-        for one in self._known:
-            wide = one.wide
-            if wide.module is not module or any(a is not b for a, b in zip(wide.inputs, one.wide_inputs, strict=True)):
+        for widened in self._known:
+            wide = widened.wide
+            unchanged = all(a is b for a, b in zip(wide.inputs, widened.wide_inputs, strict=True))
+            if wide.module is not module or not unchanged:
                 continue
-            layer = module.insert_instruction(wide, wide.op, [narrowed.get(i, i) for i in one.inputs])
+            layer = module.insert_instruction(wide, wide.op, [narrowed.get(i, i) for i in widened.inputs])
             layer.debug_symbols = wide.debug_symbols
-            for own, result in one.results:
+            for own, result in widened.results:
                 new = layer if result is wide else module.insert_instruction(result, result.op, [layer])
                 narrowed[own] = module.replace_instruction(own, new)
 
 
 def _widened(module: Module, ins: Instruction, floats: dict[Instruction, Instruction]) -> _Widened:
-    """Replace a layer by its float32 form; ``floats`` has values of the module as float32."""
+    """Replace a layer by its float32 form; ``floats`` caches the float32 form of each value."""
     kind, b = ins.inputs[0].shape.type, RewriteBuilder(module, ins)
     for i in ins.inputs:
         if i.shape.type is kind and i not in floats:
@@ -80,7 +81,7 @@ def _widened(module: Module, ins: Instruction, floats: dict[Instruction, Instruc
     if not ins.shape.sub_shapes:
         known.results.append((module.insert_instruction(ins, back, [wide]), wide))
         module.replace_instruction(ins, known.results[0][0])
-    for element in list(ins.users):  # tuples are used by their elements alone
+    for element in list(ins.users):  # a tuple's only readers are get_tuple_elem
         member = module.insert_instruction(element, element.op, [wide])
         known.results.append((module.insert_instruction(element, back, [member]), member))
         module.replace_instruction(element, known.results[-1][0])
@@ -90,7 +91,7 @@ def _widened(module: Module, ins: Instruction, floats: dict[Instruction, Instruc
 
 
 def _spread_last(b: RewriteBuilder, value: Instruction) -> Instruction:
-    """Convert a value to float32: before it is repeated, if its lengths are open, so that constants stay constants."""
+    """Convert a value to float32; before a broadcast to open lengths, so that constants stay constants."""
     if value.name == "multibroadcast" and value.shape.is_dynamic:
         return b.op(value.op, b.convert(value.inputs[0], Type.float_type), *value.inputs[1:])
     return b.convert(value, Type.float_type)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's inner modules, for code that imports their names.
+"""Replacements of ONNX Runtime's inner modules, for code that imports from them.
 
 They import by full names: where a program makes ``sys.modules["onnxruntime"]`` this package's sessions by itself, they
 are loaded as ``onnxruntime.capi`` again, and what they name must be the same classes.

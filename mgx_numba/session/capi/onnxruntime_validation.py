@@ -17,5 +17,5 @@ def get_package_name_and_version_info() -> tuple[str, str, str]:
 
 
 def check_training_module() -> tuple[bool, str, str, str]:
-    """Return that there is no training module, then `get_package_name_and_version_info`."""
+    """Return False, as there is no training module, then the tuple of `get_package_name_and_version_info`."""
     return False, *get_package_name_and_version_info()

@@ -346,7 +346,7 @@ class DynamicProgram(LoweredProgram):
                 key = tuple([inputs[name].shape for name in names])
                 program = plans[key]
                 plans.move_to_end(key)
-            except (AttributeError, IndexError, KeyError, TypeError):  # not what the general way takes either, or new
+            except (AttributeError, IndexError, KeyError, TypeError):  # invalid on the general path, too, or new
                 return None
             entry = program._direct.get(result_type) or program.direct(result_type)
             if prefer is not None and preferred != (key == latest and entry is not None):

@@ -1,4 +1,4 @@
-"""Warnings for contractions of 8-bit integers that NumPy computes: they are a hundred times slower than by a kernel."""
+"""Warn of contractions of 8-bit integers that run in NumPy, about a hundred times slower than in a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...messages import warn
 __all__ = ["warn_if_slow"]
 
 _PREFIXES = ("quant_", "integer_")
-"""Of the names of operators that multiply 8-bit numbers."""
+"""Prefixes of the names of operators that multiply 8-bit numbers."""
 _INTEGERS = (Type.int8_type, Type.uint8_type)
 
 
@@ -18,7 +18,7 @@ def warn_if_slow(ins: Instruction, reason: str) -> None:
 
     Args:
         ins: the instruction of the host step, perhaps with the contraction in its submodule.
-        reason: why no kernel does it.
+        reason: why no kernel computes the contraction.
     """
     for core in (ins, *(inner for module in ins.module_args for inner in module)):
         if not core.name.startswith(_PREFIXES) or core.inputs[0].shape.type not in _INTEGERS:

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees: what the rules of targets share."""
+"""Prepare the operands of ensembles of decision trees, for the lowering rules of all targets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .lowering import Lowering
 __all__ = ["NAMES", "tree_operands"]
 
 NAMES = ("x", "features", "splits", "children", "weights", "roots", "columns", "depths")
-"""Of the operator's inputs."""
+"""Names of the inputs of ``tree_ensemble``, in order."""
 MOST = 1 << 31
-"""Elements that an index of 32 bits with a sign reaches."""
+"""Number of elements that an int32 index can address."""
 FEWEST_ROWS_APART = 64
-"""Rows that an index into x must reach past: kernels take so many at once."""
+"""Rows of x that int32 offsets must span: no kernel gathers from more rows at once."""
 
 
 def tree_operands(low: Lowering, ins: Instruction) -> tuple[TreeTables, dict[str, View]] | None:
     """Return the sizes of the tables, and the operands by name; None if the instruction became a host step.
 
-    Kernels read the tables without looking at indices, so these are looked at here.
+    Kernels do not check the indices in the tables, so this function checks them.
     """
     op = ins.op
     assert isinstance(op, TreeEnsemble)

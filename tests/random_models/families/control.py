@@ -49,8 +49,7 @@ def _bounded(body: Builder, v: Value | None) -> Value | None:
 
 
 def _condition(b: Builder, given: bool = False) -> Value:
-    """A bool that only a run knows, wherever there is a value to take it from; an input of the model if it is to be
-    given."""
+    """Return a bool that is unknown before a run, from an existing value if possible, or as an input of the model."""
     if given and b.outer is None:
         return b.input(np.array(b.chance(2)))
     found = b.value(lambda v: v.type == np.bool_ and v.array.size == 1 and not v.constant)
@@ -64,7 +63,7 @@ def _condition(b: Builder, given: bool = False) -> Value:
 
 @step(2)
 def if_(b: Builder) -> Any:
-    """Both branches give values of one type, and one rank or two; what only one of them could give is made alike."""
+    """Add an If whose branches give results of the same types, and of the same rank or of different ranks."""
     if b.depth >= DEEPEST:
         return None
     two_ranks = b.chance(3)
@@ -88,8 +87,10 @@ def if_(b: Builder) -> Any:
 
 @step(2)
 def loop(b: Builder) -> Any:
-    """A few iterations, of which a condition may end some; carried values, whose rank may change, scan outputs and
-    captures."""
+    """Add a Loop of a few iterations, which a condition may end early.
+
+    The loop has carried values, whose rank may change, scan outputs and captured values.
+    """
     if b.depth >= DEEPEST:
         return None
     carried = [b.tensor(lambda v: v.finite) for _ in range(b.integer(0, 2))]

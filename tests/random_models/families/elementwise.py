@@ -165,7 +165,7 @@ WHOLE = (TensorProto.INT32, TensorProto.INT8)
 
 @step(3)
 def through_a_narrower_type(b: Builder) -> Any:
-    """An author's conversions, which round; half of the time beside the value itself, which does not.
+    """Add an author's conversions, which round; half of the time a reader also reads the unrounded value.
 
     ONNX Runtime's CPU kernels do little with bfloat16 and float8 but convert to and from them.
     """

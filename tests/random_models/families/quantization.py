@@ -45,7 +45,7 @@ def quantize_and_back(b: Builder) -> Any:
 
 @step(2)
 def quantize_for_one_reader(b: Builder) -> Any:
-    """A value that another reader takes as it is, mostly an image; small steps clip it."""
+    """Quantise a value, often an image, that a second reader reads unquantised; small steps clip the value."""
     x = image(b, _finite) if b.chance(2) else b.tensor(_finite)
     if not _finite(x):
         return None

@@ -1,4 +1,4 @@
-"""Scalars beside vectors of one element, and values of one rank in one run and another in the next."""
+"""Steps that mix scalars and vectors of one element, and values whose rank differs between runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = ((), (1,), (1,), (1, 1))
 
 
 def of_another_rank(b: Builder, x: Value) -> Value | None:
-    """A value made of another one, usually of another rank."""
+    """Return a value computed from ``x``, usually of another rank."""
     ways = [lambda: b.node("Unsqueeze", [x, b.ints([0])]), lambda: b.node("Reshape", [x, b.ints([-1])])]
     if x.array.size == 1:
         ways += [lambda: b.node("Reshape", [x, b.ints(np.array(b.pick(FEW), np.int64))])] * 2
@@ -29,7 +29,7 @@ def of_another_rank(b: Builder, x: Value) -> Value | None:
 
 
 def _one(b: Builder) -> Value:
-    """A value of one element."""
+    """Return a value of one element."""
     x = b.value(lambda v: v.array.size == 1 and v.type.kind in "fi")
     if x is None or b.chance(3):
         x = b.new(b.pick(FEW), b.pick((np.float32, np.float32, np.int64)))
@@ -38,17 +38,17 @@ def _one(b: Builder) -> Value:
 
 @step(3)
 def one_beside_one(b: Builder) -> Any:
-    """A pointwise operator on two values of one element, which gives a vector unless both have no axes."""
+    """Add a pointwise operator on two values of one element; its result is a scalar only if both are scalars."""
     x, y = _one(b), _one(b)
     if not y.finite:
-        return None  # nobody defines what such a value is as an integer
+        return None  # converting such a value to an integer is undefined
     other = y if y.type == x.type else b.node("Cast", [y], to=helper.np_dtype_to_tensor_dtype(x.type))
     return b.node(b.pick(("Add", "Sub", "Mul", "Max", "Min")), [x, other]) if other else None
 
 
 @step(3)
 def views_of_one(b: Builder) -> Any:
-    """What takes a value of one element for a vector or a scalar, each for what it is."""
+    """Add an operator whose result depends on whether its one-element operand is a scalar or a vector."""
     x = _one(b)
     zero = b.ints(np.zeros(b.pick(((), (1,))), np.int64))
     ways: list[Any] = [
@@ -73,7 +73,7 @@ def views_of_one(b: Builder) -> Any:
 
 @step()
 def held(b: Builder) -> Any:
-    """A value of one element that is put into a sequence, or an optional, and is taken out again."""
+    """Put a value of one element into a sequence or an optional, and take it out again."""
     x = _one(b)
     if b.opset >= 15 and b.chance(2):
         return b.chain(x, [("Optional", {}), ("OptionalGetElement", {})])

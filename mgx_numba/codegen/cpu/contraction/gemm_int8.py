@@ -123,7 +123,7 @@ class GemmPackingInt8(Unpacked):
 
 def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[int], start: int) -> Launch:
     """The launch that writes `word_rows` of the right-hand side ``w[*lens, k, n]`` as panels, ``start`` bytes into
-    scratch. A panel is one task. The last words are filled by zeros, and so is the last panel."""
+    scratch. A panel is one task. Zeros pad the last words and the last panel."""
     given, together, word = problem.types.b, tile.packing.k_interleave, tile.right_word
     bits = 8 * ITEMSIZE[word] // together
     panels = panel_count(tile, problem.n)

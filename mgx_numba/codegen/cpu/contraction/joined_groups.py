@@ -1,6 +1,6 @@
-"""Grouped convolutions of few channels a group as ones of fewer, larger groups, whose weights are 0 between groups.
+"""Join the groups of a convolution that has few channels per group; weights between the joined groups are 0.
 
-Tiles multiply words of several channels, and the channels of a group must be whole words.
+A tile multiplies words that hold several channels, so the channels of a group must fill whole words.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ __all__ = ["join_groups", "joined_group_weights"]
 
 
 def join_groups(problem: ConvProblem, tile: RegisterTile) -> ConvProblem:
-    """Return the convolution with the most groups whose channels are whole words; with one group there is no such
-    limit."""
+    """Return ``problem`` with the largest number of groups whose channels fill whole words.
+
+    A convolution of one group may have any number of channels.
+    """
     words = tile.packing.k_interleave
     for together in range(1, problem.groups):
         if problem.groups % together == 0 and together * problem.group_in % words == 0:
@@ -26,8 +28,10 @@ def join_groups(problem: ConvProblem, tile: RegisterTile) -> ConvProblem:
 
 
 def joined_group_weights(weights: np.ndarray, groups: int, joined: int) -> np.ndarray:
-    """Return the weights ``[out_channels, in_channels / joined, *kernel]`` of ``joined`` groups that do what ``groups``
-    do by ``weights``."""
+    """Return the weights of ``joined`` groups that compute the same convolution as ``weights`` of ``groups`` groups.
+
+    The result has the shape ``[out_channels, in_channels / joined, *kernel]``.
+    """
     if groups == joined:
         return weights
     outputs, inputs, *kernel = weights.shape

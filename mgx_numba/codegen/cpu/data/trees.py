@@ -1,8 +1,8 @@
-"""Ensembles of decision trees: a vector of rows goes down one tree, or, where rows are few, one row a vector of trees.
+"""Kernels for ensembles of decision trees.
 
-Several vectors are on their way at once, because each step waits for gathers. Rows are taken in blocks, which one tree
-after the other is read for, so that a tree's nodes stay in the L1 cache. Scores are added in the order of the trees
-either way.
+The lanes of a vector are rows that descend the same tree. Where there are few rows, the lanes are trees that the same
+row descends. Several vectors are in flight, because each step waits for gathers. A block of rows descends one tree
+after the other, so that the nodes of a tree stay in the L1 cache. Both forms add scores in the order of the trees.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ..kernel import cpu_kernel
 __all__ = ["trees_launch"]
 
 STREAMS = 4
-"""Vectors on their way at once."""
+"""Vectors in flight."""
 ROWS = 256
-"""Rows of a block at most: 30 features in float32 take 30 KiB, which with a tree of 1,000 nodes lie in L2."""
+"""Largest number of rows in a block: 30 float32 features take 30 KiB, which fit L2 beside a tree of 1,000 nodes."""
 CYCLES = 40
-"""Bytes that a step of one row down a tree counts as: gathers of a node and of a feature."""
+"""Estimated memory traffic (bytes) of one row's step down a tree: gathers of a node and of a feature."""
 
 
 def trees_launch(
     x: Tensor, out: Tensor, sizes: TreeTables, aggregate: str, missing: bool, threads: int, origin: str = ""
 ) -> Launch:
-    """Return the launch for `TreeEnsemble`; operands are named as its inputs, and ``out``.
+    """Return the launch for `TreeEnsemble`; operands have the names of the operator's inputs, and ``out``.
 
-    The innermost stride of ``x`` is 1, ``out`` has no gaps, and no index into a table leaves int32.
+    The innermost stride of ``x`` is 1, ``out`` is packed, and all indices into tables fit int32.
     """
     rows, (scores, dtype) = x.lens[0], (out.lens[1], "float64" if x.type is Type.double_type else "float32")
     lanes = host.lanes(dtype)
-    by_rows = 2 * rows >= lanes * STREAMS  # fewer rows would leave most lanes without one
+    by_rows = 2 * rows >= lanes * STREAMS  # with fewer rows most lanes would be idle
     arguments = Arguments()
     for name in ("x", "splits", "weights", "out"):
         arguments.pointer(name, name, dtype)
@@ -57,7 +57,7 @@ def trees_launch(
 
 
 class _Writer:
-    """Writes the statements of a task."""
+    """Generator of the statements of one task."""
 
     def __init__(self, dtype: str, lanes: int, aggregate: str, missing: bool, single: bool) -> None:
         self.dtype, self.lanes, self.missing, self.single = dtype, lanes, missing, single
@@ -66,7 +66,7 @@ class _Writer:
         self.neutral = {0.0: "0", float("inf"): "INF", float("-inf"): "-INF"}[neutral]
 
     def down_a_tree(self) -> list[str]:
-        """Statements: all trees for a block of rows, of which a lane has one."""
+        """Return the statements that evaluate all trees for a block of rows, one row per lane."""
         lanes, every = self.lanes, range(STREAMS)
         own = [
             line
@@ -95,7 +95,7 @@ class _Writer:
         ]
 
     def down_trees(self) -> list[str]:
-        """Statements: all trees for one row, of which a lane has one."""
+        """Return the statements that evaluate all trees for one row, one tree per lane."""
         lanes, every = self.lanes, range(STREAMS)
         own = [
             line
@@ -131,7 +131,7 @@ class _Writer:
         ]
 
     def _begin(self, first: str, last: str) -> list[str]:
-        """Statements: the scores of the task's rows before the first tree."""
+        """Return the statements that set elements ``first`` to ``last`` of ``out`` to the neutral score."""
         lanes = self.lanes
         return [
             f"for i in range({first}, {last}, {lanes}):",
@@ -139,7 +139,7 @@ class _Writer:
         ]
 
     def _walk(self, bases: list[str]) -> list[str]:
-        """Statements: from ``at<u>`` down ``depth`` steps to the leaves."""
+        """Return the statements that move each ``at<u>`` down ``depth`` levels, to leaves."""
         lanes, lines = self.lanes, []
         for u, _ in enumerate(bases):
             lines += [f"word{u} = gather(features, at{u})", f"split{u} = gather(splits, at{u})"]
@@ -156,7 +156,7 @@ class _Writer:
         return ["for level in range(depth):", *indent(lines)]
 
     def _add(self, u: int) -> list[str]:
-        """Statements: weight ``k`` of the leaves ``at<u>``, joined to the scores of these rows."""
+        """Return the statements that join weight ``k`` of the leaves ``at<u>`` to the scores of stream ``u``."""
         lanes = self.lanes
         weight = f"gather(weights, add(mul(at{u}, cast_int32(width)), cast_int32(k)))"
         place = f"(row + {u * lanes}) * scores + column + k"

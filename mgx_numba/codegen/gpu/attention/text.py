@@ -52,8 +52,10 @@ def finished(problem: AttentionProblem, buffer: CodeBuffer, value: str, lanes: i
 
 
 def masked(mask: MaskLayout, buffer: CodeBuffer, score: str, found: str) -> str:
-    """Four scores in units of log2(e) with what the mask has for them: where it does not keep them they are ``fill``,
-    others are added."""
+    """Return the text of four scores, in units of log2(e), with the mask applied.
+
+    A bool mask that replaces scores sets the scores that it does not keep to ``fill``; other masks are added.
+    """
     if mask.dtype == "bool":
         return f"where({found}, {score}, {'splat(fill, 4)' if mask.replaces else 'const_float32(-INF, 4)'})"
     added = f"cast_float32({found})"

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees: a thread for each row, which goes down one tree after the other."""
+"""Kernels for ensembles of decision trees: each thread evaluates all trees, one after the other, for one row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..kernel import gpu_grid, gpu_kernel
 __all__ = ["trees_launch"]
 
 THREADS = 128
-"""Threads of a block. No figures kept."""
+"""Threads per block. No figures kept."""
 
 
 def trees_launch(x: Tensor, out: Tensor, sizes: TreeTables, aggregate: str, missing: bool, origin: str = "") -> Launch:
-    """Return the launch for `TreeEnsemble`; operands are named as its inputs, and ``out``.
+    """Return the launch for `TreeEnsemble`; operands have the names of the operator's inputs, and ``out``.
 
-    The innermost stride of ``x`` is 1, ``out`` has no gaps, and no index into a table leaves int32.
+    The innermost stride of ``x`` is 1, ``out`` is packed, and all indices into tables fit int32.
     """
     rows, scores = out.lens
     dtype = "float64" if x.type is Type.double_type else "float32"

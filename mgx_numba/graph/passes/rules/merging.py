@@ -1,17 +1,17 @@
-"""Constants that are computed from others, and the bound of rules that are not exact.
+"""Conditions for merging constants, and the error bound of rules that are not exact.
 
-The error of such a rule, relative to the expression as written in float64, is at most `BOUNDS` times the largest
+The reference of such a rule is the expression as written, in float64. The error is at most `BOUNDS` times the largest
 intermediate value of that expression. A contraction counts with the sum of the magnitudes of its products, times the
 constant factors that follow. The result is never zero, infinite or NaN where the written order gives a normal number.
 The bound holds for every input whose intermediate values, as written, are finite.
 
-No rule knows its inputs, so that the constants must prove the bound:
+A rule does not know the inputs, so the constants must prove the bound:
 
 * A product of constants is finite and normal. ``x * (c * d)`` then has a relative error of two roundings.
 * A sum of constants is exact, and its terms have the same sign. ``x + (c + d)`` then has the error of one rounding.
-  Terms of different signs cancel: ``(x + 1.5 * 2**23) - 1.5 * 2**23`` rounds x to an integer, which is meant.
-* Offsets of a contraction may be rounded and may cancel where they are at most `LARGEST_OFFSET`: its own sums are
-  rounded by more. Larger ones are how numbers are rounded or hidden by hand.
+  Terms of different signs cancel: ``(x + 1.5 * 2**23) - 1.5 * 2**23`` is meant to round x to an integer.
+* Offsets of a contraction may be rounded and may cancel if they are at most `LARGEST_OFFSET`: the sums of the
+  contraction have larger rounding errors. Larger offsets may be meant to round (as above) or to mask values.
 * Weights of 16 bits are never rounded a second time.
 """
 
@@ -36,7 +36,7 @@ BOUNDS = {Type.float_type: 1e-5, Type.half_type: 4e-3, Type.bf16_type: 3.2e-2}
 """Errors relative to the largest intermediate value: 168 units in the last place of float32, 8 of 16-bit floats."""
 
 WIDE = frozenset({Type.float_type, Type.double_type})
-"""Types in which a constant may be rounded once more."""
+"""Types in which a merged constant may be rounded again."""
 
 ROUNDING = frozenset({"nearbyint", "floor", "ceil", "sign"})
 SPREADS = frozenset({"broadcast", "multibroadcast", "scalar"})
@@ -47,15 +47,16 @@ FOLLOWING = frozenset(
     "add sub mul div neg convert relu leaky_relu clip max min concat pooling reduce_mean reduce_max reduce_min"
     " transpose reshape squeeze unsqueeze flatten contiguous layout multibroadcast slice".split()
 )
-"""Operators that make sums of products no smaller: what nearly cancels an offset has errors as large as the rest."""
+"""Operators through which a sum of products keeps its rounding error: where the sum nearly cancels an offset, the error
+is as large as the difference."""
 JOINING = frozenset({"add", "sub", "max", "min", "concat"})
-"""The same of operators with several operands that are no constants."""
+"""Operators of `FOLLOWING` that may have several operands that are not constant."""
 MOST_OPERATIONS = 256
-"""Operators between a value and contractions: DenseNet's concatenations have up to 64 operands."""
+"""Largest number of operators between a value and its contractions: DenseNet concatenates up to 64 operands."""
 
 
 def all_finite(ins: Instruction) -> bool:
-    """Whether a constant has neither NaN nor infinity."""
+    """Return whether no element of a constant is NaN or infinite."""
     while ins.name in SPREADS and len(ins.inputs) == 1 and not ins.shape.is_dynamic:
         ins = ins.inputs[0]  # its elements are repeated
     values = constant_array(ins)
@@ -65,21 +66,21 @@ def all_finite(ins: Instruction) -> bool:
 
 
 def has_finite(values: np.ndarray) -> bool:
-    """Whether an array of floats has neither NaN nor infinity."""
+    """Return whether no element of a float array is NaN or infinite."""
     if not values.size:
         return True
-    with np.errstate(all="ignore"):  # of NaN, which is both the least and the largest
+    with np.errstate(all="ignore"):  # NaN propagates to both the minimum and the maximum
         return all(np.isfinite(np.float64(end)) for end in (values.min(), values.max()))
 
 
 def has_zero(ins: Instruction) -> bool:
-    """Whether an element of a constant is 0, or may be."""
+    """Return whether an element of a constant is 0, or is unknown."""
     values = _values(ins)
     return values is None or not values.all()
 
 
 def rounds_next(ins: Instruction) -> bool:
-    """Whether a reader rounds a value to integers or 8 bits: a unit in the last place decides between two of them."""
+    """Return whether a reader rounds a value to integers or 8 bits, where an error of one ulp can change the result."""
     return any(u.name in ROUNDING or (u.name == "convert" and _is_coarse(u.shape.type)) for u in ins.users)
 
 
@@ -88,7 +89,7 @@ def _is_coarse(type: Type) -> bool:
 
 
 def follows_contraction(ins: Instruction) -> bool:
-    """Whether a value is made of sums of products by constant factors, offsets, limits and moves alone."""
+    """Return whether a value derives from contractions only by constant factors, offsets, limits and moves."""
     pending, seen = [ins], {ins}
     while pending:
         value = pending.pop()
@@ -106,7 +107,7 @@ def follows_contraction(ins: Instruction) -> bool:
 
 
 def is_kept(product: np.ndarray, *factors: np.ndarray) -> bool:
-    """Whether each product of finite factors is a normal number, or zero because a factor is."""
+    """Return whether each product of finite factors is a normal number, or zero because a factor is zero."""
     with np.errstate(all="ignore"):
         size = np.abs(product)
         normal = size >= ml_dtypes.finfo(product.dtype).smallest_normal
@@ -117,7 +118,7 @@ def is_kept(product: np.ndarray, *factors: np.ndarray) -> bool:
 
 
 def merged_product(b: RewriteBuilder, c: Instruction, d: Instruction) -> Instruction | str:
-    """Return ``c * d`` of two constants, or why it must not take their place."""
+    """Return ``c * d`` of two constants, or why the product must not replace the factors."""
     made = b.op("mul", c, d)
     if not made.shape.type.is_floating:
         return made
@@ -128,7 +129,7 @@ def merged_product(b: RewriteBuilder, c: Instruction, d: Instruction) -> Instruc
 
 
 def merged_sum(b: RewriteBuilder, x: Instruction, c: Instruction, d: Instruction) -> Instruction | str:
-    """Return ``c + d`` of two constants that are added to ``x``, or why it must not take their place."""
+    """Return ``c + d`` of two constants that are added to ``x``, or why the sum must not replace the terms."""
     made = b.op("add", c, d)
     if not made.shape.type.is_floating:
         return made
@@ -141,7 +142,7 @@ def merged_sum(b: RewriteBuilder, x: Instruction, c: Instruction, d: Instruction
 
 
 def small_offset(ins: Instruction) -> bool:
-    """Whether a constant of a `WIDE` type is at most `LARGEST_OFFSET`, in every element."""
+    """Return whether a constant has a `WIDE` type and no element of a magnitude above `LARGEST_OFFSET`."""
     values = _values(ins)
     if values is None or ins.shape.type not in WIDE:
         return False
@@ -149,7 +150,7 @@ def small_offset(ins: Instruction) -> bool:
 
 
 def _adds_exactly(c: np.ndarray, d: np.ndarray, total: np.ndarray) -> bool:
-    """Whether each sum is exact (Knuth's two-sum), of terms that have one sign."""
+    """Return whether each sum is exact (Knuth's two-sum) and its terms have the same sign."""
     left, right = c.astype(np.float64), d.astype(np.float64)
     with np.errstate(all="ignore"):
         found = left + right
@@ -160,6 +161,6 @@ def _adds_exactly(c: np.ndarray, d: np.ndarray, total: np.ndarray) -> bool:
 
 
 def _values(ins: Instruction) -> np.ndarray | None:
-    """A constant's values, with length 1 on axes along which they repeat."""
+    """Return a constant's values, with length 1 on axes along which the values repeat; None if unknown."""
     values = constant_array(ins)
     return None if values is None else compact(values)

@@ -63,8 +63,11 @@ _SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types, which are one wide float, or 8-bit integers times signed ones of 8 or, where
-    each channel is a group, 16 bits."""
+    """Return why no kernel has these types; None if kernels do.
+
+    Kernels multiply floats of the same wide type, or 8-bit integers by signed integers of 8 bits (16 bits for depthwise
+    convolutions).
+    """
     if out in _WIDE and a is b is out:
         return None
     if out is not Type.int32_type or a not in _INT8 or b not in _SIGNED:

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees."""
+"""Lowering of ensembles of decision trees on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import lowering
 
 @lowering("tree_ensemble")
 def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """Lower the ensemble to one kernel, or to a host step."""
     op, found = ins.op, tree_operands(low, ins)
     assert isinstance(op, TreeEnsemble)
     if found is None:
