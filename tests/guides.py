@@ -212,6 +212,11 @@ class Walk:
             code = compile(ast.parse(text), "<guide>", "exec")
         except SyntaxError as error:
             return NAMES, f"the text is no Python ({error.msg}); all names of ours in it exist"
+        if "install_as_onnxruntime" in text:  # of a process that has not imported the other one
+            with mock.patch.dict(sys.modules):
+                for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
+                    del sys.modules[name]
+                return self._tried(lambda: exec(code, self.names))
         if "cv2" in text and find_spec("cv2") is None:
             said.append("OpenCV stood in for")
             with mock.patch.dict(sys.modules, {"cv2": stand_in_for_opencv()}):

@@ -147,8 +147,9 @@ def test_each_side_of_a_contraction_has_its_own_operations() -> None:
 
 
 def float8_body(limit: float | None, least: float | None = None) -> ScalarBody:
-    """A number that is limited, if ``limit`` is given, and before that raised to ``least``, rounded to float8 and
-    doubled."""
+    """Return a body that doubles a number rounded to float8, as `quantize_fp8` leaves it.
+
+    Before that the number is raised to ``least`` and limited by ``limit``, as far as these are given."""
     narrow = Type.fp8e4m3fn_type
 
     def body(s: NumpyScalar, x: Any) -> Any:
@@ -156,7 +157,7 @@ def float8_body(limit: float | None, least: float | None = None) -> ScalarBody:
             x = s.max(x, s.const(least, FLOAT))
         if limit is not None:
             x = s.min(s.max(x, s.const(-limit, FLOAT)), s.const(limit, FLOAT))
-        return s.mul(s.cast(s.cast(x, narrow), FLOAT), s.const(2.0, FLOAT))
+        return s.mul(s.cast_loosely(s.cast_loosely(x, narrow), FLOAT), s.const(2.0, FLOAT))
 
     return scalar_body(body, [FLOAT])
 
@@ -195,7 +196,7 @@ def test_silu_that_only_becomes_float8_is_computed_in_few_bits(factor_first: boo
     def body(s: NumpyScalar, x: Any, factor: Any) -> Any:
         product = s.mul(factor, s.silu(x)) if factor_first else s.mul(s.silu(x), factor)
         limited = s.min(s.max(product, s.const(-448.0, FLOAT)), s.const(448.0, FLOAT))
-        return s.add(s.cast(s.cast(limited, narrow), FLOAT), product)
+        return s.add(s.cast_loosely(s.cast_loosely(limited, narrow), FLOAT), product)
 
     lines, _ = print_body(scalar_body(body, [FLOAT, FLOAT]), ("x", "y"), 8, True)
     (made,) = (line.split(" = ")[0] for line in lines if line.endswith("= scaled_silu_coarse(x, y)"))

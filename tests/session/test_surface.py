@@ -6,6 +6,7 @@ import enum
 import importlib
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,11 @@ CLASSES = (
 
 
 def _public(value: Any) -> set[str]:
-    return {name for name in dir(value) if not name.startswith("_")}
+    return {
+        name
+        for name in dir(value)  # without modules: which of them are there depends on what was imported
+        if not (name.startswith("_") or isinstance(getattr(value, name, None), types.ModuleType))
+    }
 
 
 def _shown(name: str) -> Any:
