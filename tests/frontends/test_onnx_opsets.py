@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import mgx_numba as migraphx
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
@@ -446,3 +447,16 @@ def test_factors_of_gemm_of_integers_are_not_cut() -> None:
 def test_operators_unchanged_since_old_sets_are_read() -> None:
     model, _ = single("Not", [np.array([True])], opset=1, outputs=(9,))
     assert parse_onnx(model).output_shapes()[0].lens == (1,)
+
+
+@pytest.mark.parametrize("step", [-2, 3])
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_slices_with_steps_have_bounds_that_a_run_tells(step: int, target: str) -> None:
+    """Bounds that only a run tells were refused on ``cpu`` unless all steps were 1."""
+    begin, end = ([7], [1]) if step < 0 else ([1], [7])
+    inputs = [normal(3, 9), *(np.array(v) for v in (begin, end, [1], [step]))]
+    model, feeds = single("Slice", inputs, constant=[3, 4], opset=13)
+    program = migraphx.parse_onnx(model).compile(target)
+    for first in (begin[0], 3):
+        given = {**feeds, "x1": np.array([first])}
+        np.testing.assert_array_equal(program.run(given)[0], feeds["x0"][:, first : end[0] : step])

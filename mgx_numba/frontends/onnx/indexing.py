@@ -73,23 +73,15 @@ def slice_node(
     else:
         given = g.ints(axes, "axes") if axes is not None else list(range(_length(starts)))
         stride = g.ints(steps, "steps") if steps is not None else [1] * len(given)
-        if g.constants.value(starts) is None or g.constants.value(ends) is None:
-            return _slice_at_run_time(g, x, starts, ends, given, stride)
+        known = g.constants.value(starts) is not None and g.constants.value(ends) is not None
+        if not known and all(step == 1 for step in stride):
+            return g.op("slice", x, _vector(g, starts), _vector(g, ends), axes=tuple(g.axes(given, rank(x))))
         first, last = g.ints(starts, "starts"), g.ints(ends, "ends")
     if not len(first) == len(last) == len(given) == len(stride):
         raise ParseError(f"starts {first}, ends {last}, axes {given} and steps {stride} differ in length")
     if 0 in stride:
         raise ParseError(f"steps {stride} hold a 0")
     return strided_slice(g, x, g.axes(given, rank(x)), first, last, stride)
-
-
-def _slice_at_run_time(
-    g: Builder, x: Instruction, starts: Instruction, ends: Instruction, axes: list[int], steps: list[int]
-) -> Instruction:
-    if any(step != 1 for step in steps):
-        raise UnsupportedError(f"steps {steps} need constant starts and ends")
-    found = g.axes(axes, rank(x))
-    return g.op("slice", x, _vector(g, starts), _vector(g, ends), axes=tuple(found))
 
 
 def _vector(g: Builder, x: Instruction) -> Instruction:
