@@ -128,6 +128,9 @@ class NonMaxSuppression(Operator):
         boxes, scores = inputs[:2]
         if boxes.ndim != 3 or scores.ndim != 3 or boxes.max_lens[2] != 4:
             raise self.fail(f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}")
+        for position, shape in enumerate(inputs[2:], 2):
+            if not shape.is_dynamic and shape.elements != 1:
+                raise self.fail(f"input {position} is {shape}, expected one number")
         images = meet_dim(self, "numbers of images", boxes.dims[0], scores.dims[0])
         count = meet_dim(self, "numbers of boxes", boxes.dims[1], scores.dims[2])
         rows = images.max * scores.dims[1].max * count.max

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..random_models.oracle import runtime
 from .empty_axes import REFUSED, differences
 from .onnx_cases import node_cases, run_compiled, run_program
+from .support import single
 
 CASES = {
     "test_argmax_keepdims_example": "all 2", "test_concat_2d_axis_1": "all 2", "test_gather_1": "all 5",
@@ -96,3 +98,12 @@ def test_resize_leaves_an_empty_axis_empty(sizes: bool) -> None:
     for mode in ("nearest", "linear"):
         inputs = ["x", "", "", "n"] if sizes else ["x", "", "n"]
         agrees([node("Resize", inputs, ["y"], mode=mode)], [0, 1, 3, 4], "y", **given)
+
+
+def test_limits_of_boxes_that_are_empty_are_refused() -> None:
+    """``cpu`` read memory that belongs to no tensor; ``ref`` ended in NumPy's IndexError."""
+    feeds = [np.zeros((1, 5, 4), np.float32), np.ones((1, 2, 5), np.float32), np.zeros(0, np.int64)]
+    for constant in ((), (2,)):
+        given, _ = single("NonMaxSuppression", feeds, outputs=(TensorProto.INT64,), constant=constant)
+        with pytest.raises(ShapeError, match="input 2 .* expected one number"):
+            parse_onnx(given, map_input_dims={"x2": [0]} if not constant else {})

@@ -110,3 +110,13 @@ def test_bounds_of_clip_beyond_the_integers() -> None:
     model, feeds = single("Clip", [x], opset=6, outputs=(elem(np.int32),), min=-3.4e38, max=3.4e38)
     with pytest.warns(UserWarning, match="does not allow"):
         everywhere(model, feeds, x)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("bias", [1.0, 2.0, -1.0])
+def test_shrink_takes_a_bias_from_unsigned_integers(dtype: Any, bias: float) -> None:
+    """The bias was added as a negative number, which such a type does not have: it was 0."""
+    x = np.array([0, 1, 2, 3, 100], dtype)
+    model, feeds = single("Shrink", [x], outputs=(elem(dtype),), bias=bias)
+    shrunk = x - dtype(bias) if bias > 0 else x + dtype(-bias)  # which wraps, as in ONNX Runtime
+    everywhere(model, feeds, np.where(x > 0, shrunk, dtype(0)))

@@ -22,7 +22,9 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  #
 
 
 def add_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
-    """``x + value``."""
+    """Emit ``x + value``; of integers a negative value is subtracted, which unsigned ones do not have."""
+    if value < 0 and not x.shape.type.is_floating:
+        return g.pointwise("sub", x, g.like(-value, x))
     return x if value == 0 else g.pointwise("add", x, g.like(value, x))
 
 
