@@ -460,3 +460,9 @@ def test_slices_with_steps_have_bounds_that_a_run_tells(step: int, target: str) 
     for first in (begin[0], 3):
         given = {**feeds, "x1": np.array([first])}
         np.testing.assert_array_equal(program.run(given)[0], feeds["x0"][:, first : end[0] : step])
+
+
+@pytest.mark.parametrize(("length", "begin", "end"), [(0, -1, 1), (1, -2, 3), (1, -2, 1), (2, 1, -3), (3, -4, 2)])
+def test_pads_that_cut_more_than_there_is_leave_padding(length: int, begin: int, end: int) -> None:
+    model, feeds = single("Pad", [normal(length, 2), ints(begin, 0, end, 0), np.float32(7)], constant=[1, 2], opset=17)
+    assert_like_onnxruntime(model, feeds)

@@ -138,12 +138,15 @@ def pad(
 
 
 def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Instruction:
+    """Cut off what negative pads take. Where they take more than there is, all of the result is padding."""
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=False)):
         if begin < 0 or end < 0:
             length = g.lens(x)[axis]
             first, last = max(0, -begin), length - max(0, -end)
             if first > last:
-                raise ShapeError(f"pads {begin} and {end} cut more than length {length} of axis {axis}")
+                if length + begin + end < 0:
+                    raise ShapeError(f"pads {begin} and {end} cut more than length {length} of axis {axis}")
+                first, last, begins[axis], ends[axis] = 0, 0, 0, length + begin + end
             x = g.slice(x, axis, first, last)
     return x
 
