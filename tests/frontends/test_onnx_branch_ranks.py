@@ -331,3 +331,17 @@ def test_a_scan_over_rows_whose_rank_only_a_run_tells_was_refused(axis: int, tar
     for condition in (True, False):  # ONNX Runtime refuses it
         rows = [-row if condition else row[None] for row in feeds["x"]]
         compare(np.asarray(net.run({**feeds, "c": np.array(condition)})[0]), np.stack(rows, axis), 0, 0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_state_of_scan_may_come_from_an_if_of_two_ranks(target: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[2] s, float[3, 2] x) => (float[2] y, float[3, 2] z) <int64[1] ax = {0}> {
+        y, z = Scan <num_scan_inputs = 1, body = b (a, r) => (o, q) {
+            o = If (c) <then_branch = t () => (p) { p = Add(a, r) }, else_branch = e () => (u) { u = Unsqueeze(a, ax) }>
+            q = Neg(r) }> (s, x) }"""
+    model = onnx.parser.parse_model(text)
+    s, x = np.float32([1, 2]), np.arange(6, dtype=np.float32).reshape(3, 2)
+    found = mgx_numba.parse_onnx(model).compile(target).run({"c": np.array(True), "s": s, "x": x})
+    np.testing.assert_array_equal(found[0], s + x.sum(0))
+    np.testing.assert_array_equal(found[1], -x)

@@ -290,18 +290,25 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
     if len(steps) != 1:
         raise ShapeError(f"scanned inputs have different lengths {sorted(steps)}")
     length = steps.pop()
-    module = _module(g, node, "scan")
-    number = module.add_parameter(_fresh("iteration", body), Shape(Type.int64_type))
-    module.add_parameter(_fresh("condition", body), Shape(Type.bool_type))
-    values = {}
-    for info, state in zip(body.input, states, strict=False):
-        values[info.name] = module.add_parameter(_free(module, info.name), _inside(g, state))
-    inner = Builder(module, g.parser)
-    inner.symbols = g.symbols
-    for info, x, axis, way in zip(body.input[len(states) :], scanned, in_axes, in_ways, strict=False):
-        part = inner.op("scan_slice", x, number, axis=axis, direction=way)
-        values[info.name] = inner.squeeze(part, [axis])
-    results = g.parser.subgraph(g, body, node.scope, module, values)
+    shapes = [_inside(g, state) for state in states]
+    while True:
+        module = _module(g, node, "scan")
+        number = module.add_parameter(_fresh("iteration", body), Shape(Type.int64_type))
+        module.add_parameter(_fresh("condition", body), Shape(Type.bool_type))
+        values = {}
+        for info, shape in zip(body.input, shapes, strict=False):
+            values[info.name] = module.add_parameter(_free(module, info.name), shape)
+        inner = Builder(module, g.parser)
+        inner.symbols = g.symbols
+        for info, x, axis, way in zip(body.input[len(states) :], scanned, in_axes, in_ways, strict=False):
+            part = inner.op("scan_slice", x, number, axis=axis, direction=way)
+            values[info.name] = inner.squeeze(part, [axis])
+        results = g.parser.subgraph(g, body, node.scope, module, values)
+        left = [Shape.unranked(s.type) if r.shape.rank is None else s for s, r in zip(shapes, results, strict=False)]
+        if left == shapes:
+            break
+        g.parser.program.remove_module(module)  # a state whose rank only a run tells
+        shapes = left
     _check_carried([i.name for i in body.input], states, results)
     module.add_return([inner.literal(np.array([True])), *results])
     result = g.op(
