@@ -39,7 +39,8 @@ class Repeats:
                 seconds.append(time.perf_counter() - start)
                 spent += seconds[-1]
                 if show is not None:
-                    show(len(seconds), max(self.iterations, len(seconds)), f"{spent:.0f} of {self.duration:g} s")
+                    left = f"{spent:.0f} of {self.duration:g} s" if self.duration else ""
+                    show(len(seconds), max(self.iterations, len(seconds)), left)
         return seconds
 
 
