@@ -26,6 +26,7 @@ from math import prod
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
+from .dim import Dim, known_equal, known_less
 from .types import Type
 
 __all__ = [
@@ -100,12 +101,12 @@ def _check_rank(rank: int) -> None:
 
 def _integers(values: Iterable[int]) -> Lens:
     """The values, those of other types than int (NumPy's) as int."""
-    return tuple([v if isinstance(v, int) else int(v) for v in values])
+    return tuple([v if isinstance(v, (int, Dim)) else int(v) for v in values])
 
 
 def _plain(dims: Iterable[DynamicDimension | int]) -> list[DynamicDimension | int]:
     """The dimensions, those of other types than int (NumPy's) as int."""
-    return [d if isinstance(d, (DynamicDimension, int)) else int(d) for d in dims]
+    return [d if isinstance(d, (DynamicDimension, int, Dim)) else int(d) for d in dims]
 
 
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
@@ -168,7 +169,18 @@ class Shape:
             bytes, also where they are repeated or another axis is empty.
     """
 
-    __slots__ = ("__dict__", "dyn_dims", "element", "is_dynamic", "lens", "ranked", "strides", "sub_shapes", "type")
+    __slots__ = (
+        "__dict__",
+        "dyn_dims",
+        "element",
+        "is_dynamic",
+        "lens",
+        "ranked",
+        "strides",
+        "sub_shapes",
+        "symbolic",
+        "type",
+    )
 
     type: Type
     lens: Lens
@@ -187,7 +199,7 @@ class Shape:
         self.sub_shapes = ()
         self.ranked = True
         self.element = None
-        self.is_dynamic = False
+        self.is_dynamic = self.symbolic = False
         if type in _HOLDERS:
             raise ShapeError(f"a shape of {type.name} has no lengths, but the shape of what it holds")
         own = () if lens is None else _integers(lens)
@@ -203,9 +215,15 @@ class Shape:
         self.strides = row_major_strides(own) if strides is None else _integers(strides)
         if len(own) != len(self.strides):
             raise ShapeError(f"shape has {len(own)} lengths but {len(self.strides)} strides")
+        _check_rank(len(own))
+        if isinstance(elements, Dim):  # a plan's sizes are checked when its lengths are known
+            self.symbolic = True
+            self.elements = elements
+            self.element_space = 1 + sum((n - 1) * stride for n, stride in zip(own, self.strides))
+            return
+        self.symbolic = any(isinstance(v, Dim) for v in (*own, *self.strides))
         if strides is not None and not elements:
             self.strides = row_major_strides(own)  # no element lies anywhere: all strides mean the same
-        _check_rank(len(own))
         space = 0
         if elements:
             space = 1
@@ -220,7 +238,10 @@ class Shape:
     @classmethod
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
         """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
-        ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in _plain(dims))
+        own = _plain(dims)
+        if any(isinstance(d, Dim) for d in own):
+            return cls(type, [d.min if isinstance(d, DynamicDimension) else d for d in own])
+        ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in own)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
         return cls.ranged(type, ranges)
@@ -283,7 +304,7 @@ class Shape:
     @classmethod
     def _without_lens(cls, type: Type, dyn_dims: Ranges, sub_shapes: Members) -> Shape:
         shape = cls.__new__(cls)
-        shape.type, shape.lens, shape.strides = type, (), ()
+        shape.type, shape.lens, shape.strides, shape.symbolic = type, (), (), False
         shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
         shape.ranked, shape.element = True, None
         shape.is_dynamic = bool(dyn_dims) or any(s.is_dynamic for s in sub_shapes)
@@ -342,13 +363,13 @@ class Shape:
     @cached_property
     def packed(self) -> bool:
         """Every place in the element space holds exactly one element."""
-        return not self.is_dynamic and not self.sub_shapes and self.elements == self.element_space
+        return not self.is_dynamic and not self.sub_shapes and known_equal(self.elements, self.element_space)
 
     @cached_property
     def transposed(self) -> bool:
         """Non-zero strides do not descend from the first axis to the last."""
         strides = [s for s in self.strides if s] if self.broadcasted else list(self.strides)
-        return not self.is_dynamic and any(a < b for a, b in pairwise(strides))
+        return not self.is_dynamic and any(known_less(a, b) for a, b in pairwise(strides))
 
     @cached_property
     def broadcasted(self) -> bool:
