@@ -18,7 +18,7 @@ from ..errors import UnsupportedError
 from ..graph.module import Module
 from .launch import Launch, Solution, TaskRange
 
-__all__ = ["Alternative", "alternatives", "lengths_in", "one_solution", "renamed"]
+__all__ = ["Alternative", "alternatives", "fixed", "lengths_in", "one_solution", "only_where", "renamed"]
 
 T = TypeVar("T")
 WHOLE = (Module, Scope)
@@ -67,6 +67,15 @@ def alternatives(
     return found
 
 
+def fixed(length: Length) -> int:
+    """Return a length as a number, that of the example, where texts of kernels depend on it; that is a guard."""
+    if not isinstance(length, Dim):
+        return length
+    value = length.scope.value(length)
+    assert length == value  # answered by the example
+    return value
+
+
 def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
     """Return the solution that consists of alternatives."""
     merged: list[Alternative[Solution]] = []
@@ -82,6 +91,11 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
         return merged[0].result
     launches = [_only_where(one.condition, launch) for one in merged for launch in one.result.launches]
     return replace(merged[0].result, launches=tuple(launches), scratch=maximum(*(one.result.scratch for one in merged)))
+
+
+def only_where(condition: Length, solution: Solution) -> Solution:
+    """Return a solution whose launches have no tasks unless a condition holds."""
+    return replace(solution, launches=tuple(_only_where(condition, launch) for launch in solution.launches))
 
 
 def _only_where(condition: Length, launch: Launch) -> Launch:
@@ -154,7 +168,7 @@ def renamed(value: Any, symbols: Mapping[Dim, Length], known: dict[Dim, Any] | N
     if isinstance(value, dict):
         return {key: renamed(one, symbols, known) for key, one in value.items()}
     if is_dataclass(value) and not isinstance(value, (type, *WHOLE)):
-        parts = {f.name: renamed(getattr(value, f.name), symbols, known) for f in fields(value)}
+        parts = {f.name: renamed(getattr(value, f.name), symbols, known) for f in fields(value) if f.init}
         changed = {name: part for name, part in parts.items() if part is not getattr(value, name)}
         return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
     return value

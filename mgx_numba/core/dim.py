@@ -667,13 +667,20 @@ def _floordiv(a: Length, b: Length) -> Any:
     quotient = _exact_quotient(a, b)
     if quotient is not None:
         return quotient
+    low, high = _quotient_bounds(a, b)
+    return low if low is not None and low == high else _of_atom("floordiv", (a, b), low, high, 1)
+
+
+def _quotient_bounds(a: Length, b: Dim) -> tuple[int | None, int | None]:
+    """Return the range of a quotient by what is positive; of another nothing is known."""
     (low, high), (least, most) = range_of(a), range_of(b)
-    if low is not None and low >= 0 and least is not None and least > 0:
-        bounds = (low // most if most is not None else 0, None if high is None else high // least)
-        if bounds[1] == 0:
-            return 0
-        return _of_atom("floordiv", (a, b), *bounds, 1)
-    return _of_atom("floordiv", (a, b), None, None, 1)
+    if least is None or least <= 0:
+        return None, None
+    if low is not None:
+        low = low // least if low < 0 else low // most if most is not None else 0
+    if high is not None:
+        high = high // least if high >= 0 else high // most if most is not None else -1
+    return low, high
 
 
 def _divided(a: Any, b: int) -> Any:

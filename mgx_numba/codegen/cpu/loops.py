@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ...core.dim import Length, maximum, minimum
 from ..arguments import Arguments
 from ..problems.cluster import Tensor
 from ..statements import INDENT, indent
@@ -121,9 +123,10 @@ def streamable(tensor: Tensor, lanes: int) -> bool:
     return lanes * tensor.type.size % host.CACHE_LINE == 0
 
 
-def claim(tasks: int, traffic: int) -> int:
+def claim(tasks: Length, traffic: Length) -> Any:
     """Tasks to claim at a time, of a launch that moves ``traffic`` bytes of memory.
 
     Hardware prefetches, and memory serves, long runs of addresses by one thread better than short ones by turns.
     """
-    return max(1, min(CLAIM_CACHES * machine().l2_bytes * tasks // max(traffic, 1), tasks // FEWEST_CLAIMS))
+    most = CLAIM_CACHES * machine().l2_bytes * tasks // maximum(traffic, 1)
+    return maximum(1, minimum(most, tasks // FEWEST_CLAIMS))
