@@ -64,6 +64,9 @@ class DynamicDimension:
     symbol: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if self.min is self.max and isinstance(self.min, Dim):  # a symbolic length
+            object.__setattr__(self, "optimals", frozenset())
+            return
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
         if self.max > UNBOUNDED:
@@ -73,8 +76,8 @@ class DynamicDimension:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only one length is possible."""
-        return self.min == self.max
+        """Whether only one length is possible, be it a symbolic one."""
+        return self.min is self.max or self.min == self.max
 
     def clamp(self, length: int) -> int:
         """The length of the range that is nearest to this one."""

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from ..core.dim import Dim
 from ..core.shape import DynamicDimension, Shape
+from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
@@ -117,6 +119,16 @@ class Operator:
         Where the number of elements depends on the data ``output`` stays dynamic and the array has the actual lengths.
         """
         raise NotImplementedError(f"{self.name} has no reference implementation")
+
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        """Where the result lies in the memory of the first input, which lies as ``source`` tells; None if it does not.
+
+        Args:
+            output: the (static) output shape, whose strides are not regarded.
+            source: the first input's lengths and actual strides.
+            inputs: shapes of all inputs.
+        """
+        return None
 
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
         """The same operator in canonical form for these inputs: axes (attributes in ``AXES``) not negative."""
@@ -332,16 +344,20 @@ def _exact_number(value: Any) -> float | int:
     return int(value) if isinstance(value, (int, np.integer)) and int(number) != value else number
 
 
+def _integer(value: Any) -> Any:
+    return value if isinstance(value, Dim) else value.__index__()
+
+
 def _integers(value: Any) -> tuple[int, ...]:
-    items = [value] if isinstance(value, (int, np.integer)) else value
-    return tuple(v.__index__() for v in items)
+    items = [value] if isinstance(value, (int, np.integer, Dim)) else value
+    return tuple(_integer(v) for v in items)
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "Shape": lambda value: _instance(value, Shape),
     "Type": parse_type,
     "bool": lambda value: bool(_instance(value, bool, int, np.bool_)),
-    "int": lambda value: value.__index__(),
+    "int": _integer,
     "float": _number,
     "float | int": _exact_number,
     "str": lambda value: _instance(value, str),

@@ -70,7 +70,6 @@ class Lowering(PlanConstants):
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
-        seen: what views show, by what they see and how.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
@@ -110,7 +109,6 @@ class Lowering(PlanConstants):
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
-        self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
         self._repeats = True
