@@ -16,7 +16,18 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ..core.dim import (
-    Atom, Dim, Length, Scope, all_of, any_of, evaluate, known_less_equal, maximum, negate, select, symbols_of,
+    Atom,
+    Dim,
+    Length,
+    Scope,
+    all_of,
+    any_of,
+    evaluate,
+    known_less_equal,
+    maximum,
+    negate,
+    select,
+    symbols_of,
 )  # fmt: skip
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
