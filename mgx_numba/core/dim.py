@@ -20,7 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
@@ -609,11 +609,13 @@ def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
         if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
             low = low * atom.low
             high = None if high is None or atom.high is None else high * atom.high
-        elif low is None or high is None or atom.low is None or atom.high is None:
-            return None, None
         else:
-            ends = [x * y for x in (low, high) for y in (atom.low, atom.high)]
-            low, high = min(ends), max(ends)
+            own, other = (
+                (-inf if least is None else least, inf if most is None else most)
+                for least, most in ((low, high), (atom.low, atom.high))
+            )
+            ends = [x * y if x and y else 0 for x in own for y in other]
+            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
     return low, high
 
 
@@ -668,12 +670,16 @@ def _floordiv(a: Length, b: Length) -> Any:
     if quotient is not None:
         return quotient
     (low, high), (least, most) = range_of(a), range_of(b)
-    if low is not None and low >= 0 and least is not None and least > 0:
-        bounds = (low // most if most is not None else 0, None if high is None else high // least)
-        if bounds[1] == 0:
-            return 0
-        return _of_atom("floordiv", (a, b), *bounds, 1)
-    return _of_atom("floordiv", (a, b), None, None, 1)
+    if least is None or least <= 0:
+        return _of_atom("floordiv", (a, b), None, None, 1)
+    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
+    bounds = (
+        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
+        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
+    )
+    if bounds[0] is not None and bounds[0] == bounds[1]:
+        return bounds[0]
+    return _of_atom("floordiv", (a, b), *bounds, 1)
 
 
 def _divided(a: Any, b: int) -> Any:
