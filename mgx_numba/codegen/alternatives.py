@@ -18,7 +18,7 @@ from ..errors import UnsupportedError
 from ..graph.module import Module
 from .launch import Launch, Solution, TaskRange
 
-__all__ = ["Alternative", "alternatives", "lengths_in", "one_solution", "renamed"]
+__all__ = ["Alternative", "alternatives", "has_lengths", "lengths_in", "one_solution", "renamed"]
 
 T = TypeVar("T")
 WHOLE = (Module, Scope)
@@ -124,6 +124,11 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
     if a != b:
         raise _Different
     return a
+
+
+def has_lengths(value: Any) -> bool:
+    """Return whether a value holds symbolic lengths."""
+    return next(lengths_in(value), None) is not None
 
 
 def lengths_in(value: Any) -> Iterator[Dim]:

@@ -6,6 +6,7 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
+from ..core.dim import known_less_equal
 from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
@@ -180,6 +181,14 @@ class Launch:
     bytes: int = 0
     replaceable: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do, whatever the lengths are."""
+        geometry = self.geometry
+        if isinstance(geometry, TaskRange):
+            return known_less_equal(geometry.tasks, 0)
+        return geometry.empty
 
     @cached_property
     def kernels(self) -> tuple[KernelSource, ...]:

@@ -27,7 +27,7 @@ from ..errors import MgxError
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "is_symbolic", "known_equal", "known_less", "known_less_equal", "less", "less_equal", "maximum",
+    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_less", "known_less_equal", "less", "less_equal", "maximum",
     "minimum", "negate", "range_of", "select", "substitute", "symbols_of",
 ]  # fmt: skip
 
@@ -458,6 +458,12 @@ def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | 
             found += coefficient
         known[length] = found
     return found
+
+
+def hint(length: Length) -> int:
+    """Return an expression's value for the example lengths. No guard is noted: it may decide between ways that are all
+    right for all lengths, such as which of two buffers lies first, and nothing else."""
+    return length.scope.value(length) if isinstance(length, Dim) else length
 
 
 def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) -> int:
