@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codegen.alternatives import alternatives, has_lengths, one_solution
+from ...codegen.alternatives import alternatives, has_lengths, one_solution, served
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...core.dim import Dim, Length, Scope, all_of, any_of, known_equal
+from ...core.dim import Dim, Length, Scope, all_of, known_equal
 from ...core.shape import Shape
 from ...core.types import Type
 from ...environment import environment_flag
@@ -371,7 +371,7 @@ class Lowering(PlanConstants):
             if not has_lengths(arguments):
                 return planned(arguments)
             found = alternatives(arguments, planned)
-            self.require(any_of(*(one.condition for one in found)))
+            self.require(served(found))
             return one_solution(found)
 
         return answer() if key is None else self.solutions.of(key, answer)
