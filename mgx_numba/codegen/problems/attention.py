@@ -6,7 +6,7 @@ import math
 import struct
 from dataclasses import field, replace
 
-from ...core.dim import known_equal, known_less
+from ...core.dim import equal, known_equal, known_less, permitted
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import ITEMSIZE
@@ -131,7 +131,7 @@ class AttentionProblem:
 
         Its one query is the last position, from which ``causal`` hides nothing.
         """
-        if self.group == 1 or self.queries > 1:
+        if self.group == 1 or not permitted(equal(self.queries, 1)):
             return self
 
         def grouped(strides: tuple[int, ...]) -> tuple[int, ...]:

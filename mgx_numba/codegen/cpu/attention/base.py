@@ -55,7 +55,9 @@ class AttentionKernel:
         return Launch(
             cpu_kernel(name, text, self.origin),
             self.arguments.values,
-            geometry=TaskRange(p.batch * p.heads * ceil_div(p.queries, b.queries) * ceil_div(p.width, b.width) * b.splits),
+            geometry=TaskRange(
+                p.batch * p.heads * ceil_div(p.queries, b.queries) * ceil_div(p.width, b.width) * b.splits
+            ),
             flops=p.flops,
             bytes=p.bytes,
         )

@@ -81,7 +81,7 @@ def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bl
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
     """Blocks for all queries of a head at a time."""
-    queries = minimum(problem.queries, few_queries(tile))  # all of them; lengths have that bound so
+    queries = minimum(problem.queries, few_queries(tile))  # all of them, where lengths chose this kernel
     room = BUFFER_BYTES // problem.itemsize // queries
     width = minimum(ceil_div(problem.width, tile.columns), room // tile.columns) * tile.columns
     splits = _splits(problem, problem.batch * problem.heads * ceil_div(problem.width, width), threads)

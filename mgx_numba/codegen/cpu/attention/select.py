@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....core.dim import is_symbolic, known_equal, less, select
+from ....core.dim import is_symbolic, known_equal, less, less_equal, preferred, select
 from ...launch import Solution
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
@@ -51,4 +51,5 @@ def reads_turned_masks(problem: AttentionProblem) -> bool:
 
 def _few(problem: AttentionProblem) -> bool:
     """Whether lanes are better filled with features: below a quarter of a vector of queries."""
-    return problem.features_contiguous and problem.queries <= few_queries(tile_for(element_types(problem.dtype)))
+    most = few_queries(tile_for(element_types(problem.dtype)))
+    return problem.features_contiguous and preferred(less_equal(problem.queries, most))

@@ -9,7 +9,7 @@ In parts (`parts`) each of these is there twice. A step with numbers that cannot
 
 from __future__ import annotations
 
-from ....core.dim import known_equal, known_less_equal, maximum, range_of
+from ....core.dim import known_equal, known_less_equal, less, maximum, preferred, range_of
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
@@ -50,7 +50,7 @@ def tiles_refusal(problem: AttentionProblem) -> str | None:
     tile = attention_tile(problem)
     if tile is None:
         return "no tile of whole matrices is declared for them"
-    if problem.queries < tile.step:
+    if preferred(less(problem.queries, tile.step)):
         return f"fewer than {tile.step} queries fill no tile"
     if not problem.features_contiguous:
         return "features lie apart"
