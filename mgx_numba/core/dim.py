@@ -801,12 +801,16 @@ def _floordiv(a: Length, b: Length) -> Any:
     if quotient is not None:
         return quotient
     (low, high), (least, most) = range_of(a), range_of(b)
-    if low is not None and low >= 0 and least is not None and least > 0:
-        bounds = (low // most if most is not None else 0, None if high is None else high // least)
-        if bounds[1] == 0:
-            return 0
-        return _of_atom("floordiv", (a, b), *bounds, 1)
-    return _of_atom("floordiv", (a, b), None, None, 1)
+    if least is None or least <= 0:
+        return _of_atom("floordiv", (a, b), None, None, 1)
+    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
+    bounds = (
+        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
+        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
+    )
+    if bounds[0] is not None and bounds[0] == bounds[1]:
+        return bounds[0]
+    return _of_atom("floordiv", (a, b), *bounds, 1)
 
 
 def _divided(a: Any, b: int) -> Any:
