@@ -22,7 +22,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, inf, prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
@@ -670,59 +670,6 @@ def _made(terms: Terms) -> Dim:
 
 
 def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    """Return the least and the largest value that follow from the ranges of the atoms."""
-    low, high = _plain_bounds(terms)
-    if len(terms) > 1 and (low is None or high is None) and len({c > 0 for m, c in terms if m}) > 1:
-        # b*s - b is b' + b's' for b = 1 + b' and s = 1 + s'
-        shifted = _shifted(terms)
-        if shifted is not None:
-            least, most = _plain_bounds(shifted)
-            low, high = (least if low is None else low), (most if high is None else high)
-    return low, high
-
-
-MOST_SHIFTED = 5
-"""Atoms of a product of which bounds are looked for from their least values on: there are two terms for each subset."""
-
-
-def _shifted(terms: Terms) -> Terms | None:
-    """Return a sum of products of what atoms are above their least values, with ranges from 0 on; None if some have
-    none, or there are too many products."""
-    found: dict[Monomial, int] = {}
-    for monomial, coefficient in terms:
-        if len(monomial) > MOST_SHIFTED:
-            return None
-        products: dict[Monomial, int] = {(): coefficient}
-        for atom in monomial:
-            if atom.low is None:
-                return None
-            rest = _rest(atom)
-            own: dict[Monomial, int] = {}
-            for m, c in products.items():
-                own[m] = own.get(m, 0) + c * atom.low
-                bigger = _product(m, (rest,))
-                own[bigger] = own.get(bigger, 0) + c
-            products = own
-        for m, c in products.items():
-            found[m] = found.get(m, 0) + c
-    return tuple([(m, c) for m, c in found.items() if c])
-
-
-def _rest(atom: Atom) -> Atom:
-    """Return what an atom is above its least value, as an atom that is in no expression."""
-    with _lock:
-        rest = _rests.get(atom)
-        if rest is None:
-            assert atom.low is not None
-            high = None if atom.high is None else atom.high - atom.low
-            rest = _rests[atom] = Atom("rest", (), 0, high, 1, atom.scope)
-    return rest
-
-
-_rests: weakref.WeakKeyDictionary[Atom, Atom] = weakref.WeakKeyDictionary()
-
-
-def _plain_bounds(terms: Terms) -> tuple[int | None, int | None]:
     low: int | None = 0
     high: int | None = 0
     for monomial, coefficient in terms:
@@ -740,13 +687,11 @@ def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
         if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
             low = low * atom.low
             high = None if high is None or atom.high is None else high * atom.high
+        elif low is None or high is None or atom.low is None or atom.high is None:
+            return None, None
         else:
-            own, other = (
-                (-inf if least is None else least, inf if most is None else most)
-                for least, most in ((low, high), (atom.low, atom.high))
-            )
-            ends = [x * y if x and y else 0 for x in own for y in other]
-            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
+            ends = [x * y for x in (low, high) for y in (atom.low, atom.high)]
+            low, high = min(ends), max(ends)
     return low, high
 
 
