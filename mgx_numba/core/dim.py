@@ -29,7 +29,8 @@ from ..errors import MgxError
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal", "less",
+    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
+    "known_same", "less",
     "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select", "substitute",
     "symbols_of", "typical",
 ]  # fmt: skip
@@ -438,6 +439,11 @@ def known_equal(a: Length, b: Length) -> bool:
 def known_in(length: Length, *values: int) -> bool:
     """Return whether a length is a plain integer, and one of these; no guard is noted."""
     return not isinstance(length, Dim) and length in values
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
 
 
 def known_less(a: Length, b: Length) -> bool:
