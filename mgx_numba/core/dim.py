@@ -27,8 +27,8 @@ from ..errors import MgxError
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_less", "known_less_equal", "less", "less_equal", "maximum",
-    "minimum", "negate", "range_of", "select", "substitute", "symbols_of",
+    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_less", "known_less_equal", "known_same", "less",
+    "less_equal", "maximum", "minimum", "negate", "range_of", "select", "substitute", "symbols_of",
 ]  # fmt: skip
 
 
@@ -378,17 +378,33 @@ def equal(a: Length, b: Length) -> Any:
 
 def known_equal(a: Length, b: Length) -> bool:
     """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a == b
     return type(found := equal(a, b)) is int and found == 1
 
 
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a < b
     return type(found := less(a, b)) is int and found == 1
 
 
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a <= b
     return type(found := less(b, a)) is int and found == 0
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two lists of lengths are equal whatever the symbols are; no guard is noted."""
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if x is not y and (isinstance(x, Dim) or isinstance(y, Dim) or x != y):  # equal expressions are one object
+            return False
+    return True
 
 
 def negate(condition: Length) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.dim import is_symbolic, known_equal, known_same
 from ..core.shape import same_lengths
 from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
@@ -85,9 +86,11 @@ class Emitter:
     def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         """Return ``x`` with the lengths ``lens``; ``()`` means one element. An empty ``x`` becomes a constant."""
         lens = tuple(lens) or (1,)
-        if x.shape.lens == lens:
+        if known_same(x.shape.lens, lens):
             return x
-        if 0 in lens and 0 in x.shape.lens:  # a 0 among the dims of `Reshape` copies a length
+        if any(known_equal(n, 0) for n in lens) and any(
+            known_equal(n, 0) for n in x.shape.lens
+        ):  # a 0 among the dims of `Reshape` copies a length
             return self.literal(np.empty(lens, x.shape.type.numpy))
         return self.op("reshape", x, dims=lens)
 
@@ -101,7 +104,7 @@ class Emitter:
 
     def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
         """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
-        if not x.shape.is_dynamic and start == 0 and end == x.shape.lens[axis]:
+        if not x.shape.is_dynamic and known_equal(start, 0) and known_equal(end, x.shape.lens[axis]):
             return x
         return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
 
@@ -145,7 +148,7 @@ class Emitter:
 
     def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         """``x`` seen with other lengths, by NumPy's rule."""
-        if not x.shape.is_dynamic and self.lens(x) == tuple(lens):
+        if not x.shape.is_dynamic and known_same(self.lens(x), lens):
             return x
         return self.op("multibroadcast", x, out_lens=tuple(lens))
 
@@ -182,7 +185,9 @@ class Emitter:
         aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
         out = []
         for column in zip(*aligned, strict=True):
-            wide = {n for n in column if n != 1}
+            wide = {n for n in column if is_symbolic(n) or n != 1}  # a symbol that is 1 gives 1, too
+            if len(wide) > 1:
+                wide = {n for n in wide if n != 1}
             if len(wide) > 1:
                 raise self.fail(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
             out.append(wide.pop() if wide else 1)
