@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..core.dim import Length, known_in
 from ..core.integers import plain_int
 from ..dataclass import dataclass
 from ..errors import CompileError
@@ -18,7 +19,7 @@ __all__ = ["Arguments"]
 
 MAP_ALIGNMENT = 8
 """Words that a tensor map begins at a multiple of: 64 bytes, as the driver and the copy engine want it."""
-Value = int | Operand | Mark | Callee | TensorMap
+Value = Length | Operand | Mark | Callee | TensorMap
 PARAMETERS = frozenset({"args", "begin", "end", "task"})
 """Names that mean something else in every kernel: its parameters, and the task that its loop is at."""
 
@@ -51,11 +52,15 @@ class Arguments:
         place = operand if isinstance(operand, Operand) else Operand(operand)
         return self._declare(name, place, f"pointer_{dtype}(args, {{}})")
 
-    def integer(self, name: str, value: int) -> str:
+    def integer(self, name: str, value: Length) -> str:
         """An int64; its name."""
         return self._declare(name, plain_int(value), "args[{}]")
 
-    def integers(self, **values: int) -> None:
+    def step(self, name: str, stride: Length) -> str:
+        """An int64 unless it is known to be 0 or 1, as which texts write it; its name, or nothing."""
+        return "" if known_in(stride, 0, 1) else self.integer(name, stride)
+
+    def integers(self, **values: Length) -> None:
         """Several int64, by name."""
         for name, value in values.items():
             self.integer(name, value)

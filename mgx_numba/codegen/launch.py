@@ -6,7 +6,7 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-from ..core.dim import known_less_equal
+from ..core.dim import Length, known_less_equal
 from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
@@ -26,7 +26,7 @@ class Operand:
     """
 
     name: str
-    offset: int = 0
+    offset: Length = 0
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ class TensorMap:
 class TaskRange:
     """The tasks 0 to ``tasks``, which threads claim ``grain`` at a time: ``kernel(args, begin, end)``."""
 
-    tasks: int
-    grain: int = 1
+    tasks: Length
+    grain: Length = 1
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return self.tasks <= 0
+        """Whether it is known that there is nothing to do."""
+        return known_less_equal(self.tasks, 0)
 
 
 DYNAMIC_ALIGNMENT = 1024
@@ -175,20 +175,17 @@ class Launch:
     """
 
     kernel: KernelSource
-    args: tuple[int | Operand | Callee | Mark | TensorMap, ...]
+    args: tuple[Length | Operand | Callee | Mark | TensorMap, ...]
     geometry: Geometry
-    flops: int = 0
-    bytes: int = 0
+    flops: Length = 0
+    bytes: Length = 0
     replaceable: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do, whatever the lengths are."""
-        geometry = self.geometry
-        if isinstance(geometry, TaskRange):
-            return known_less_equal(geometry.tasks, 0)
-        return geometry.empty
+        return self.geometry.empty
 
     @cached_property
     def kernels(self) -> tuple[KernelSource, ...]:
@@ -196,7 +193,7 @@ class Launch:
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
 
     @cached_property
-    def unplaced(self) -> tuple[tuple[int, int | Operand | Callee | Mark | TensorMap], ...]:
+    def unplaced(self) -> tuple[tuple[int, Length | Operand | Callee | Mark | TensorMap], ...]:
         """The slots that hold no plain integer, with what they hold."""
         return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
 
@@ -222,7 +219,7 @@ class Solution:
     """
 
     launches: tuple[Launch, ...]
-    scratch: int = 0
+    scratch: Length = 0
     turns: int = 0
     gated: int = 0
     halves: bool = False

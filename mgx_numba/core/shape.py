@@ -26,7 +26,7 @@ from math import prod
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
-from .dim import Dim, hint, known_equal, known_less, known_less_equal, known_same
+from .dim import Dim, known_equal, known_less
 from .types import Type
 
 __all__ = [
@@ -64,6 +64,9 @@ class DynamicDimension:
     symbol: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if self.min is self.max and isinstance(self.min, Dim):  # a symbolic length
+            object.__setattr__(self, "optimals", frozenset())
+            return
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
         if self.max > UNBOUNDED:
@@ -73,8 +76,8 @@ class DynamicDimension:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only one length is possible."""
-        return self.min == self.max
+        """Whether only one length is possible, be it a symbolic one."""
+        return self.min is self.max or self.min == self.max
 
     def clamp(self, length: int) -> int:
         """The length of the range that is nearest to this one."""
@@ -141,12 +144,11 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     rank = max(map(len, lens), default=0)
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
-        wide = {n for n in column if isinstance(n, Dim) or n != 1}  # a symbol that is 1 gives 1, too
-        if len(wide) > 1:
-            wide = {n for n in wide if n != 1}
-        if len(wide) > 1:
+        wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
+        wide.sort(key=lambda n: isinstance(n, Dim))  # where one is a number, others are this or 1
+        if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        result.append(wide.pop() if wide else 1)
+        result.append(wide[0] if wide else 1)
     return tuple(result)
 
 
@@ -154,7 +156,7 @@ def other_rank(a: Shape, b: Shape) -> bool:
     """Return whether one shape is a scalar and the other shape is a vector of one element."""
     if len(a.strides) != 1 or len(b.strides) != 1 or (a.strides[0] == 0) == (b.strides[0] == 0):
         return False  # compare lengths last: a trace records each comparison of a length
-    return known_equal(a.lens[0], 1) and known_equal(b.lens[0], 1)
+    return a.lens[0] == 1 == b.lens[0]
 
 
 class Shape:
@@ -241,8 +243,6 @@ class Shape:
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
         """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
         own = _plain(dims)
-        if any(isinstance(d, Dim) for d in own):
-            return cls(type, [d.min if isinstance(d, DynamicDimension) else d for d in own])
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in own)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
@@ -381,8 +381,7 @@ class Shape:
     @cached_property
     def standard(self) -> bool:
         """Packed and row-major."""
-        few = not self.broadcasted or known_less_equal(self.elements, 1)
-        return self.packed and not self.transposed and few
+        return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
 
     @cached_property
     def scalar(self) -> bool:
@@ -392,9 +391,9 @@ class Shape:
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
-        if len(self.strides) > 1 or (self.strides and not known_equal(self.strides[0], 0)):
+        if self.symbolic:
             return False
-        alone = not self.lens or known_equal(self.lens[0], 1)  # in this order: see `other_rank`
+        alone = self.strides in ((0,), ()) and self.lens in ((1,), ())  # in this order: see `other_rank`
         return alone and not self.is_dynamic and not self.sub_shapes
 
     @property
@@ -459,15 +458,8 @@ class Shape:
         return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked, self.element)
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Shape):
-            return False
-        if self.symbolic or other.symbolic:  # equal for all lengths
-            lens = known_same(self.lens, other.lens) and known_same(self.strides, other.strides)
-            return lens and self.type is other.type and self.symbolic == other.symbolic
         # Not by hashes first: a `TracedInt` notes what it is compared with, and has the hash of a plain one.
-        return self._key == other._key
+        return self is other or (isinstance(other, Shape) and self._key == other._key)
 
     def __hash__(self) -> int:
         return self._hash
@@ -522,13 +514,11 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     rank = shapes[0].ndim if shapes else 0
     identity = tuple(range(rank))
     for shape in shapes:
-        if shape.is_dynamic or shape.broadcasted or known_less_equal(shape.elements, 1) or shape.ndim != rank:
+        if shape.is_dynamic or shape.broadcasted or shape.elements <= 1 or shape.ndim != rank:
             continue
         order = identity
         if not shape.standard:
-            order = tuple(
-                sorted(range(rank), key=lambda axis: (-hint(shape.strides[axis]), -hint(shape.lens[axis]), axis))
-            )
+            order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1
     if not votes:
         return identity

@@ -15,6 +15,7 @@ from ...environment import environment_flag
 from ...errors import MgxError
 from ...ops.reduce import ReduceOperator
 from ..constants import STORED, compact, constant_array, is_constant, laid_out, uniform, uniform_value
+from ..folding import awaits_lengths
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -77,6 +78,8 @@ def _is_candidate(ins: Instruction) -> bool:
         or ins.shape.is_dynamic
         or ins.shape.sub_shapes
     ):
+        return False
+    if awaits_lengths(ins):
         return False
     if last_states(ins):  # they stand for results of the layer that its literal would not have
         return False

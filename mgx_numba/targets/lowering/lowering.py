@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codegen.alternatives import alternatives, has_lengths, one_solution
+from ...codegen.alternatives import alternatives, has_lengths, one_solution, served
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...core.dim import Dim, Length, Scope, all_of, any_of, known_equal
+from ...core.dim import Dim, Length, Scope, all_of, known_equal
 from ...core.shape import Shape
 from ...core.types import Type
 from ...environment import environment_flag
@@ -70,7 +70,6 @@ class Lowering(PlanConstants):
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
-        seen: what views show, by what they see and how.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
@@ -110,7 +109,6 @@ class Lowering(PlanConstants):
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
-        self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
         self._repeats = True
@@ -371,7 +369,7 @@ class Lowering(PlanConstants):
             if not has_lengths(arguments):
                 return planned(arguments)
             found = alternatives(arguments, planned)
-            self.require(any_of(*(one.condition for one in found)))
+            self.require(served(found))
             return one_solution(found)
 
         return answer() if key is None else self.solutions.of(key, answer)
