@@ -244,6 +244,8 @@ class Lowering(PlanConstants):
         view = self.values.get(ins)
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
+        if view.shape.symbolic or isinstance(view.offset, Dim):
+            return None
         base = self.constants[view.buffer.index].reshape(-1)
         return view_of(base.view(np.uint8), view.lens, base.dtype, view.byte_offset, view.strides)
 
