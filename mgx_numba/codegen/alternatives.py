@@ -3,6 +3,9 @@
 A planner is tried for sample lengths. What it asks of them beyond what ranges decide, such as whether rows are shorter
 than a vector, leads to one of several solutions; the answers are the solution's condition. Alternatives with the same
 kernels become one, whose arguments are chosen; others become launches without tasks where they are not wanted.
+
+Where the answers only chose between right ways (`core.dim.preferred`), a solution is right for more lengths than it was
+chosen for. One of these takes the lengths that no sample stood for.
 """
 
 from __future__ import annotations
@@ -12,13 +15,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from ..core.dim import Dim, Length, Scope, evaluate, maximum, select, substitute, symbols_of
+from ..core.dim import (
+    Atom,
+    Dim,
+    Length,
+    Scope,
+    all_of,
+    any_of,
+    evaluate,
+    known_less_equal,
+    maximum,
+    negate,
+    select,
+    symbols_of,
+)  # fmt: skip
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
 from .launch import Launch, Solution, TaskRange
 
-__all__ = ["Alternative", "alternatives", "fixed", "lengths_in", "one_solution", "only_where", "renamed"]
+__all__ = [
+    "Alternative", "alternatives", "at_lengths", "fixed", "has_lengths", "lengths_in", "one_solution", "only_where",
+    "served",
+]  # fmt: skip
 
 T = TypeVar("T")
 WHOLE = (Module, Scope)
@@ -27,10 +46,14 @@ WHOLE = (Module, Scope)
 
 @dataclass(frozen=True)
 class Alternative(Generic[T]):
-    """A result, and the condition under which it serves: 1, or an expression that is 1 where it holds."""
+    """A result, and the condition under which it is taken: 1, or an expression that is 1 where it holds.
+
+    ``valid`` is the condition under which it would be right.
+    """
 
     condition: Length
     result: T
+    valid: Length = 1
 
 
 def alternatives(
@@ -40,7 +63,7 @@ def alternatives(
 
     Args:
         problem: dataclasses, tuples, lists, dictionaries and lengths.
-        solve: gets the problem with other symbols in the place of its own, whose questions are not asked of its scope.
+        solve: gets the problem; its questions are not noted in the scope of the problem's symbols.
         samples: values of the problem's symbols to try, besides the hints of their scope and its samples.
 
     Raises:
@@ -50,21 +73,69 @@ def alternatives(
     if not symbols:
         return [Alternative(1, solve(problem))]
     scope = symbols[0].scope
+    tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
-    for number, sample in enumerate([scope.hints(), *scope.samples, *samples]):
-        if any(evaluate(one.condition, sample) for one in found):
+    answers: list[dict[Dim, bool]] = []
+    for sample in [scope.hints(), *scope.samples, *samples]:
+        values = tuple([sample[s] for s in symbols])
+        if values in tried:
             continue
-        inner = Scope()
-        there = {s: inner.symbol(str(s), s.low or 0, s.high, sample[s]) for s in symbols}
-        back = {own: s for s, own in there.items()}
-        try:
-            result = solve(renamed(problem, there))
-        except UnsupportedError:
-            if not number:
-                raise
+        known: dict[Dim, int] = {}
+        if any(evaluate(one.condition, sample, known) for one in found):
+            tried.add(values)
             continue
-        found.append(Alternative(substitute(inner.holds(), back), renamed(result, back)))
-    return found
+        with scope.trial(sample):
+            try:
+                result = solve(problem)
+            except UnsupportedError:
+                if not tried:
+                    raise
+                continue
+            finally:
+                tried.add(values)
+            needed = {condition: guard.answer for condition, guard in scope.guards.items()}
+            asked = {**scope.preferences, **needed}
+        # Planners that look at the example lengths themselves may ask different questions for others.
+        others = [a for a, own in zip(found, answers) if not any(asked.get(c, yes) != yes for c, yes in own.items())]
+        condition = all_of(_holds(asked), *(negate(one.condition) for one in others))
+        found.append(Alternative(condition, result, all_of(_holds(needed), *(negate(a.condition) for a in others))))
+        answers.append(asked)
+        if type(condition) is int:
+            break
+    return _with_rest(found)
+
+
+def served(found: Sequence[Alternative[Any]]) -> Any:
+    """Return the condition that one of some alternatives is taken: 1, or an expression."""
+    return 1 if type(found[-1].valid) is int else any_of(*(one.condition for one in found))
+
+
+def _with_rest(found: list[Alternative[T]]) -> list[Alternative[T]]:
+    """Return alternatives of which the last is taken wherever the others are not and it is right."""
+    rest = next((one for one in found if type(one.valid) is int), found[0])
+    others = [one for one in found if one is not rest]
+    taken = all_of(rest.valid, *(negate(one.condition) for one in others))
+    return [*others, replace(rest, condition=taken)]
+
+
+def _holds(answers: Mapping[Dim, bool]) -> Any:
+    """Return the condition that questions have these answers, without those that follow from others."""
+    conditions = [c if yes else negate(c) for c, yes in answers.items()]
+    atoms = {c: c.terms[0][0][0] for c in conditions if len(c.terms) == 1 and len(c.terms[0][0]) == 1}
+    bounds = [(c, atom.operands[0]) for c, atom in atoms.items() if atom.kind == "negative"]
+
+    def follows(condition: Any, atom: Atom) -> bool:
+        for other, bound in bounds:
+            if other is condition:
+                continue
+            value = atom.operands[0]
+            if atom.kind == "negative" and known_less_equal(value, bound):
+                return True
+            if atom.kind == "nonzero" and (known_less_equal(value, bound) or known_less_equal(-value, bound)):
+                return True
+        return False
+
+    return all_of(*(c for c in conditions if c not in atoms or not follows(c, atoms[c])))
 
 
 def fixed(length: Length) -> int:
@@ -140,6 +211,23 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
     return a
 
 
+def has_lengths(value: Any) -> bool:
+    """Return whether a value holds symbolic lengths."""
+    return next(lengths_in(value), None) is not None
+
+
+def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
+    """Return a problem, a solution or a number with what its expressions are for values of their symbols."""
+    if isinstance(value, Dim):
+        return evaluate(value, values)
+    if isinstance(value, (tuple, list)):
+        return type(value)(at_lengths(one, values) for one in value)
+    if is_dataclass(value) and not isinstance(value, (type, *WHOLE)) and has_lengths(value):
+        own = {f.name: at_lengths(getattr(value, f.name), values) for f in fields(value) if f.init}
+        return dataclasses.replace(value, **own)  # type: ignore[type-var]
+    return value
+
+
 def lengths_in(value: Any) -> Iterator[Dim]:
     """Yield the symbolic lengths in a value."""
     if isinstance(value, Dim):
@@ -153,22 +241,3 @@ def lengths_in(value: Any) -> Iterator[Dim]:
     elif is_dataclass(value) and not isinstance(value, (type, *WHOLE)):
         for field in fields(value):
             yield from lengths_in(getattr(value, field.name))
-
-
-def renamed(value: Any, symbols: Mapping[Dim, Length], known: dict[Dim, Any] | None = None) -> Any:
-    """Return a value with other lengths in the place of symbols; parts without symbols are the same objects."""
-    known = {} if known is None else known
-    if isinstance(value, Dim):
-        return substitute(value, symbols, known)
-    if isinstance(value, (tuple, list)):
-        own = [renamed(one, symbols, known) for one in value]
-        if all(a is b for a, b in zip(own, value)):
-            return value
-        return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
-    if isinstance(value, dict):
-        return {key: renamed(one, symbols, known) for key, one in value.items()}
-    if is_dataclass(value) and not isinstance(value, (type, *WHOLE)):
-        parts = {f.name: renamed(getattr(value, f.name), symbols, known) for f in fields(value) if f.init}
-        changed = {name: part for name, part in parts.items() if part is not getattr(value, name)}
-        return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
-    return value

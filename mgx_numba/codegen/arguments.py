@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..core.dim import Length
+from ..core.dim import Length, known_in
 from ..core.integers import plain_int
 from ..dataclass import dataclass
 from ..errors import CompileError
@@ -55,6 +55,10 @@ class Arguments:
     def integer(self, name: str, value: Length) -> str:
         """An int64; its name."""
         return self._declare(name, plain_int(value), "args[{}]")
+
+    def step(self, name: str, stride: Length) -> str:
+        """An int64 unless it is known to be 0 or 1, as which texts write it; its name, or nothing."""
+        return "" if known_in(stride, 0, 1) else self.integer(name, stride)
 
     def integers(self, **values: Length) -> None:
         """Several int64, by name."""

@@ -112,7 +112,7 @@ class TaskRange:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do, whatever lengths are."""
+        """Whether it is known that there is nothing to do."""
         return known_less_equal(self.tasks, 0)
 
 
@@ -182,13 +182,18 @@ class Launch:
     replaceable: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do, whatever the lengths are."""
+        return self.geometry.empty
+
     @cached_property
     def kernels(self) -> tuple[KernelSource, ...]:
         """The launched kernel and those that it calls."""
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
 
     @cached_property
-    def unplaced(self) -> tuple[tuple[int, int | Operand | Callee | Mark | TensorMap], ...]:
+    def unplaced(self) -> tuple[tuple[int, Length | Operand | Callee | Mark | TensorMap], ...]:
         """The slots that hold no plain integer, with what they hold."""
         return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
 

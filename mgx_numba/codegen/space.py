@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cmp_to_key
+from math import prod
 
+from ..core.dim import Length, is_symbolic, known_equal, known_less_equal, maximum, typical
 from ..dataclass import dataclass
 
 __all__ = ["Space", "collapse"]
@@ -16,8 +19,8 @@ class Space:
     ``axes`` are the original dimensions that each was merged from, outermost first, if it was.
     """
 
-    lens: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
+    lens: tuple[Length, ...]
+    strides: tuple[tuple[Length, ...], ...]
     axes: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -26,21 +29,23 @@ class Space:
         return len(self.lens)
 
     @property
-    def elements(self) -> int:
+    def elements(self) -> Length:
         """Points of the space."""
-        total = 1
-        for n in self.lens:
-            total *= n
-        return total
+        return prod(self.lens)
 
 
 def collapse(
-    lens: Sequence[int], strides: Sequence[Sequence[int]], order_by: int = -1, axes: Sequence[int] | None = None
+    lens: Sequence[Length],
+    strides: Sequence[Sequence[Length]],
+    order_by: int = -1,
+    axes: Sequence[int] | None = None,
 ) -> Space:
-    """The smallest equivalent iteration space.
+    """Return the smallest iteration space that is equivalent for all lengths.
 
     Dimensions of length 1 go, the others are ordered by descending stride of operand ``order_by``, and neighbours merge
-    where every operand walks them as one (``stride[i] == stride[i + 1] * lens[i + 1]``).
+    where every operand walks them as one (``stride[i] == stride[i + 1] * lens[i + 1]``). What symbolic lengths leave
+    open stays: a dimension that may have length 1 is one of the space, and strides that have no order are in that of
+    usual lengths.
 
     Args:
         lens: lengths of the original dimensions.
@@ -48,15 +53,14 @@ def collapse(
         order_by: index of the operand whose memory order is followed.
         axes: only these dimensions (all when ``None``).
     """
-    chosen = [a for a in (range(len(lens)) if axes is None else axes) if lens[a] != 1]
-    lead = strides[order_by]
-    chosen.sort(key=lambda a: (-lead[a], -max((s[a] for s in strides), default=0), a))
-    merged_lens: list[int] = []
-    merged: list[list[int]] = [[] for _ in strides]
+    chosen = [a for a in (range(len(lens)) if axes is None else axes) if not known_equal(lens[a], 1)]
+    chosen.sort(key=_outermost_first(strides, strides[order_by]))
+    merged_lens: list[Length] = []
+    merged: list[list[Length]] = [[] for _ in strides]
     merged_axes: list[tuple[int, ...]] = []
     for axis in chosen:
         n = lens[axis]
-        if merged_lens and all(m[-1] == s[axis] * n for m, s in zip(merged, strides)):
+        if merged_lens and all(known_equal(m[-1], s[axis] * n) for m, s in zip(merged, strides)):
             merged_lens[-1] *= n
             merged_axes[-1] += (axis,)
             for m, s in zip(merged, strides):
@@ -67,3 +71,24 @@ def collapse(
             for m, s in zip(merged, strides):
                 m.append(s[axis])
     return Space(tuple(merged_lens), tuple(tuple(m) for m in merged), tuple(merged_axes))
+
+
+def _outermost_first(strides: Sequence[Sequence[Length]], lead: Sequence[Length]) -> Callable[[int], object]:
+    """Return the key that orders axes by descending stride of one operand, then by the largest stride of all."""
+    if not any(is_symbolic(s[a]) for s in strides for a in range(len(lead))):
+        return lambda a: (-lead[a], -max((s[a] for s in strides), default=0), a)
+    largest = [maximum(*(s[a] for s in strides)) for a in range(len(lead))]
+
+    def order(a: int, b: int) -> int:
+        return _order(lead[b], lead[a]) or _order(largest[b], largest[a]) or a - b
+
+    return cmp_to_key(order)
+
+
+def _order(x: Length, y: Length) -> int:
+    """Return -1, 0 or 1: whether a stride is usually less than another, and if usually equal, whether it is never
+    more."""
+    usual = typical(x) - typical(y)
+    if usual or x is y:
+        return (usual > 0) - (usual < 0)
+    return known_less_equal(y, x) - known_less_equal(x, y)

@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from ..core.dim import Length, known_in
 from ..core.types import Type
 
 __all__ = [
@@ -98,15 +99,18 @@ def cast_text(value: str, dtype: str, wanted: str) -> str:
     return value if dtype == wanted else f"cast_{wanted}({value})"
 
 
-def reads_past(stride: int) -> bool:
+def reads_past(stride: Length) -> bool:
     """Whether whole vectors of elements so far apart are taken out of all that lies between them."""
-    return stride in (2, 3, 4)
+    return known_in(stride, 2, 3, 4)
 
 
-def load_text(pointer: str, index: str, stride: int, step: str, lanes: int, left: str = "", near: bool = False) -> str:
+def load_text(
+    pointer: str, index: str, stride: Length, step: str, lanes: int, left: str = "", near: bool = False
+) -> str:
     """Expression that loads ``lanes`` elements along the innermost dimension (the first ``left`` of them, if given).
 
-    ``stride`` is the operand's element stride there and ``step`` the argument that holds it when it is neither 0 nor 1.
+    ``stride`` is the operand's element stride there and ``step`` the argument that holds it unless it is known to be 0
+    or 1 (`Arguments.step`).
     ``near``: there are elements behind those of whole vectors (``vector_loop`` with ``past``), which may be read where
     ``reads_past``.
     """
@@ -114,11 +118,11 @@ def load_text(pointer: str, index: str, stride: int, step: str, lanes: int, left
         if left:
             return f"load_every_tail({pointer}, {index} * {stride}, {stride}, {left}, 1, {lanes})"
         return f"load_every({pointer}, {index} * {stride}, {stride}, {lanes})"
-    if stride == -1 and not left and lanes > 1:
+    if known_in(stride, -1) and not left and lanes > 1:
         return f"load_back({pointer}, -({index}), {lanes})"
-    if stride == 0:
+    if known_in(stride, 0):
         return f"load_splat({pointer}, 0, {lanes})"
-    if stride == 1:
+    if known_in(stride, 1):
         return f"load_tail({pointer}, {index}, {left}, 1, {lanes})" if left else f"load({pointer}, {index}, {lanes})"
     if left:
         return f"load_strided_tail({pointer}, {index} * {step}, {step}, {left}, 1, {lanes})"
@@ -126,13 +130,13 @@ def load_text(pointer: str, index: str, stride: int, step: str, lanes: int, left
 
 
 def store_text(
-    pointer: str, index: str, stride: int, step: str, value: str, left: str = "", streamed: bool = False
+    pointer: str, index: str, stride: Length, step: str, value: str, left: str = "", streamed: bool = False
 ) -> str:
     """Statement that stores a vector along the innermost dimension; arguments as for ``load_text``.
 
     ``streamed`` lets whole vectors of contiguous elements go past the caches.
     """
-    if stride == 1:
+    if known_in(stride, 1):
         if left:
             return f"store_tail({pointer}, {index}, {value}, {left})"
         return f"{'store_stream' if streamed else 'store'}({pointer}, {index}, {value})"

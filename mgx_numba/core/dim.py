@@ -11,11 +11,13 @@ A `Dim` is no ``int``, and Python cannot use it as one by accident: ``int(dim)``
 and who asked. What was computed so is right for all lengths that give every guard the same answer.
 
 Code that serves all lengths asks no questions. It writes `minimum`, `maximum`, `select`, `ceil_div` and conditions
-(`less`, `equal`), which take plain integers, too, and give plain integers then.
+(`less`, `equal`), which take plain integers, too, and give plain integers then. A question whose answer chooses between
+two right ways is asked by `preferred`, or, if only one of these ways serves all lengths, by `permitted`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
@@ -27,8 +29,10 @@ from ..errors import MgxError
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "is_symbolic", "known_equal", "known_less", "known_less_equal", "less", "less_equal",
-    "maximum", "minimum", "negate", "range_of", "select", "substitute", "symbols_of",
+    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
+    "known_same", "less",
+    "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select", "substitute",
+    "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -255,12 +259,16 @@ class Scope:
         symbols: in the order in which they were made.
         samples: values of all symbols for which kernels are looked for (`codegen.alternatives`), besides the hints.
         guards: the questions that ranges did not decide, each once, in the order of asking.
+        preferences: conditions that chose between right ways, with the answers, see `preferred`.
+        usual: values of expressions for usual lengths, see `typical`.
     """
 
     def __init__(self) -> None:
         self.symbols: list[Dim] = []
         self.samples: list[dict[Dim, int]] = []
         self.guards: dict[Dim, Guard] = {}
+        self.preferences: dict[Dim, bool] = {}
+        self.usual: dict[Dim, int] = {}
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
@@ -297,6 +305,34 @@ class Scope:
         self.guards[condition] = Guard(condition, answer, _asker())
         return answer
 
+    def prefer(self, condition: Dim, needed: bool) -> bool:
+        """Answer a condition by the example lengths, and note it as a preference, or as a guard if it holds and that is
+        ``needed``."""
+        known = self.guards.get(condition)
+        if known is not None:
+            return known.answer
+        if condition not in self.preferences:
+            answer = bool(self.value(condition))
+            if needed and answer:
+                return self.ask(condition)
+            self.preferences[condition] = answer
+        elif needed and self.preferences[condition]:
+            return self.ask(condition)
+        return self.preferences[condition]
+
+    @contextlib.contextmanager
+    def trial(self, values: Mapping[Dim, int]) -> Iterator[None]:
+        """Meanwhile these are the example lengths, and what is asked is noted apart: this scope's own questions are
+        what they were before, afterwards."""
+        kept = self.guards, self.preferences, self._hints, self._values, self._closed
+        given = {symbol.terms[0][0][0]: value for symbol, value in values.items()}
+        self.guards, self.preferences, self._values, self._closed = {}, {}, {}, False
+        self._hints = {**self._hints, **given}
+        try:
+            yield
+        finally:
+            self.guards, self.preferences, self._hints, self._values, self._closed = kept
+
     def close(self) -> None:
         """Answer nothing any more that has not been asked."""
         self._closed = True
@@ -304,6 +340,18 @@ class Scope:
     def holds(self) -> Length:
         """Return the condition that all guards have the answers that they had."""
         return all_of(*(g.condition if g.answer else negate(g.condition) for g in self.guards.values()))
+
+
+TYPICAL = 48
+"""What a symbol counts as where an order is wanted that no result depends on; no power of two, which alignment is."""
+
+
+def typical(length: Length) -> int:
+    """Return a value that an expression may have: its own choice of lengths, whatever the example lengths are."""
+    if not isinstance(length, Dim):
+        return length
+    usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(length.scope.symbols)}
+    return evaluate(length, usual, length.scope.usual)
 
 
 def is_symbolic(value: Any) -> bool:
@@ -323,7 +371,14 @@ def common_divisor(length: Length) -> int:
 
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
-    return -(-a // b)
+    (low, high), (least, most) = range_of(a), range_of(b)
+    positive = low is not None and low >= 0 and least is not None and least > 0
+    if not isinstance(b, Dim) or not positive or _exact_quotient(a, b) is not None:
+        return -(-a // b)
+    if low == high == 0:
+        return 0
+    bounds = (-(-low // most) if most is not None else int(low > 0), None if high is None else -(-high // least))
+    return _of_atom("floordiv", (a + b - 1, b), *bounds, 1)
 
 
 def minimum(first: Length, *others: Length) -> Any:
@@ -381,6 +436,16 @@ def known_equal(a: Length, b: Length) -> bool:
     return type(found := equal(a, b)) is int and found == 1
 
 
+def known_in(length: Length, *values: int) -> bool:
+    """Return whether a length is a plain integer, and one of these; no guard is noted."""
+    return not isinstance(length, Dim) and length in values
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
+
+
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
     return type(found := less(a, b)) is int and found == 1
@@ -389,6 +454,19 @@ def known_less(a: Length, b: Length) -> bool:
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
     return type(found := less(b, a)) is int and found == 0
+
+
+def preferred(condition: Length) -> bool:
+    """Return whether a condition holds, where a right result follows from either answer.
+
+    What ranges do not decide is answered by the example lengths, without a guard.
+    """
+    return condition.scope.prefer(condition, False) if isinstance(condition, Dim) else bool(condition)
+
+
+def permitted(condition: Length) -> bool:
+    """Return whether a condition holds that only one way needs: a yes may become a guard, a no is for any length."""
+    return condition.scope.prefer(condition, True) if isinstance(condition, Dim) else bool(condition)
 
 
 def negate(condition: Length) -> Any:
@@ -458,6 +536,12 @@ def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | 
             found += coefficient
         known[length] = found
     return found
+
+
+def hint(length: Length) -> int:
+    """Return an expression's value for the example lengths. No guard is noted: it may decide between ways that are all
+    right for all lengths, such as which of two buffers lies first, and nothing else."""
+    return length.scope.value(length) if isinstance(length, Dim) else length
 
 
 def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) -> int:
@@ -592,59 +676,6 @@ def _made(terms: Terms) -> Dim:
 
 
 def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    """Return the least and the largest value that follow from the ranges of the atoms."""
-    low, high = _plain_bounds(terms)
-    if len(terms) > 1 and (low is None or high is None) and len({c > 0 for m, c in terms if m}) > 1:
-        # b*s - b is b' + b's' for b = 1 + b' and s = 1 + s'
-        shifted = _shifted(terms)
-        if shifted is not None:
-            least, most = _plain_bounds(shifted)
-            low, high = (least if low is None else low), (most if high is None else high)
-    return low, high
-
-
-MOST_SHIFTED = 5
-"""Atoms of a product of which bounds are looked for from their least values on: there are two terms for each subset."""
-
-
-def _shifted(terms: Terms) -> Terms | None:
-    """Return a sum of products of what atoms are above their least values, with ranges from 0 on; None if some have
-    none, or there are too many products."""
-    found: dict[Monomial, int] = {}
-    for monomial, coefficient in terms:
-        if len(monomial) > MOST_SHIFTED:
-            return None
-        products: dict[Monomial, int] = {(): coefficient}
-        for atom in monomial:
-            if atom.low is None:
-                return None
-            rest = _rest(atom)
-            own: dict[Monomial, int] = {}
-            for m, c in products.items():
-                own[m] = own.get(m, 0) + c * atom.low
-                bigger = _product(m, (rest,))
-                own[bigger] = own.get(bigger, 0) + c
-            products = own
-        for m, c in products.items():
-            found[m] = found.get(m, 0) + c
-    return tuple([(m, c) for m, c in found.items() if c])
-
-
-def _rest(atom: Atom) -> Atom:
-    """Return what an atom is above its least value, as an atom that is in no expression."""
-    with _lock:
-        rest = _rests.get(atom)
-        if rest is None:
-            assert atom.low is not None
-            high = None if atom.high is None else atom.high - atom.low
-            rest = _rests[atom] = Atom("rest", (), 0, high, 1, atom.scope)
-    return rest
-
-
-_rests: weakref.WeakKeyDictionary[Atom, Atom] = weakref.WeakKeyDictionary()
-
-
-def _plain_bounds(terms: Terms) -> tuple[int | None, int | None]:
     low: int | None = 0
     high: int | None = 0
     for monomial, coefficient in terms:
@@ -722,20 +753,17 @@ def _floordiv(a: Length, b: Length) -> Any:
     quotient = _exact_quotient(a, b)
     if quotient is not None:
         return quotient
-    low, high = _quotient_bounds(a, b)
-    return low if low is not None and low == high else _of_atom("floordiv", (a, b), low, high, 1)
-
-
-def _quotient_bounds(a: Length, b: Dim) -> tuple[int | None, int | None]:
-    """Return the range of a quotient by what is positive; of another nothing is known."""
     (low, high), (least, most) = range_of(a), range_of(b)
     if least is None or least <= 0:
-        return None, None
-    if low is not None:
-        low = low // least if low < 0 else low // most if most is not None else 0
-    if high is not None:
-        high = high // least if high >= 0 else high // most if most is not None else -1
-    return low, high
+        return _of_atom("floordiv", (a, b), None, None, 1)
+    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
+    bounds = (
+        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
+        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
+    )
+    if bounds[0] is not None and bounds[0] == bounds[1]:
+        return bounds[0]
+    return _of_atom("floordiv", (a, b), *bounds, 1)
 
 
 def _divided(a: Any, b: int) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from ..codegen.backend import backend
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
+from ..core.dim import Dim, Length
 from ..dataclass import dataclass
 
 __all__ = [
@@ -265,6 +266,10 @@ class Plan:
     ``arena_bytes`` is the size of the arena, which is 64-byte aligned. ``constants`` are C-contiguous and are
     neither copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the
     executor judge. ``uses`` are the arena's buffers, for reports.
+
+    Numbers of a plan with ``symbols`` are expressions over these: lengths, arguments, tasks, offsets, bytes. Each symbol
+    is the whole length of some axis of a parameter. The plan serves lengths for which ``condition`` is 1. Steps without
+    tasks are alternatives that the lengths at hand do not take.
     """
 
     steps: list[PlannedStep]
@@ -274,6 +279,8 @@ class Plan:
     outputs: list[TensorSpec]
     parallel: bool | None = field(default=None)
     uses: tuple[Use, ...] = ()
+    symbols: tuple[Dim, ...] = ()
+    condition: Length = 1
 
     def all_steps(self) -> Iterator[PlannedStep]:
         """All steps, each before those of plans that it runs."""

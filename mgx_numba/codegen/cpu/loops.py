@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.dim import Length, maximum, minimum
+from ...core.dim import Length, any_of, equal, is_symbolic, known_in, less, maximum, minimum, preferred, select
 from ..arguments import Arguments
 from ..problems.cluster import Tensor
 from ..statements import INDENT, indent
@@ -39,13 +39,13 @@ class Odometer:
     """Indices of the outer dimensions, advanced row by row, and the operands' offsets that follow from them."""
 
     def __init__(
-        self, arguments: Arguments, lens: Sequence[int], strides: Sequence[Sequence[int]], prefix: str = ""
+        self, arguments: Arguments, lens: Sequence[Length], strides: Sequence[Sequence[Length]], prefix: str = ""
     ) -> None:
         self.rank = len(lens)
         self.prefix = prefix
         self.lens = [arguments.integer(f"{prefix}n{d}", n) for d, n in enumerate(lens)]
         self.strides = [
-            [arguments.integer(f"{prefix}s{k}_{d}", s) if s else "" for d, s in enumerate(operand)]
+            ["" if known_in(s, 0) else arguments.integer(f"{prefix}s{k}_{d}", s) for d, s in enumerate(operand)]
             for k, operand in enumerate(strides)
         ]
 
@@ -108,14 +108,25 @@ class Odometer:
         return " + ".join(terms) or "0"
 
 
-def task_elements(total: int) -> int:
+def task_elements(total: Length) -> Any:
     """Elements of one task, of a launch over ``total``: enough to pay for claiming it, and enough tasks to share."""
-    return max(LEAST_ELEMENTS, min(TASK_ELEMENTS, total // FEWEST_CLAIMS), total // MOST_TASKS)
+    shared = maximum(LEAST_ELEMENTS, minimum(TASK_ELEMENTS, total // FEWEST_CLAIMS))
+    return shared if is_symbolic(total) else max(shared, total // MOST_TASKS)  # more than memory has, without a bound
+
+
+def rows_of_task(rows: Length, chunks: Length, cols: Length, work: Length) -> Any:
+    """Rows of a task of so many elements: as many of ``cols`` as it has, if rows are not cut into ``chunks``."""
+    return select(less(1, chunks), 1, maximum(1, minimum(rows, work // maximum(cols, 1))))
+
+
+def tasks_unless_empty(tasks: Length, lens: Sequence[Length]) -> Any:
+    """Tasks of a launch over elements of so many lengths: none where one of these is 0."""
+    return select(any_of(*(equal(n, 0) for n in lens)), 0, tasks)
 
 
 def is_streamed(outputs: Sequence[Tensor]) -> bool:
     """Whether what a launch writes will have left the caches before it is read again."""
-    return sum(t.footprint for t in outputs) > machine().last_cache_bytes
+    return preferred(less(machine().last_cache_bytes, sum(t.footprint for t in outputs)))
 
 
 def streamable(tensor: Tensor, lanes: int) -> bool:
@@ -128,5 +139,5 @@ def claim(tasks: Length, traffic: Length) -> Any:
 
     Hardware prefetches, and memory serves, long runs of addresses by one thread better than short ones by turns.
     """
-    most = CLAIM_CACHES * machine().l2_bytes * tasks // maximum(traffic, 1)
-    return maximum(1, minimum(most, tasks // FEWEST_CLAIMS))
+    whole = CLAIM_CACHES * machine().l2_bytes * tasks // maximum(traffic, 1)
+    return maximum(1, minimum(whole, tasks // FEWEST_CLAIMS))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Any
 
+from ...core.dim import Length, known_in, minimum
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...graph.module import Module
@@ -30,16 +32,16 @@ class Tensor:
     """
 
     type: Type
-    lens: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
+    lens: tuple[Length, ...]
+    strides: tuple[Length, ...]
+    offset: Length = 0
 
     @property
-    def footprint(self) -> int:
+    def footprint(self) -> Any:
         """Bytes touched: each stored element once, however often a broadcast repeats it."""
-        total = self.type.size
+        total: Any = self.type.size
         for n, s in zip(self.lens, self.strides):
-            total *= n if s or n == 0 else 1
+            total *= minimum(n, 1) if known_in(s, 0) else n
         return total
 
 

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import Length, known_in
 from ...core.types import Type
 from ...dataclass import dataclass
 from .cluster import Tensor
@@ -34,12 +35,17 @@ class Term:
 
     operand: str
     type: Type
-    strides: tuple[int, ...]
-    offset: int = 0
-    length: int = 0
-    stride: int = 1
+    strides: tuple[Length, ...]
+    offset: Length = 0
+    length: Length = 0
+    stride: Length = 1
     axis: int = 0
     checked: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it holds element offsets."""
+        return known_in(self.length, 0)
 
     @property
     def fits(self) -> str:
@@ -63,7 +69,7 @@ class IndexedCopy:
 
     name: str
     source: Tensor
-    elements: int
+    elements: Length
     terms: tuple[Term, ...]
     out: Tensor
     origin: str = ""

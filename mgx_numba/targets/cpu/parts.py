@@ -234,6 +234,6 @@ def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | 
             outputs[number] = high
             results = {f"out{number}": parts.high, f"out{count}": parts.behind}
         own = replace(problem, outputs=tuple(outputs), again=tuple(again))
-        return low.solutions.plan(low.backend, own).launches[0], results
+        return low.plan(own).launches[0], results
 
     offer_parts(low, step, view, along[0], remake, besides=True)

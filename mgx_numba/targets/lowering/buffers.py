@@ -6,9 +6,10 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from typing import Any
 
 from ...codegen.problems.cluster import Tensor
-from ...core.dim import known_equal
+from ...core.dim import Dim, Length, hint, known_equal, known_less_equal, maximum
 from ...core.shape import Shape
 from ...core.strided import Strided
 from ...core.types import Type
@@ -35,11 +36,11 @@ class Buffer:
 
     __slots__ = ("bytes", "first", "index", "last", "offset", "region")
 
-    def __init__(self, region: Region, index: int = 0, bytes: int = 0) -> None:
+    def __init__(self, region: Region, index: int = 0, bytes: Length = 0) -> None:
         self.region = region
         self.index = index
-        self.bytes = bytes
-        self.offset = 0
+        self.bytes: Any = bytes
+        self.offset: Any = 0
         self.first = -1
         self.last = -1
 
@@ -83,7 +84,7 @@ class View:
     def line_behind(self) -> bool:
         """Whether a cache line behind the last element is memory of the same buffer in the arena."""
         end = self.byte_offset + self.shape.bytes
-        return self.buffer.region is Region.ARENA and end + ALIGNMENT <= self.buffer.bytes
+        return self.buffer.region is Region.ARENA and known_less_equal(end + ALIGNMENT, self.buffer.bytes)
 
     @property
     def tensor(self) -> Tensor:
@@ -93,7 +94,8 @@ class View:
     def pointer(self, extra: int = 0) -> Pointer:
         """Where the first element will be, ``extra`` bytes further."""
         buffer, start = self.buffer, self.buffer.offset + extra
-        return Pointer(buffer.region, buffer.index, start + self.byte_offset if self.offset else start)
+        plain = type(self.offset) is int and not self.offset
+        return Pointer(buffer.region, buffer.index, start if plain else start + self.byte_offset)
 
     def plan_view(self) -> TensorView:
         """As the runtime sees it."""
@@ -124,7 +126,46 @@ def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int
     the shares of those that had the memory before lie as its own do, so that little of it is in the caches of others;
     the arena may grow by `GROWTH` for that. Of more than `MOST_SORTED` buffers the smaller ones lie behind the others
     and are placed in the order of steps. Without ``reuse`` every buffer has bytes of its own.
+
+    Of buffers whose sizes follow from symbols the order by address is that of the hints; offsets are expressions.
     """
+    given = list(buffers)
+    if any(isinstance(buffer.bytes, Dim) for buffer in given):
+        return _color_symbolic(given, reuse, shares)
+    return _color(given, reuse, shares)
+
+
+def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
+    """As `color`, for buffers whose sizes follow from symbols."""
+    stand_ins = []
+    for buffer in buffers:
+        own = Buffer(buffer.region, buffer.index, max(0, hint(buffer.bytes)))
+        own.first, own.last = buffer.first, buffer.last
+        stand_ins.append(own)
+    _color(stand_ins, reuse, shares)
+    order = sorted(range(len(buffers)), key=lambda k: (stand_ins[k].offset, k))
+    placed: list[int] = []
+    total: Any = 0
+    for k in order:
+        buffer = buffers[k]
+        below: list[int] = []
+        for j in reversed(placed):
+            # what lies below another one that is below this need not be looked at
+            if (_together(buffers[j], buffer) or not reuse) and not any(_together(buffers[i], buffers[j]) for i in below):
+                below.append(j)
+        buffer.offset = maximum(0, *(buffers[j].offset + _aligned(buffers[j].bytes) for j in below))
+        placed.append(k)
+        total = maximum(total, buffer.offset + _aligned(buffer.bytes))
+    return total
+
+
+def _together(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers are alive at one step."""
+    return a.first <= b.last and b.first <= a.last
+
+
+def _color(buffers: Sequence[Buffer], reuse: bool, shares: int) -> int:
+    """As `color`, for buffers of known sizes."""
     ordered = sorted(buffers, key=lambda b: (-b.bytes, b.first))
     if not reuse:
         total = 0
@@ -214,5 +255,5 @@ def _moved(at: int, size: int, other: int, other_size: int, shares: int) -> int:
     return sum(max(0, min(high, max(pair)) - max(low, min(pair))) for pair in borders)
 
 
-def _aligned(size: int) -> int:
+def _aligned(size: Any) -> Any:
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -8,15 +8,18 @@ operator that no kernel serves runs by its NumPy meaning in a host step between 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.alternatives import alternatives, has_lengths, one_solution, served
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ...core.dim import Dim, Length, Scope, all_of, known_equal
 from ...core.shape import Shape
 from ...core.types import Type
 from ...environment import environment_flag
@@ -46,7 +49,7 @@ from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .slow_steps import warn_if_slow
-from .solutions import Solutions
+from .solutions import Solutions, problem_key, with_origin
 from .steps import PendingStep, referenced, resolved
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ class Lowering(PlanConstants):
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
+        scope: whose symbols the program's lengths consist of; None of one without symbols.
         outer: that of the program of which this one is a submodule; None of others.
         later: compiles a body whose lengths are known when it runs; None where such bodies run by their NumPy meaning.
     """
@@ -109,6 +113,8 @@ class Lowering(PlanConstants):
         self._recipes: dict[Hashable, Recipe | None] = {}
         self._repeats = True
         self.ranges = Ranges()
+        self.scope: Scope | None = None
+        self._conditions: list[Dim] = []
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
@@ -153,8 +159,10 @@ class Lowering(PlanConstants):
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
         inner.ranging, inner.later = self.ranging, self.later
-        inner.solutions, inner.outer = self.solutions, self
+        inner.solutions, inner.outer, inner.scope = self.solutions, self, self.scope
         plan = inner.run()
+        for condition in inner._conditions:
+            self.require(condition)
         self.program.log.close()
         return plan
 
@@ -236,6 +244,8 @@ class Lowering(PlanConstants):
         view = self.values.get(ins)
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
+        if view.shape.symbolic or isinstance(view.offset, Dim):
+            return None
         base = self.constants[view.buffer.index].reshape(-1)
         return view_of(base.view(np.uint8), view.lens, base.dtype, view.byte_offset, view.strides)
 
@@ -249,7 +259,7 @@ class Lowering(PlanConstants):
 
     def allocate(self, shape: Shape, behind: int = 0) -> View:
         """A new arena buffer with the shape's strides (packed ones where they repeat elements), bytes ``behind`` it."""
-        if shape.broadcasted and shape.elements > 1:
+        if shape.broadcasted and not known_equal(shape.elements, 1):
             shape = Shape(shape.type, shape.lens)
         return View(Buffer(Region.ARENA, 0, shape.bytes + behind), shape)
 
@@ -273,7 +283,7 @@ class Lowering(PlanConstants):
 
     def launch(self, launch: Launch, operands: Mapping[str, View], ins: Instruction, label: str = "") -> None:
         """Append a native step; ``operands`` gives a view for every operand name of the launch."""
-        if launch.geometry.empty:
+        if launch.empty:
             return
         if not self.usable([launch]):
             self.lacking[launch.kernel] = None
@@ -316,14 +326,60 @@ class Lowering(PlanConstants):
 
     def _solution(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
         """The launches of a problem, general ones if the kernels of its own may not be used."""
-        own = self.solutions.plan(self.backend, problem)
+        own = self.plan(problem)
         general = None if self.spare is None and self.usable(own.launches) else self.backend.general(problem)
         if general is None:
             return own
-        more = self.solutions.plan(self.backend, general)
+        more = self.plan(general)
         if self.spare is not None:
             self.spare.update(dict.fromkeys(more.kernels))
         return more if not self.usable(own.launches) and self.usable(more.launches) else own
+
+    def plan(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
+        """Return the launches of a problem; equal problems are planned once.
+
+        Raises:
+            UnsupportedError: the back end has no kernel for it.
+        """
+        if not has_lengths(problem):
+            return self.solutions.plan(self.backend, problem)
+        own = self.solve(self.backend.plan, replace(problem, origin=""), key=("plan", problem_key(problem)))
+        return with_origin(own, problem.origin)
+
+    def solve(
+        self, function: Callable[..., Solution | Launch], *arguments: Any, key: Hashable | None = None
+    ) -> Solution:
+        """Return what a planner makes of its arguments, which may hold symbolic lengths.
+
+        Of symbolic lengths the solution consists of alternatives (`codegen.alternatives`): what the planner asks is no
+        guard of the program. That one of the alternatives serves is a condition of the plan.
+
+        Args:
+            function: the planner, of a `Solution` or a single `Launch`.
+            arguments: of the planner: problems, tensors, operators, numbers.
+            key: stands for the planner and its arguments; equal ones are planned once. None: they are not remembered.
+
+        Raises:
+            UnsupportedError: the planner has no kernel, at the example lengths.
+        """
+
+        def planned(own: tuple[Any, ...]) -> Solution:
+            made = function(*own)
+            return Solution((made,)) if isinstance(made, Launch) else made
+
+        def answer() -> Solution:
+            if not has_lengths(arguments):
+                return planned(arguments)
+            found = alternatives(arguments, planned)
+            self.require(served(found))
+            return one_solution(found)
+
+        return answer() if key is None else self.solutions.of(key, answer)
+
+    def require(self, condition: Length) -> None:
+        """Have the plan serve only lengths for which a condition is 1."""
+        if isinstance(condition, Dim) and condition not in self._conditions:
+            self._conditions.append(condition)
 
     def text(self, ins: Instruction) -> str:
         """The instruction's text, made once: a concat may need as many steps as it has inputs."""
@@ -353,7 +409,7 @@ class Lowering(PlanConstants):
 
     def materialized(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
         """The view itself if it has these strides (those of length-1 axes do not matter), else a copy that has."""
-        if all(a == b or n == 1 for a, b, n in zip(view.strides, strides, view.lens)):
+        if all(known_equal(a, b) or known_equal(n, 1) for a, b, n in zip(view.strides, strides, view.lens)):
             return view
         target = self.allocate(Shape(view.type, view.lens, strides))
         self.copy(view, target, ins)
@@ -472,6 +528,8 @@ class Lowering(PlanConstants):
                 for i in self.parameters
             ],
             outputs=self.outputs,
+            symbols=() if self.scope is None else tuple(self.scope.symbols),
+            condition=1 if self.scope is None else all_of(self.scope.holds(), *self._conditions),
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 

@@ -99,7 +99,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
         own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
         direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))
         if not direct:  # raises before anything is copied
-            low.solutions.plan(low.backend, problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
+            low.plan(problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
         inputs = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
         made = outputs if direct else [low.allocate(s) for s in results]
         low.compute(problem([v.tensor for v in inputs], [v.tensor for v in made]), inputs, made, ins)
@@ -110,7 +110,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
 
 def _is_planned(low: Lowering, problem: ReductionProblem) -> bool:
     try:
-        low.solutions.plan(low.backend, problem)
+        low.plan(problem)
     except UnsupportedError:
         return False
     return True

@@ -14,7 +14,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from .trace_trees import TraceTrees
 
-__all__ = ["Solutions", "with_origin"]
+__all__ = ["Solutions", "problem_key", "with_origin"]
 
 MOST = 2048
 """Answers that are kept, of some 3 KB each; a network of hundreds of layers asks for some hundred at each set of
@@ -61,7 +61,7 @@ class Solutions:
             body = None if isinstance(problem, CopyProblem) else _text(problem.module, ranging=True)
             found = trees.of(backend.name, replace(problem, origin=""), body, backend.plan)
         if found is None:
-            found = self.of((backend.name, _key(problem)), lambda: backend.plan(problem))
+            found = self.of((backend.name, problem_key(problem)), lambda: backend.plan(problem))
         return with_origin(found, problem.origin)
 
 
@@ -73,7 +73,7 @@ def with_origin(solution: Solution, origin: str) -> Solution:
     return replace(solution, launches=tuple(launches))
 
 
-def _key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable:
+def problem_key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable:
     """The problem but for its origin, a module being known by what it computes."""
     if isinstance(problem, CopyProblem):
         return problem.source, problem.target

@@ -11,6 +11,7 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
+from ...core.dim import Dim
 from ...dataclass import dataclass
 from ...graph.instruction import Instruction
 from ...runtime.plan import (
@@ -101,7 +102,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
             args[slot] = arg.kernel
         elif isinstance(arg, Mark):
             args[slot] = Pointer(Region.FAULT) if arg is Mark.FAULT else number
-        else:
+        elif not isinstance(arg, Dim):
             args[slot] = int(arg)
     return Step(
         kernel=launch.kernel,

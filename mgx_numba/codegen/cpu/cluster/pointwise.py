@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+from ....core.dim import ceil_div, known_in, maximum, minimum
 from ....graph.module import Module
 from ...arguments import Arguments
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops
@@ -13,7 +15,16 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import dtype_name, for_tasks, kernel_text, load_text, reads_past, store_text, vector_loop
 from ..kernel import cpu_kernel
-from ..loops import Odometer, claim, is_streamed, lanes_for, streamable, task_elements
+from ..loops import (
+    Odometer,
+    claim,
+    is_streamed,
+    lanes_for,
+    rows_of_task,
+    streamable,
+    task_elements,
+    tasks_unless_empty,
+)  # fmt: skip
 from .part_results import check_parts, parts_of_outputs, store_parts_text
 
 __all__ = ["pointwise_launch"]
@@ -40,14 +51,12 @@ def pointwise_launch(
     space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=len(inputs))
     lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
     cols, outer = lens[-1], lens[:-1]
-    rows = 1
-    for n in outer:
-        rows *= n
+    rows = prod(outer)
     lanes = lanes_for(len(module))
     work = task_elements(rows * cols)
-    chunk = min(cols, max(work // lanes * lanes, lanes))
-    chunks = -(-cols // chunk) if cols else 0
-    batch = 1 if chunks > 1 else max(1, min(rows, work // max(cols, 1)))
+    chunk = minimum(cols, maximum(work // lanes * lanes, lanes))
+    chunks = ceil_div(cols, maximum(chunk, 1))
+    batch = rows_of_task(rows, chunks, cols, work)
 
     arguments = Arguments()
     names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
@@ -57,16 +66,16 @@ def pointwise_launch(
         arguments.integer(name, value)
     odometer = Odometer(arguments, outer, [s[:-1] for s in strides])
     inner = [s[-1] for s in strides]
-    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    step = [arguments.step(f"t{k}", s) for k, s in enumerate(inner)]
 
     splats: list[str] = []
     parts = parts_of_outputs(module, outputs, again)
-    check_parts("pointwise", [inner[len(inputs) + k] == 1 for k in parts])
+    check_parts("pointwise", [known_in(inner[len(inputs) + k], 1) for k in parts])
     streamed = is_streamed(outputs)
     aligned = [
         f"r_out{k}"
         for k, t in enumerate(outputs)
-        if streamed and k not in parts and inner[len(inputs) + k] == 1 and streamable(t, lanes)
+        if streamed and k not in parts and known_in(inner[len(inputs) + k], 1) and streamable(t, lanes)
     ]
 
     def body(left: str) -> list[str]:
@@ -75,7 +84,7 @@ def pointwise_launch(
         values = []
         for k, tensor in enumerate(inputs):
             text = load_text(f"r_x{k}", "c", inner[k], step[k], lanes, left, near=True)
-            if inner[k] == 0:
+            if known_in(inner[k], 0):
                 if not left:
                     splats.append(f"h{k} = {text}")
                 text = f"h{k}"
@@ -101,14 +110,13 @@ def pointwise_launch(
     ]
     task = for_tasks(odometer.each_row(inside))
     text = kernel_text([*arguments.bind(), *task, *(["stream_fence()"] if streamed else [])])
-    elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
     kernel = cpu_kernel(cluster_name(module, "pointwise"), text, origin)
-    tasks = (-(-rows // batch)) * chunks if elements else 0
+    tasks = tasks_unless_empty(ceil_div(rows, batch) * chunks, outputs[0].lens)
     traffic = sum(t.footprint for t in tensors)
     return Launch(
         kernel=kernel,
         args=arguments.values,
         geometry=TaskRange(tasks, claim(tasks, traffic)),
-        flops=scalar_flops(module) * elements,
+        flops=scalar_flops(module) * prod(outputs[0].lens),
         bytes=traffic,
     )

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ....core.dim import (
     Dim,
     Length,
-    Scope,
     all_of,
     any_of,
     evaluate,
@@ -23,12 +22,11 @@ from ....core.dim import (
     less,
     less_equal,
     negate,
-    substitute,
     symbols_of,
 )
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
-from ...alternatives import Alternative, lengths_in, one_solution, only_where, renamed
+from ...alternatives import Alternative, alternatives, at_lengths, lengths_in, one_solution, only_where, served
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
@@ -46,6 +44,8 @@ MOST_SOLVERS = 4
 WORTH, WORTH_OWN_WEIGHTS = 0.05, 0.25
 """Part of the time that another solver has to save at some length, where its weights are those of others or where they
 are held once more. Estimates are no better than the first."""
+WORTH_MEAN = 0.01
+"""The same over all sample lengths: for one length alone no kernel is made."""
 BISECTIONS = 4
 """Steps in which a threshold between two samples is looked for."""
 
@@ -72,8 +72,8 @@ class _Open(NamedTuple):
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Seconds of each solver that applies, for sample lengths."""
-        problem = renamed(self.request.problem, sample)
-        preferred = self.chosen(replace(self.request, problem=problem, strides=renamed(self.request.strides, sample)))
+        problem = at_lengths(self.request.problem, sample)
+        preferred = self.chosen(replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample)))
         found = {}
         for solver in self.solvers:
             if solver.refusal(problem) is None:
@@ -113,26 +113,27 @@ def solve_open(
     samples = _samples(open_)
     table = [open_.costs(sample) for sample in samples]
     if not table[0]:
-        plain = renamed(problem, samples[0])
+        plain = at_lengths(problem, samples[0])
         reasons = "; ".join(f"{s.name}: {refused[s.name] or s.refusal(plain)}" for s in solvers)
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
     general, names = _picked(open_, table)
     where = _thresholds(open_, samples, table, names)
     parts: list[Part] = []
     taken: list[Length] = []
+    covered: Length = 0
     for name in [*(one for one in names if one != general), general]:
         own = [sample for sample, costs in zip(samples, table) if name in costs]
         limit = all_of(*map(negate, taken)) if name == general else where[name]
-        found = _planned(request, open_.named(name), plan, limit, own, symbols)
+        found = _planned(request, open_.named(name), plan, limit, own)
         if not found:
             continue
-        taken += [one.condition for one in found]
-        solution = one_solution(found)
+        conditions = [all_of(limit, one.condition) for one in found]
+        solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
         if len(solution.launches) == len(found[0].result.launches):  # all are one
-            solution = only_where(any_of(*(one.condition for one in found)), solution)
+            solution = only_where(any_of(*conditions), solution)
         parts.append(Part(Candidate(open_.named(name)), request, solution))
-    last = [one.condition for one in found]
-    covered = 1 if len(last) == 1 and last[0] is limit else any_of(*taken)
+        taken += conditions
+        covered = 1 if name == general and known_equal(served(found), 1) else any_of(*taken)
     return parts, covered
 
 
@@ -195,7 +196,7 @@ def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, li
         for name in names:
             own = [before - _loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
             shared = any(_weights(open_, name) == _weights(open_, one) for one in picked)
-            if max(own, default=0) > (WORTH if shared else WORTH_OWN_WEIGHTS):
+            if max(own, default=0) > (WORTH if shared else WORTH_OWN_WEIGHTS) and sum(own) > WORTH_MEAN * len(table):
                 gains[name] = sum(own)
         if not gains:
             break
@@ -265,24 +266,24 @@ def _bisected(
 
 
 def _planned(
-    request: Request,
-    solver: Any,
-    plan: Callable[[Request, Candidate], Solution],
-    limit: Length,
-    samples: Samples,
-    symbols: Sequence[Dim],
+    request: Request, solver: Any, plan: Callable[[Request, Candidate], Solution], limit: Length, samples: Samples
 ) -> list[Alternative[Solution]]:
-    """Return the solutions of a solver for the samples within a limit, and where they serve."""
-    found: list[Alternative[Solution]] = []
-    for sample in samples:
-        if not evaluate(limit, sample) or any(evaluate(one.condition, sample) for one in found):
-            continue
-        inner = Scope()
-        there = {s: inner.symbol(str(s), s.low or 0, s.high, sample[s]) for s in symbols}
-        back = {own: s for s, own in there.items()}
-        own = replace(request, problem=renamed(request.problem, there), strides=renamed(request.strides, there))
-        if solver.refusal(own.problem) is not None:
-            continue
-        result = renamed(plan(own, Candidate(solver)), back)
-        found.append(Alternative(all_of(limit, substitute(inner.holds(), back)), result))
-    return found
+    """Return the solutions of a solver for the samples within a limit, and where they serve there."""
+    inside = [sample for sample in samples if evaluate(limit, sample)]
+
+    def solve(problem: tuple[Any, Any]) -> Solution:
+        reason = solver.refusal(problem[0])
+        if reason is not None:
+            raise UnsupportedError(reason)
+        return plan(request, Candidate(solver))
+
+    problem = request.problem, request.strides
+    if not inside:
+        return []
+    scope = next(lengths_in(problem)).scope
+    with scope.trial(inside[0]):
+        try:
+            found = alternatives(problem, solve, inside)
+        except UnsupportedError:
+            return []
+    return [one for one in found if any(evaluate(one.condition, sample) for sample in inside)]

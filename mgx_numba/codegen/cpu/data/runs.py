@@ -10,8 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ....core.dim import (
+    Length,
+    ceil_div,
+    is_symbolic,
+    known_equal,
+    known_in,
+    known_less_equal,
+    less,
+    maximum,
+    minimum,
+    preferred,
+    typical,
+)  # fmt: skip
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -20,7 +33,7 @@ from ...space import Space, collapse
 from ...statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import Odometer, claim, is_streamed, task_elements
+from ..loops import Odometer, claim, is_streamed, task_elements, tasks_unless_empty
 from ..machine import machine
 from .checks import Checks
 from .rows import mover
@@ -54,7 +67,7 @@ def runs_launch(
     out: Tensor,
     operands: tuple[str, str],
     terms: Sequence[Term] = (),
-    source_bytes: int = 0,
+    source_bytes: Length = 0,
     origin: str = "",
 ) -> Launch | None:
     """A launch that copies short runs; ``None`` if there are none.
@@ -69,21 +82,28 @@ def runs_launch(
         origin: for the kernel's origin.
     """
     space = collapse(out.lens, [source.strides, out.strides, *(t.strides for t in terms)], order_by=1)
-    if space.rank < 2 or not space.elements:
+    if space.rank < 2 or known_in(space.elements, 0):
         return None
     run = space.lens[-1]
     inner = [s[-1] for s in space.strides]
-    if inner[:2] != [1, 1] or any(inner[2:]) or not 1 < run * source.type.size <= LONGEST_RUN:
+    if not all(known_in(s, 1) for s in inner[:2]) or not all(known_in(s, 0) for s in inner[2:]):
         return None
-    return _Runs(space, source, out, operands, terms, source_bytes or source.footprint).launch(name, origin)
+    if is_symbolic(run) or not 1 < run * source.type.size <= LONGEST_RUN:
+        return None
+    read = source.footprint if known_in(source_bytes, 0) else source_bytes
+    return _Runs(space, source, out, operands, terms, read).launch(name, origin)
 
 
 def _along(space: Space, item: int) -> int:
-    """The dimension of the innermost loop: the next one to the runs in the target, or the longest if that is short."""
+    """The dimension of the innermost loop: the next one to the runs in the target, or the longest if that is short.
+
+    A length that is not known counts as a long one.
+    """
     last = space.rank - 2
-    if space.lens[last] >= FEWEST_STEPS or space.lens[last] * space.lens[-1] * item >= FEWEST_BYTES:
+    steps = space.lens[last]
+    if is_symbolic(steps) or steps >= FEWEST_STEPS or steps * space.lens[-1] * item >= FEWEST_BYTES:
         return last
-    return max(range(last + 1), key=lambda d: (space.lens[d], d))
+    return max(range(last + 1), key=lambda d: (typical(space.lens[d]), d))
 
 
 class _Place(NamedTuple):
@@ -107,11 +127,11 @@ class _Runs:
         out: Tensor,
         operands: tuple[str, str],
         terms: Sequence[Term],
-        source_bytes: int,
+        source_bytes: Length,
     ) -> None:
         self.source, self.out, self.terms = source, out, terms
         self.item = source.type.size
-        self.run = space.lens[-1]
+        self.run: Any = space.lens[-1]
         self.along = _along(space, self.item)
         self.steps = [s[self.along] for s in space.strides]
         self.streamed = is_streamed([out])
@@ -120,12 +140,12 @@ class _Runs:
         rest = self.run % self.lanes
         self.tail = min(self.lanes, max(1 << (rest - 1).bit_length(), LEAST_BYTES // self.item)) if rest else 0
         self.whole = self.lanes == line and self.run % self.lanes == 0
-        self.staged = self.streamed and not self.whole and self.steps[1] == self.run
+        self.staged = self.streamed and not self.whole and known_equal(self.steps[1], self.run)
         self.source_bytes = source_bytes
         if terms:
-            self.jumps = source_bytes > machine().last_cache_bytes // 2
+            self.jumps = preferred(less(machine().last_cache_bytes // 2, source_bytes))
         else:
-            self.jumps = self.streamed and abs(self.steps[0]) > self.run
+            self.jumps = self.streamed and not known_less_equal(abs(self.steps[0]), self.run)
         self.arguments = Arguments()
         for pointer, operand in zip(("p_x", "p_out"), operands):
             self.arguments.pointer(pointer, operand, mover(source.type))
@@ -144,19 +164,18 @@ class _Runs:
         reach = [abs(s) for s in space.strides[0]]
         run_bytes = self.run * self.item
         blocked = not self.terms and (self.streamed or run_bytes < host.CACHE_LINE)
-        within = [d for d in others if blocked and reach[d] < reach[self.along]]
-        within.sort(key=lambda d: -reach[d])
+        within = [d for d in others if blocked and typical(reach[d]) < typical(reach[self.along])]
+        within.sort(key=lambda d: -typical(reach[d]))
         others = [d for d in others if d not in within]
         if within:
-            chunk = max(
-                machine().l2_bytes // BLOCK_SHARE // (reach[self.along] * self.item), FEWEST_BLOCK_BYTES // run_bytes
-            )
+            share = machine().l2_bytes // BLOCK_SHARE // maximum(reach[self.along] * self.item, 1)
+            chunk = maximum(share, FEWEST_BLOCK_BYTES // run_bytes)
         else:
             chunk = task_elements(space.elements) // self.run
         if self.staged:
-            chunk = min(chunk, STAGED_BYTES // run_bytes)
-        chunks = -(-rows // max(1, min(rows, chunk)))
-        self.chunk = -(-rows // chunks)
+            chunk = minimum(chunk, STAGED_BYTES // run_bytes)
+        chunks = ceil_div(rows, maximum(1, minimum(rows, chunk)))
+        self.chunk = ceil_div(rows, maximum(chunks, 1))
         lens, strides = [space.lens[d] for d in others], [[s[d] for d in others] for s in space.strides]
         self.block = len(lens)
         lens.append(chunks)
@@ -167,7 +186,7 @@ class _Runs:
             for own, given in zip(strides, space.strides):
                 own.append(given[d])
         self.points = prod(lens)
-        self.batch = max(1, task_elements(space.elements) // (self.chunk * self.run))
+        self.batch = maximum(1, task_elements(space.elements) // maximum(self.chunk * self.run, 1))
         for name, value in (
             ("points", self.points),
             ("batch", self.batch),
@@ -215,8 +234,8 @@ class _Runs:
                 *fence,
             ]
         )
-        tasks = -(-self.points // self.batch)
-        moved = min(self.source_bytes, self.out.footprint) + self.out.footprint
+        tasks = tasks_unless_empty(ceil_div(self.points, self.batch), self.out.lens)
+        moved = minimum(self.source_bytes, self.out.footprint) + self.out.footprint
         return Launch(
             kernel=cpu_kernel(name, text, origin),
             args=self.arguments.values,
@@ -229,13 +248,15 @@ class _Runs:
         """Terms that differ from run to run; the others go to ``lines``."""
         result = []
         for k, term in enumerate(self.terms):
-            own = [self.arguments.integer(f"start{k}", term.offset)] if term.offset else []
+            own = [] if known_in(term.offset, 0) else [self.arguments.integer(f"start{k}", term.offset)]
             start = " + ".join([self.odometer.offset(k + 2), *own])
-            length = self.arguments.integer(f"length{k}", term.length) if term.length else ""
-            scale = self.arguments.integer(f"scale{k}", term.stride) if term.length else ""
-            if self.steps[k + 2]:
+            length = scale = ""
+            if not term.is_table:
+                length = self.arguments.integer(f"length{k}", term.length)
+                scale = self.arguments.integer(f"scale{k}", term.stride)
+            if not known_in(self.steps[k + 2], 0):
                 lines.append(f"r_t{k} = offset({self.pointers[term.operand]}, {start})")
-                step = "" if self.steps[k + 2] == 1 else self.arguments.integer(f"t_step{k}", self.steps[k + 2])
+                step = "" if known_in(self.steps[k + 2], 1) else self.arguments.integer(f"t_step{k}", self.steps[k + 2])
                 result.append(_Place(k, f"r_t{k}", step, length, scale))
             else:
                 lines += self._read(f"at{k}", _Place(k, self.pointers[term.operand], "", length, scale), start)
@@ -287,7 +308,7 @@ class _Runs:
     def _place(self, terms: Sequence[_Place], row: str, name: str, prefetched: bool = False) -> list[str]:
         """Lines that assign where the source's run of ``row`` begins; any place will do for an index that is negative
         or out of range if that is only ``prefetched``."""
-        lines, parts = [], [f"({row}) * x_step"] if self.steps[0] else []
+        lines, parts = [], [] if known_in(self.steps[0], 0) else [f"({row}) * x_step"]
         for term in terms:
             place = f"({row}) * {term.step}" if term.step else row
             moved = f"{name}_{term.number}"

@@ -10,6 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import (
+    Length,
+    all_of,
+    ceil_div,
+    is_symbolic,
+    known_equal,
+    known_in,
+    known_less_equal,
+    less_equal,
+    maximum,
+    minimum,
+    permitted,
+    typical,
+)  # fmt: skip
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -52,18 +66,19 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
         out: the target; its strides must not repeat elements.
     """
     space = collapse(out.lens, [x.strides, out.strides], order_by=1)
-    if space.rank < 2 or not space.elements:
+    if space.rank < 2 or known_in(space.elements, 0):
         return None
     from_strides, to_strides = space.strides
     inner = space.rank - 1
-    others = [d for d in range(inner) if from_strides[d] == 1]
-    if to_strides[inner] != 1 or from_strides[inner] == 1 or len(others) != 1:
+    others = [d for d in range(inner) if known_in(from_strides[d], 1)]
+    if not known_in(to_strides[inner], 1) or known_in(from_strides[inner], 1) or len(others) != 1:
         return None
     across = others[0]
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
-    if to_strides[across] > WIDEST_RIBBON:  # reading in order is worth more, unless what is written are short runs
-        outer.sort(key=lambda d: -abs(from_strides[d]))
+    if not known_less_equal(to_strides[across], WIDEST_RIBBON):
+        # Reading in order is worth more, unless what is written are short runs.
+        outer.sort(key=lambda d: -abs(typical(from_strides[d])))
     plan.outer(
         [space.lens[d] for d in outer],
         [[from_strides[d] for d in outer], [to_strides[d] for d in outer]],
@@ -75,22 +90,28 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
         ("interleave", lens[0], lens[1], out_step, x_step),
         ("deinterleave", lens[1], lens[0], x_step, out_step),
     ):
-        lanes = _power_of_two(min(widest, length))
-        if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
-            return plan.ribbon(intrinsic, length, count, step, lanes)
+        if is_symbolic(count) or not known_equal(packed, count):
+            continue
+        if count in (2, 3, 4):
+            lanes = _block(widest, length)
+            if lanes:
+                return plan.ribbon(intrinsic, length, count, step, lanes)
         wide = 1 << (count - 1).bit_length()
-        if 4 < count <= WIDEST_RIBBON and packed == count and wide <= min(widest, length):
+        if 4 < count <= WIDEST_RIBBON and wide <= widest and permitted(less_equal(wide, length)):
             make = plan.packed if intrinsic == "interleave" else plan.unpacked
             return make(length, count, step, wide)
-    size = _power_of_two(min(widest, *lens))
-    if x_step == 0 or size < SMALLEST_BLOCK:
-        return None
-    return plan.blocks(size, lens, (x_step, out_step))
+    size = 0 if known_in(x_step, 0) else _block(widest, *lens)
+    return plan.blocks(size, lens, (x_step, out_step)) if size else None
 
 
-def _power_of_two(limit: int) -> int:
-    """The largest power of two up to a limit."""
-    return 1 << (limit.bit_length() - 1)
+def _block(widest: int, *lens: Length) -> int:
+    """Return the rows of a block: the largest power of two up to the least of some lengths, of those that are known.
+
+    0 if that is too few, or another one is shorter.
+    """
+    least = min([widest, *(n for n in lens if not is_symbolic(n))])
+    size: int = 1 << (least.bit_length() - 1)
+    return size if size >= SMALLEST_BLOCK and permitted(all_of(*(less_equal(size, n) for n in lens))) else 0
 
 
 class _Plan:
@@ -103,12 +124,12 @@ class _Plan:
         self.arguments.pointer("p_x", "x0", mover(x.type))
         self.arguments.pointer("p_out", "out0", mover(x.type))
 
-    def outer(self, lens: list[int], strides: list[list[int]]) -> None:
+    def outer(self, lens: list[Length], strides: list[list[Length]]) -> None:
         """The dimensions around the pair."""
         self.points = prod(lens)
         self.odometer = Odometer(self.arguments, lens, strides)
 
-    def blocks(self, size: int, lens: tuple[int, int], steps: tuple[int, int]) -> Launch:
+    def blocks(self, size: int, lens: tuple[Length, Length], steps: tuple[Length, Length]) -> Launch:
         """Tasks of square tiles.
 
         Args:
@@ -117,14 +138,15 @@ class _Plan:
             steps: the source's stride along the second, the target's along the first.
         """
         item = self.x.type.size
-        lined = size * item % host.CACHE_LINE == 0 and steps[1] * item % host.CACHE_LINE == 0
+        lined = size * item % host.CACHE_LINE == 0 and known_in(steps[1] * item % host.CACHE_LINE, 0)
         tile = max(TILE_BYTES // item, TILE)
         across = LONG_BYTES // item if self.streamed else tile
         if self.streamed and not lined:
             tile = STAGED_COLUMNS
         elif self.streamed:
-            tile = min(LONG_BYTES // item, LINED_TILE * across // min(lens[0], across) // LINED_TILE * LINED_TILE)
-        tiles = [-(-lens[0] // across), -(-lens[1] // tile)]
+            rows = LINED_TILE * across // (across if is_symbolic(lens[0]) else min(lens[0], across))
+            tile = min(LONG_BYTES // item, rows // LINED_TILE * LINED_TILE)
+        tiles = [ceil_div(lens[0], across), ceil_div(lens[1], tile)]
         for name, value in (
             ("across", lens[0]),
             ("along", lens[1]),
@@ -135,8 +157,8 @@ class _Plan:
         ):
             self.arguments.integer(name, value)
         # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
-        staged = not lined if self.streamed else steps[1] * item % ALIASING == 0
-        dense = self.streamed and steps[1] == lens[1] <= tile
+        staged = not lined if self.streamed else known_in(steps[1] * item % ALIASING, 0)
+        dense = self.streamed and known_equal(steps[1], lens[1]) and known_less_equal(lens[1], tile)
         moves = self._staged(size, tile, dense) if staged else self._direct(size)
         lines = [
             "rest = idiv(task, tiles_along)",
@@ -150,7 +172,7 @@ class _Plan:
             *indent([f"col = imin(j, across - {size})", *moves, f"j += {size}"]),
         ]
         scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
-        elements = min(lens[0], across) * min(lens[1], tile)
+        elements = minimum(lens[0], across) * minimum(lens[1], tile)
         return self._launch("transpose_kernel", lines, self.points * prod(tiles), elements, scratch)
 
     @staticmethod
@@ -199,9 +221,9 @@ class _Plan:
             return [*self._rows(size, to_scratch, *ahead), *rows]
         return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows)]
 
-    def ribbon(self, intrinsic: str, length: int, count: int, step: int, lanes: int) -> Launch:
+    def ribbon(self, intrinsic: str, length: Length, count: int, step: Length, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
-        chunks = -(-length // RIBBON)
+        chunks = ceil_div(length, RIBBON)
         for name, value in (("length", length), ("chunks", chunks), ("step", step)):
             self.arguments.integer(name, value)
         if intrinsic == "interleave":
@@ -223,9 +245,11 @@ class _Plan:
             "while i < last:",
             *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"]),
         ]
-        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count, prologue)
+        return self._launch(
+            f"{intrinsic}_kernel", lines, self.points * chunks, minimum(length, RIBBON) * count, prologue
+        )
 
-    def packed(self, length: int, count: int, step: int, lanes: int) -> Launch:
+    def packed(self, length: Length, count: int, step: Length, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension, to runs of ``count`` elements.
 
         Each run is stored with more behind it, over which the next one goes; what is ready is copied from there.
@@ -248,7 +272,7 @@ class _Plan:
         ]
         return self._ribbons("packing_kernel", lines, length, count, step, (steps + lanes) * count + lanes)
 
-    def unpacked(self, length: int, count: int, step: int, lanes: int) -> Launch:
+    def unpacked(self, length: Length, count: int, step: Length, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension, from runs of ``count`` elements.
 
         Each run is loaded with more behind it; the last ones, behind which there may be nothing, from a copy.
@@ -291,10 +315,17 @@ class _Plan:
         ]
 
     def _ribbons(
-        self, name: str, inside: list[str], length: int, count: int, step: int, scratch: int, more: Sequence[str] = ()
+        self,
+        name: str,
+        inside: list[str],
+        length: Length,
+        count: int,
+        step: Length,
+        scratch: int,
+        more: Sequence[str] = (),
     ) -> Launch:
         """Tasks of RIBBON steps, in which ``inside`` does those from ``i`` up to ``stop``, which it sets."""
-        chunks = -(-length // RIBBON)
+        chunks = ceil_div(length, RIBBON)
         for key, value in (("length", length), ("chunks", chunks), ("step", step), ("count", count)):
             self.arguments.integer(key, value)
         lines = [
@@ -306,7 +337,7 @@ class _Plan:
             *indent([*inside, "i = stop"]),
         ]
         prologue = [f"scratch = local_{mover(self.x.type)}({scratch})", *more]
-        return self._launch(name, lines, self.points * chunks, min(length, RIBBON) * count, prologue)
+        return self._launch(name, lines, self.points * chunks, minimum(length, RIBBON) * count, prologue)
 
     def _pointers(self) -> list[str]:
         return [
@@ -316,14 +347,14 @@ class _Plan:
         ]
 
     def _launch(
-        self, name: str, lines: list[str], tasks: int, elements: int, prologue: list[str] | None = None
+        self, name: str, lines: list[str], tasks: Length, elements: Length, prologue: list[str] | None = None
     ) -> Launch:
         fence = ["stream_fence()"] if self.streamed else []
         text = kernel_text([*self.arguments.bind(), *(prologue or []), *for_tasks(lines), *fence])
-        traffic = self.x.footprint + self.out.footprint
+        traffic, shared = self.x.footprint + self.out.footprint, task_elements(prod(self.out.lens))
         return Launch(
             kernel=cpu_kernel(name, text, self.origin),
             args=self.arguments.values,
-            geometry=TaskRange(tasks, max(1, task_elements(prod(self.out.lens)) // elements, claim(tasks, traffic))),
+            geometry=TaskRange(tasks, maximum(1, shared // maximum(elements, 1), claim(tasks, traffic))),
             bytes=traffic,
         )
