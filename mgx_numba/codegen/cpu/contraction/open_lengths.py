@@ -73,7 +73,9 @@ class _Open(NamedTuple):
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Seconds of each solver that applies, for sample lengths."""
         problem = at_lengths(self.request.problem, sample)
-        preferred = self.chosen(replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample)))
+        preferred = self.chosen(
+            replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample))
+        )
         found = {}
         for solver in self.solvers:
             if solver.refusal(problem) is None:
@@ -166,7 +168,7 @@ def flattened(request: Request) -> Request:
 def _feature(problem: GemmProblem | ConvProblem) -> Dim | None:
     """Return the symbolic length that matters most for which solver is the quickest."""
     if isinstance(problem, ConvProblem):
-        lengths = [problem.batch * problem.out_pixels, *problem.in_lens]
+        lengths: list[Length] = [problem.batch * problem.out_pixels, *problem.in_lens]
     else:
         shared = known_equal(distinct_matrices(problem), 1)
         rows = problem.batch_count * problem.m if shared else problem.m
@@ -245,9 +247,7 @@ def _thresholds(
     return {name: any_of(*conditions) for name, conditions in where.items()}
 
 
-def _bisected(
-    open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value: int, before: str, after: str
-) -> int:
+def _bisected(open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value: int, before: str, after: str) -> int:
     """Return the least length found, up to ``value``, for which a solver is quicker than the one before."""
     low = max((v for v, _ in rows if v < value), default=value)
     *others, last = symbols_of([feature])
