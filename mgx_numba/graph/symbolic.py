@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from ..core.dim import (
-    Dim, Length, Scope, SymbolicLengthError, known_less_equal, substitute, symbols_of,
+    Dim,
+    Length,
+    Scope,
+    SymbolicLengthError,
+    known_less_equal,
+    substitute,
+    symbols_of,
 )  # fmt: skip
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
@@ -58,7 +64,11 @@ class SymbolicProgram:
     scope: Scope
 
 
-def symbolic_program(program: Program, fixed: Mapping[str, int] | None = None) -> SymbolicProgram:
+def symbolic_program(
+    program: Program,
+    fixed: Mapping[str, int] | None = None,
+    like: Mapping[str, Sequence[int]] | None = None,
+) -> SymbolicProgram:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
@@ -68,11 +78,13 @@ def symbolic_program(program: Program, fixed: Mapping[str, int] | None = None) -
     Args:
         program: it stays as it is.
         fixed: lengths of some dimensions, by name, or by ``input.axis`` where the dimension has no name.
+        like: lengths of the dynamic inputs, by name, that the result shall serve. They are the example lengths, and
+            dimensions of length 0 are fixed.
 
     Raises:
         SymbolicLengthError: the program needs a number where a length is symbolic.
     """
-    inputs = _Inputs(program, fixed or {})
+    inputs = _Inputs(program, fixed or {}, like or {})
     relations: dict[str, Length] = {}
     while True:
         scope, lens = inputs.symbols(relations)
@@ -92,7 +104,8 @@ def symbolic_program(program: Program, fixed: Mapping[str, int] | None = None) -
 class _Inputs:
     """The dimensions of a program's dynamic inputs, by name."""
 
-    def __init__(self, program: Program, fixed: Mapping[str, int]) -> None:
+    def __init__(self, program: Program, fixed: Mapping[str, int], like: Mapping[str, Sequence[int]]) -> None:
+        self._examples: dict[str, int] = {}
         self._keys: dict[str, list[str | int]] = {}
         self._ranges: dict[str, DynamicDimension] = {}
         for name, shape in program.parameter_shapes().items():
@@ -103,6 +116,10 @@ class _Inputs:
             self._keys[name] = keys = []
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
+                if name in like and not d.is_fixed and key not in fixed:
+                    if not like[name][axis]:
+                        fixed = {**fixed, key: 0}
+                    self._examples[key] = like[name][axis]
                 if d.is_fixed or key in fixed:
                     keys.append(d.min if d.is_fixed else fixed[key])
                     continue
@@ -120,7 +137,8 @@ class _Inputs:
         for key, d in self._ranges.items():
             if key not in parsed and key not in relations:
                 low, high = max(1, d.min), min(d.max, LONGEST)
-                lengths[key] = scope.symbol(key, low, high, _hint(low, high, next(hints, HINTS[-1])))
+                example = self._examples.get(key) or _hint(low, high, next(hints, HINTS[-1]))
+                lengths[key] = scope.symbol(key, low, high, example)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
         for key, tree in parsed.items():
@@ -281,5 +299,3 @@ class _Symbolic(Settling):
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
             raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
-
-

@@ -6,7 +6,7 @@ of one step run in any order, on any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
@@ -144,6 +144,7 @@ class HostStep:
     reason: str = ""
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
+    bind: Callable[[Mapping[Dim, int]], HostFunction] | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""
