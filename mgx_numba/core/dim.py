@@ -273,6 +273,10 @@ class Scope:
         self._values: dict[Dim, int] = {}
         self._closed = False
 
+    def clear(self) -> None:
+        """Forget symbols, samples and questions."""
+        self.__init__()  # type: ignore[misc]
+
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
         atom = Atom("symbol", (), low, high, 1, self, name)

@@ -145,7 +145,11 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
         wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
-        wide.sort(key=lambda n: isinstance(n, Dim))  # where one is a number, others are this or 1
+        numbers = [n for n in wide if not isinstance(n, Dim)]
+        if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
+            wide = numbers
+        elif len(wide) > 1:
+            wide = [n for n in wide if n != 1]
         if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
         result.append(wide[0] if wide else 1)
