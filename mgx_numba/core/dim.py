@@ -30,9 +30,8 @@ from ..errors import MgxError
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
     "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
-    "known_same", "less",
-    "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select", "substitute",
-    "symbols_of", "typical",
+    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select",
+    "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -458,6 +457,11 @@ def known_less(a: Length, b: Length) -> bool:
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
     return type(found := less(b, a)) is int and found == 0
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
