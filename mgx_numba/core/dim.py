@@ -22,7 +22,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
@@ -701,11 +701,13 @@ def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
         if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
             low = low * atom.low
             high = None if high is None or atom.high is None else high * atom.high
-        elif low is None or high is None or atom.low is None or atom.high is None:
-            return None, None
         else:
-            ends = [x * y for x in (low, high) for y in (atom.low, atom.high)]
-            low, high = min(ends), max(ends)
+            own, other = (
+                (-inf if least is None else least, inf if most is None else most)
+                for least, most in ((low, high), (atom.low, atom.high))
+            )
+            ends = [x * y if x and y else 0 for x in own for y in other]
+            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
     return low, high
 
 
