@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from ..core.dim import (
-    Dim, Length, Scope, SymbolicLengthError, known_less_equal, substitute, symbols_of,
+    Dim,
+    Length,
+    Scope,
+    SymbolicLengthError,
+    known_less_equal,
+    substitute,
+    symbols_of,
 )  # fmt: skip
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type

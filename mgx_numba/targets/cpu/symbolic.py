@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import Guard, SymbolicLengthError, evaluate
+from ...core.dim import Guard, Scope, SymbolicLengthError, evaluate
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
@@ -73,17 +73,17 @@ class SymbolicProgram(LoweredProgram):
     ) -> LoweredProgram:
         """Return the program with a plan for lengths in general, or for lengths that are like some."""
         options = self._options
-        symbolic = symbolic_program(self._source, like=lens)
-        program, trees = without_tuples(symbolic.program)
+        scope = Scope()
+        program, trees = without_tuples(symbolic_program(self._source, scope, lens))
         if split(program) is not None:
             raise SymbolicLengthError("lengths inside of the program depend on the values of its inputs")
         run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
         program.remove_unused_modules()
-        plan = lower_symbolic(program, options, self._weights, symbolic.scope)
-        symbolic.scope.close()
+        plan = lower_symbolic(program, options, self._weights, scope)
+        scope.close()
         executable = Executable(plan, options.num_threads or None, progress, options.store)
         made = LoweredProgram(executable, trees, lambda: program, options.store)
-        self._guards[made] = list(symbolic.scope.guards.values())
+        self._guards[made] = list(scope.guards.values())
         return made
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
