@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from ..core.dim import Dim, known_equal
 from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
 from ..core.strided import reshaped
 from .base import Operator
