@@ -22,16 +22,16 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal", "less",
-    "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "same", "select",
-    "substitute", "symbols_of", "typical",
+    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
+    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "same",
+    "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -274,6 +274,10 @@ class Scope:
         self._values: dict[Dim, int] = {}
         self._closed = False
 
+    def clear(self) -> None:
+        """Forget symbols, samples and questions."""
+        self.__init__()  # type: ignore[misc]
+
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
         atom = Atom("symbol", (), low, high, 1, self, name)
@@ -461,6 +465,11 @@ def known_in(length: Length, *values: int) -> bool:
     return not isinstance(length, Dim) and length in values
 
 
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
+
+
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
@@ -473,6 +482,11 @@ def known_less_equal(a: Length, b: Length) -> bool:
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a <= b
     return type(found := less(b, a)) is int and found == 0
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
@@ -712,11 +726,13 @@ def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
         if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
             low = low * atom.low
             high = None if high is None or atom.high is None else high * atom.high
-        elif low is None or high is None or atom.low is None or atom.high is None:
-            return None, None
         else:
-            ends = [x * y for x in (low, high) for y in (atom.low, atom.high)]
-            low, high = min(ends), max(ends)
+            own, other = (
+                (-inf if least is None else least, inf if most is None else most)
+                for least, most in ((low, high), (atom.low, atom.high))
+            )
+            ends = [x * y if x and y else 0 for x in own for y in other]
+            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
     return low, high
 
 
@@ -771,12 +787,16 @@ def _floordiv(a: Length, b: Length) -> Any:
     if quotient is not None:
         return quotient
     (low, high), (least, most) = range_of(a), range_of(b)
-    if low is not None and low >= 0 and least is not None and least > 0:
-        bounds = (low // most if most is not None else 0, None if high is None else high // least)
-        if bounds[1] == 0:
-            return 0
-        return _of_atom("floordiv", (a, b), *bounds, 1)
-    return _of_atom("floordiv", (a, b), None, None, 1)
+    if least is None or least <= 0:
+        return _of_atom("floordiv", (a, b), None, None, 1)
+    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
+    bounds = (
+        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
+        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
+    )
+    if bounds[0] is not None and bounds[0] == bounds[1]:
+        return bounds[0]
+    return _of_atom("floordiv", (a, b), *bounds, 1)
 
 
 def _divided(a: Any, b: int) -> Any:

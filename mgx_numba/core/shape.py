@@ -145,10 +145,15 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     rank = max(map(len, lens), default=0)
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
-        wide = {n for n in column if n != 1}
-        if len(wide) > 1:
+        wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
+        numbers = [n for n in wide if not isinstance(n, Dim)]
+        if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
+            wide = numbers
+        elif len(wide) > 1:
+            wide = [n for n in wide if n != 1]
+        if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        result.append(wide.pop() if wide else 1)
+        result.append(wide[0] if wide else 1)
     return tuple(result)
 
 
@@ -244,8 +249,6 @@ class Shape:
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
         """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
         own = _plain(dims)
-        if any(isinstance(d, Dim) for d in own):
-            return cls(type, [d.min if isinstance(d, DynamicDimension) else d for d in own])
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in own)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
@@ -395,9 +398,9 @@ class Shape:
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
-        if len(self.lens) > 1:
+        if self.symbolic:
             return False
-        alone = all(known_equal(s, 0) for s in self.strides) and all(known_equal(n, 1) for n in self.lens)
+        alone = self.strides in ((0,), ()) and self.lens in ((1,), ())  # in this order: see `other_rank`
         return alone and not self.is_dynamic and not self.sub_shapes
 
     @property

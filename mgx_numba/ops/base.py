@@ -174,6 +174,11 @@ class Operator:
         """Floating-point operations of one evaluation (0 where none are counted)."""
         return 0
 
+    @functools.cached_property
+    def symbolic(self) -> bool:
+        """Whether an attribute is, or holds, a symbolic length."""
+        return any(_has_dim(getattr(self, name)) for name in self.attribute_kinds())
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if _REGISTRY.get(self.name) is type(self):  # some of these classes have no name in a module
             return _again, (self.name, self.attributes())
@@ -209,6 +214,12 @@ class Operator:
         if not -rank <= value < rank:
             raise self.fail(f"{what} {value} is out of range for {rank} dimensions")
         return value % rank
+
+
+def _has_dim(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_dim, value))
+    return isinstance(value, Dim) or (isinstance(value, Shape) and value.symbolic)
 
 
 def format_attribute(value: Any) -> str:
