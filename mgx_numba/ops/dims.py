@@ -110,7 +110,7 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
             continue
         if old not in (1, new):
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
-        strides.append(stride if old == new else 0)
+        strides.append(stride if not known_equal(old, 1) and old == new else 0)
     return Shape.view(shape.type, lens, strides)
 
 
