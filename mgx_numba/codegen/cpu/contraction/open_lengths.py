@@ -37,7 +37,7 @@ from .blocking import samples_along
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
 
-__all__ = ["Part", "flattened", "solve_open"]
+__all__ = ["Part", "flattened", "solve_open", "solvers_of"]
 
 MOST_SOLVERS = 4
 """Solvers of one contraction: each has kernels, and some have weights of their own."""
@@ -108,7 +108,7 @@ def solve_open(
         UnsupportedError: no solver applies for the example lengths; the message has every solver's reason.
     """
     problem = request.problem
-    solvers: Sequence[Any] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
+    solvers = solvers_of(problem)
     refused = {s.name: "it shall not be taken" if s.name in unsuited else s.refused_symbols(problem) for s in solvers}
     symbols = symbols_of(lengths_in((problem, request.strides)))
     open_ = _Open(request, _feature(problem), symbols, [s for s in solvers if refused[s.name] is None], chosen)
@@ -137,6 +137,11 @@ def solve_open(
         taken += conditions
         covered = 1 if name == general and known_equal(served(found), 1) else any_of(*taken)
     return parts, covered
+
+
+def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Any]:
+    """Return all solvers for problems of a kind."""
+    return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
 
 def flattened(request: Request) -> Request:
