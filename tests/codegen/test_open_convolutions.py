@@ -26,6 +26,7 @@ SHAPES: list[dict[str, Any]] = [
     {"kernel": (3, 2), "in_channels": 8, "out_channels": 12, "groups": 4, "dilation": (2, 1)},
     {"kernel": (2, 2), "in_channels": 6, "out_channels": 9, "stride": (2, 2), "transposed": True},
     {"kernel": (3, 3), "in_channels": 8, "out_channels": 5, "stride": (2, 2), "pads": 1, "transposed": True},
+    {"kernel": (7, 7), "in_channels": 4, "out_channels": 16, "stride": (2, 2), "pads": 3},
     {"kernel": (5,), "in_channels": 12, "out_channels": 20, "pads": 2},
     {"kernel": (3,), "in_channels": 16, "out_channels": 16, "groups": 16, "pads": 1, "stride": (2,)},
 ]
@@ -93,9 +94,11 @@ def every(problem: ConvProblem, samples: list[dict[Dim, int]]) -> None:
             assert check(problem, samples, solver.name) == {solver.name}
 
 
+FEW_OUTPUTS = {"kernel": (1, 1), "in_channels": 32, "out_channels": 5}
 WINOGRAD = {"kernel": (3, 3), "in_channels": 32, "out_channels": 40, "pads": 1}
 TYPED = [
     ("", "uint8 int8 int32 int32"),
+    ("avx2,-avxvnni", "uint8 int8 int32 int32"),
     ("avx2", "int8 int8 int32 int32"),
     ("avx2", "float32 float16 float32 float32"),
     ("", "float32 bfloat16 float32 float32"),
@@ -106,7 +109,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize("ceiling, types", TYPED)
-@pytest.mark.parametrize("shape", [WINOGRAD, SHAPES[0], SHAPES[2], SHAPES[3], SHAPES[6]], ids=str)
+@pytest.mark.parametrize("shape", [WINOGRAD, FEW_OUTPUTS, SHAPES[0], SHAPES[2], SHAPES[3], SHAPES[6]], ids=str)
 def test_other_types_by_every_solver(
     ceiling: str, types: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,11 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         if problem.low_parts and tile_of(problem.types).packing.parts == 1:
             return NO_PARTS
         *image, pixel, _ = pixel_product(problem).a_strides
-        if problem.low_parts and not known_equal(problem.batch, 1) and not known_same(image, [problem.in_pixels * pixel]):
+        if (
+            problem.low_parts
+            and not known_equal(problem.batch, 1)
+            and not known_same(image, [problem.in_pixels * pixel])
+        ):
             return "images in parts do not follow one another"
         return uneven_pixels(problem)
 

@@ -123,7 +123,11 @@ def _best_block(
 
 
 def open_block(
-    best: Callable[[ConvProblem], tuple[Block, float]], form: Form, tile: RegisterTile, problem: ConvProblem, threads: int
+    best: Callable[[ConvProblem], tuple[Block, float]],
+    form: Form,
+    tile: RegisterTile,
+    problem: ConvProblem,
+    threads: int,
 ) -> Block:
     """The cut of a problem of symbolic lengths: what is the ``best`` for some numbers of tiles, up to the next."""
     tiles = problem.batch * math.prod(tiles_of(form, problem))

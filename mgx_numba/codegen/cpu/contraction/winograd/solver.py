@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .....dataclass import dataclass
 from .....core.dim import known_equal
+from .....dataclass import dataclass
 from ....alternatives import has_lengths
 from ....launch import Solution
 from ....problems.convolution import ConvProblem

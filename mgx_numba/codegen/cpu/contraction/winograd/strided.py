@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .....dataclass import dataclass
 from .....core.dim import ceil_div, known_equal
+from .....dataclass import dataclass
 from ....arguments import Arguments
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
@@ -164,7 +164,11 @@ def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
     Pixels past the edges of the input are zeros.
     """
     lanes, channels = tile_for(problem.types).lanes, problem.in_channels
-    runs, run = (1, problem.stride[1] * channels) if known_equal(problem.x_strides[2], channels) else (problem.stride[1], channels)
+    runs, run = (
+        (1, problem.stride[1] * channels)
+        if known_equal(problem.x_strides[2], channels)
+        else (problem.stride[1], channels)
+    )
     a = Arguments()
     a.pointer("x", "x", problem.dtype)
     a.pointer("blocks", "scratch", problem.dtype)
