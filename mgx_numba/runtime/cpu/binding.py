@@ -131,22 +131,30 @@ class BindingTables:
             parameter = next(p for p, axis in self.sources if len(inputs[p].shape) <= axis)
             raise self.mismatch(inputs, parameter) from None
 
+    def serves(self, inputs: Sequence[np.ndarray]) -> bool:
+        """Return whether the plan serves inputs of these shapes."""
+        return self._check(inputs) is Status.BOUND
+
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
-        """Return the symbols' values if the plan serves inputs of these shapes, else None."""
+        """Return the symbols' values if the shapes are those of the parameters for some values, else None."""
+        if self._check(inputs) is None:
+            return None
+        return dict(zip(self.plan.symbols, self.given(inputs)))
+
+    def _check(self, inputs: Sequence[np.ndarray]) -> Status | None:
+        """Return how a binding to the inputs' lengths begins; None if no values give their shapes."""
         parameters = self.plan.parameters
         if any(len(a.shape) != len(p.lens) for a, p in zip(inputs, parameters, strict=True) if p.lens):
             return None
         block, memory, symbols = self.block()
-        given = self.given(inputs)
-        symbols[:] = given
-        if self.run(block, checking=True) is not Status.BOUND:
-            return None
+        symbols[:] = self.given(inputs)
+        status = self.run(block, checking=True)
         lens = iter(memory[np.array(self._axes, np.int64) + self._zero // 8].tolist())
         for array, parameter in zip(inputs, parameters):
             own = [next(lens) for _ in parameter.lens]
             if own and tuple(own) != array.shape:
                 return None
-        return dict(zip(self.plan.symbols, given))
+        return status
 
     def mismatch(self, inputs: Sequence[np.ndarray], number: int) -> ShapeError:
         """Return the error of an input whose shape does not fit the plan."""

@@ -110,7 +110,8 @@ class Executable:
         )
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
-        """Return the values of the plan's symbols for inputs that the plan serves; None if it serves others.
+        """Return the values of the plan's symbols for which the parameters have the inputs' shapes; None if there are
+        none. Whether the plan serves these values is not asked.
 
         ``inputs`` has one array for each of `Plan.parameters`, of which only the shapes are looked at; parameters
         without lens take any shape.
@@ -121,8 +122,10 @@ class Executable:
         return {} if all(a.shape == tuple(p.lens) for a, p in pairs if p.lens) else None
 
     def serves(self, inputs: Sequence[np.ndarray]) -> bool:
-        """Return whether the plan serves inputs of these shapes, see `values`."""
-        return self.values(inputs) is not None
+        """Return whether the plan serves inputs of these shapes: there are `values`, in the ranges of the symbols, for
+        which its condition holds."""
+        binding = self.tables.binding
+        return self.values(inputs) is not None if binding is None else binding.serves(inputs)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
