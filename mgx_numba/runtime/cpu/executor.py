@@ -89,9 +89,9 @@ class Executable:
         self._idle: list[int] = []
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        # Of a symbolic plan it is known when an arena has grown. An array: native code reads it.
+        # Of a symbolic plan it is known when an arena has grown. A word in memory: native code reads it.
         arena_bytes = 0 if plan.symbols else plan.arena_bytes
-        self._idle_limit = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64)
+        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
@@ -106,7 +106,7 @@ class Executable:
             threads=self._threads,
             idle=self._idle,
             contexts=self._contexts,
-            limit=self._idle_limit,
+            limit=np.asarray(self._idle_limit),
         )
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
