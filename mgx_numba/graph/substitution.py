@@ -30,7 +30,7 @@ def holds_symbols(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(holds_symbols, value))
     if isinstance(value, Shape):
-        return value.symbolic or any(isinstance(d.min, Dim) for s in value.flatten() for d in s.dyn_dims)
+        return any(s.symbolic or any(isinstance(d.min, Dim) for d in s.dyn_dims) for s in value.flatten())
     if is_dataclass(value) and not isinstance(value, type):
         return any(holds_symbols(getattr(value, f.name)) for f in fields(value))
     return isinstance(value, Dim)
