@@ -89,11 +89,12 @@ def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
         return np.broadcast_to(array.reshape((1,) * len(lens)), lens)
     if view.op.name == "transpose":
         return np.transpose(array, view.op.attributes()["permutation"])
-    if view.op.name == "multibroadcast":
-        return np.broadcast_to(array, lens)
-    if view.op.name == "broadcast":
-        axis = view.op.attributes()["axis"] % len(after)
-        return np.broadcast_to(array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim)), lens)
+    if view.op.name in ("multibroadcast", "broadcast"):
+        if view.op.name == "broadcast":
+            axis = view.op.attributes()["axis"] % len(after)
+            array = array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim))
+        fits = all(n in (1, m) for n, m in zip(array.shape[::-1], lens[::-1]))
+        return np.broadcast_to(array, lens) if fits else None  # a guard may make a number of a symbolic length
     if known_same([n for n in before if is_symbolic(n) or n != 1], [n for n in after if is_symbolic(n) or n != 1]):
         return array.reshape(lens)  # axes of length 1 come or go
     return None

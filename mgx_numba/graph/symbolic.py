@@ -44,9 +44,7 @@ MOST_RELATIONS = 8
 """Relations between lengths that are looked for in a program."""
 
 
-def symbolic_program(
-    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None
-) -> Program:
+def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
@@ -277,5 +275,3 @@ class _Symbolic(Settling):
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
             raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
-
-
