@@ -30,9 +30,8 @@ from ..errors import MgxError
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
     "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
-    "known_same", "less",
-    "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select", "substitute",
-    "symbols_of", "typical",
+    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "same",
+    "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -192,6 +191,8 @@ class Dim:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
+        if _quiet.depth:
+            return False
         if not isinstance(other, (int, Dim)):
             return _plain(other) and self == int(other)  # type: ignore[call-overload]
         return _answer(equal(self, other))
@@ -358,6 +359,23 @@ def typical(length: Length) -> int:
     return evaluate(length, usual, length.scope.usual)
 
 
+class _Quiet(threading.local):
+    depth = 0
+
+
+_quiet = _Quiet()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two values are equal for all lengths, such as tuples, shapes or operators with symbolic lengths
+    in them; no guard is noted."""
+    _quiet.depth += 1
+    try:
+        return bool(a == b)
+    finally:
+        _quiet.depth -= 1
+
+
 def is_symbolic(value: Any) -> bool:
     """Return whether a value is a symbolic length."""
     return isinstance(value, Dim)
@@ -437,6 +455,8 @@ def equal(a: Length, b: Length) -> Any:
 
 def known_equal(a: Length, b: Length) -> bool:
     """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a == b
     return type(found := equal(a, b)) is int and found == 1
 
 
@@ -452,12 +472,21 @@ def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
 
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a < b
     return type(found := less(a, b)) is int and found == 1
 
 
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a <= b
     return type(found := less(b, a)) is int and found == 0
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
@@ -680,59 +709,6 @@ def _made(terms: Terms) -> Dim:
 
 
 def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    """Return the least and the largest value that follow from the ranges of the atoms."""
-    low, high = _plain_bounds(terms)
-    if len(terms) > 1 and (low is None or high is None) and len({c > 0 for m, c in terms if m}) > 1:
-        # b*s - b is b' + b's' for b = 1 + b' and s = 1 + s'
-        shifted = _shifted(terms)
-        if shifted is not None:
-            least, most = _plain_bounds(shifted)
-            low, high = (least if low is None else low), (most if high is None else high)
-    return low, high
-
-
-MOST_SHIFTED = 5
-"""Atoms of a product of which bounds are looked for from their least values on: there are two terms for each subset."""
-
-
-def _shifted(terms: Terms) -> Terms | None:
-    """Return a sum of products of what atoms are above their least values, with ranges from 0 on; None if some have
-    none, or there are too many products."""
-    found: dict[Monomial, int] = {}
-    for monomial, coefficient in terms:
-        if len(monomial) > MOST_SHIFTED:
-            return None
-        products: dict[Monomial, int] = {(): coefficient}
-        for atom in monomial:
-            if atom.low is None:
-                return None
-            rest = _rest(atom)
-            own: dict[Monomial, int] = {}
-            for m, c in products.items():
-                own[m] = own.get(m, 0) + c * atom.low
-                bigger = _product(m, (rest,))
-                own[bigger] = own.get(bigger, 0) + c
-            products = own
-        for m, c in products.items():
-            found[m] = found.get(m, 0) + c
-    return tuple([(m, c) for m, c in found.items() if c])
-
-
-def _rest(atom: Atom) -> Atom:
-    """Return what an atom is above its least value, as an atom that is in no expression."""
-    with _lock:
-        rest = _rests.get(atom)
-        if rest is None:
-            assert atom.low is not None
-            high = None if atom.high is None else atom.high - atom.low
-            rest = _rests[atom] = Atom("rest", (), 0, high, 1, atom.scope)
-    return rest
-
-
-_rests: weakref.WeakKeyDictionary[Atom, Atom] = weakref.WeakKeyDictionary()
-
-
-def _plain_bounds(terms: Terms) -> tuple[int | None, int | None]:
     low: int | None = 0
     high: int | None = 0
     for monomial, coefficient in terms:

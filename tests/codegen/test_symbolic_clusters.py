@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.planning import plan
-from mgx_numba.codegen.problems.cluster import CopyProblem, PointwiseProblem, Tensor
+from mgx_numba.codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem, Tensor
 from mgx_numba.core.dim import Length, evaluate
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type, from_numpy
@@ -112,3 +112,71 @@ def test_streamed_results_are_an_alternative_for_large_ones() -> None:
         x, y, out = (array_of(t, values, seed) for seed in range(3))
         plans.run(values, {"x0": x, "x1": y, "out0": out})
         np.testing.assert_array_equal(out, x + y)
+
+
+def reduction(kind: str, lens: Sequence[Length], axes: tuple[int, ...]) -> Module:
+    """Return the module of a reduction: a sum, a softmax, or a layer normalisation with a factor."""
+    module = Module(kind)
+    x = module.add_parameter("x0", Shape(Type.float_type, lens))
+
+    def add(name: str, *inputs: Any, **attributes: Any) -> Any:
+        return module.add_instruction(name, list(inputs), **attributes)
+
+    def spread(value: Any) -> Any:
+        return add("multibroadcast", value, out_lens=tuple(lens))
+
+    if kind == "sum":
+        module.add_return([add("reduce_sum", x, axes=axes)])
+    elif kind == "softmax":
+        e = add("exp", add("sub", x, spread(add("reduce_max", x, axes=axes))))
+        module.add_return([add("div", e, spread(add("reduce_sum", e, axes=axes)))])
+    else:
+        factor = module.add_parameter("x1", Shape(Type.float_type, lens))
+        away = add("sub", x, spread(add("reduce_mean", x, axes=axes)))
+        variance = add("reduce_mean", add("mul", away, away), axes=axes)
+        module.add_return([add("mul", add("mul", away, spread(add("rsqrt", variance))), factor)])
+    return module
+
+
+def reduced(kind: str, axes: tuple[int, ...], x: np.ndarray, factor: np.ndarray | None) -> np.ndarray:
+    x = x.astype(np.float64)
+    if kind == "sum":
+        return np.asarray(x.sum(axes, keepdims=True))
+    if kind == "softmax":
+        e = np.exp(x - x.max(axes, keepdims=True))
+        return np.asarray(e / e.sum(axes, keepdims=True))
+    away = x - x.mean(axes, keepdims=True)
+    with np.errstate(all="ignore"):
+        return np.asarray(away / np.sqrt((away * away).mean(axes, keepdims=True)) * factor)
+
+
+@pytest.mark.parametrize("kind", ["sum", "softmax", "norm"])
+@pytest.mark.parametrize(
+    "lens, axes, order, most",
+    [
+        ((B, S, 48), (2,), (), 1),
+        ((B, S, 7), (2,), (), 1),
+        ((B, 3, S), (2,), (), 2),
+        ((B, S, 24), (1,), (), 1),
+        ((B, S, 3), (1,), (), 1),
+        ((B, 5, S), (1,), (), 2),
+        ((B, S, 6), (1, 2), (), 2),
+        ((B, S, 6), (0, 2), (), 1),
+        ((B, S, 8), (2,), (1, 0, 2), 1),
+        ((S, S), (0,), (), 2),
+    ],
+)
+def test_reductions_of_symbolic_lengths(kind: str, lens: Any, axes: Any, order: Any, most: int) -> None:
+    x = tensor(lens, order)
+    rows = tuple(1 if a in axes else n for a, n in enumerate(lens))
+    out = tensor(rows if kind == "sum" else lens, order)
+    factor = tensor(lens, once=range(len(lens) - 1))
+    inputs = (x, factor) if kind == "norm" else (x,)
+    plans = Plans(ReductionProblem(reduction(kind, lens, axes), axes, inputs, (out,)), plan, most)
+    for values in LENGTHS:
+        arrays = [array_of(t, values, seed) for seed, t in enumerate(inputs)]
+        result = array_of(out, values)
+        plans.run(values, {"out0": result, **{f"x{k}": a for k, a in enumerate(arrays)}})
+        expected = reduced(kind, axes, arrays[0], arrays[-1])
+        known = np.isfinite(expected) & (np.abs(expected) < 1e4)  # a row of one element has no variance
+        np.testing.assert_allclose(result[known], expected[known], rtol=2e-5, atol=2e-4)

@@ -103,6 +103,11 @@ class AttentionProblem:
         return self.heads // self.kv_heads
 
     @property
+    def scores(self) -> tuple[int, int, int, int]:
+        """Lengths of the scores."""
+        return self.batch, self.heads, self.queries, self.keys
+
+    @property
     def features_contiguous(self) -> bool:
         """Whether the features of one position lie together in q, k and v."""
         inner = [] if known_equal(self.depth, 1) else [self.q_strides[3], self.k_strides[3]]

@@ -106,12 +106,12 @@ def _splits(problem: AttentionProblem, tasks: int, threads: int) -> Any:
     if threads == 1:
         return 1
     parts = maximum(minimum(ceil_div(TASKS_PER_THREAD * threads, tasks), problem.keys // SPLIT_KEYS), 1)
-    # no part is left without keys
-    return ceil_div(problem.keys, ceil_div(problem.keys, parts))
+    # no part is left without keys; one is there even if there are none
+    return maximum(ceil_div(problem.keys, ceil_div(problem.keys, parts)), 1)
 
 
 def _even(total: int, limit: int, multiple: int) -> Any:
     """Block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of ``multiple``."""
     parts = ceil_div(total, limit)
     block = ceil_div(total, parts)
-    return minimum(ceil_div(block, multiple) * multiple, limit)
+    return minimum(maximum(ceil_div(block, multiple), 1) * multiple, limit)
