@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import is_symbolic, known_equal
+from ...core.dim import known_equal
 from ...core.types import Type
 from ...ops.window import PaddingMode
 from ..constants import compact, constant_array, is_constant, uniform_value
