@@ -31,6 +31,7 @@ __all__ = [
     "is_constant",
     "uniform",
     "uniform_value",
+    "viewed",
 ]
 
 CONSTANT_VIEWS = frozenset(
@@ -38,6 +39,9 @@ CONSTANT_VIEWS = frozenset(
     " identity contiguous layout".split()
 )
 """Operators whose value on a literal is computed as a view, or kept as one."""
+
+UNSEEN = frozenset({"identity", "contiguous", "layout"})
+"""Those that change neither lengths nor the order of elements."""
 
 STORED = frozenset({"dequantizelinear", "unpack_int4", "unpack_fp4"})
 """Operators that stand for a constant in fewer bits: not folded, so that a target may compute with the bits."""
@@ -70,20 +74,25 @@ def constant_array(ins: Instruction) -> np.ndarray | None:
     if array is None:
         return None
     for view in reversed(chain):
-        if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
-            array = _repeating_view(view, array)
-            if array is None:
-                return None
-        elif view.op.name not in ("identity", "contiguous", "layout"):
-            array = view.op.compute(view.shape, [array])
+        array = viewed(view, array)
+        if array is None:
+            return None
     return array
+
+
+def viewed(view: Instruction, array: np.ndarray) -> np.ndarray | None:
+    """Return what a view makes of a constant, as `constant_array` has it; None if it is not known."""
+    if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
+        return _repeating_view(view, array)
+    found: np.ndarray = array if view.op.name in UNSEEN else view.op.compute(view.shape, [array])
+    return found
 
 
 def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
     """Return the value of a view of symbolic lengths with length 1 on axes of such; None where it repeats otherwise."""
     before, after = view.inputs[0].shape.lens, view.shape.lens
     lens = tuple(1 if is_symbolic(n) else n for n in after)
-    if view.op.name in ("identity", "contiguous", "layout"):
+    if view.op.name in UNSEEN:
         return array
     if array.size == 1:
         return np.broadcast_to(array.reshape((1,) * len(lens)), lens)
