@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 from ..errors import MgxError
 
 __all__ = [
-    "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
-    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select",
+    "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
+    "common_divisor", "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less",
+    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select",
     "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
@@ -249,6 +249,8 @@ class Dim:
 
 
 Length = int | Dim
+SharedLength = Any
+"""A `Length` in records that back ends without symbolic lengths share, for which it is a plain integer."""
 
 
 class Scope:
@@ -271,6 +273,7 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
+        self._cautious = False
 
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
@@ -310,27 +313,25 @@ class Scope:
         known = self.guards.get(condition)
         if known is not None:
             return known.answer
+        if needed and self._cautious:
+            return False
         if condition not in self.preferences:
-            answer = bool(self.value(condition))
-            if needed and answer:
-                return self.ask(condition)
-            self.preferences[condition] = answer
-        elif needed and self.preferences[condition]:
-            return self.ask(condition)
-        return self.preferences[condition]
+            self.preferences[condition] = bool(self.value(condition))
+        answer = self.preferences[condition]
+        return self.ask(condition) if needed and answer else answer
 
     @contextlib.contextmanager
-    def trial(self, values: Mapping[Dim, int]) -> Iterator[None]:
+    def trial(self, values: Mapping[Dim, int], cautious: bool = False) -> Iterator[None]:
         """Meanwhile these are the example lengths, and what is asked is noted apart: this scope's own questions are
-        what they were before, afterwards."""
-        kept = self.guards, self.preferences, self._hints, self._values, self._closed
+        what they were before, afterwards. ``cautious``: nothing is `permitted` that is not known."""
+        kept = self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious
         given = {symbol.terms[0][0][0]: value for symbol, value in values.items()}
-        self.guards, self.preferences, self._values, self._closed = {}, {}, {}, False
+        self.guards, self.preferences, self._values, self._closed, self._cautious = {}, {}, {}, False, cautious
         self._hints = {**self._hints, **given}
         try:
             yield
         finally:
-            self.guards, self.preferences, self._hints, self._values, self._closed = kept
+            self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
         """Answer nothing any more that has not been asked."""
@@ -371,8 +372,14 @@ def common_divisor(length: Length) -> int:
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
     (low, high), (least, most) = range_of(a), range_of(b)
-    positive = low is not None and low >= 0 and least is not None and least > 0
-    if not isinstance(b, Dim) or not positive or _exact_quotient(a, b) is not None:
+    if (
+        not isinstance(b, Dim)
+        or low is None
+        or low < 0
+        or least is None
+        or least < 1
+        or _exact_quotient(a, b) is not None
+    ):
         return -(-a // b)
     if low == high == 0:
         return 0
@@ -440,6 +447,11 @@ def known_in(length: Length, *values: int) -> bool:
     return not isinstance(length, Dim) and length in values
 
 
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
+
+
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
     return type(found := less(a, b)) is int and found == 1
@@ -448,11 +460,6 @@ def known_less(a: Length, b: Length) -> bool:
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
     return type(found := less(b, a)) is int and found == 0
-
-
-def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
@@ -751,12 +758,16 @@ def _floordiv(a: Length, b: Length) -> Any:
     if quotient is not None:
         return quotient
     (low, high), (least, most) = range_of(a), range_of(b)
-    if low is not None and low >= 0 and least is not None and least > 0:
-        bounds = (low // most if most is not None else 0, None if high is None else high // least)
-        if bounds[1] == 0:
-            return 0
-        return _of_atom("floordiv", (a, b), *bounds, 1)
-    return _of_atom("floordiv", (a, b), None, None, 1)
+    if least is None or least <= 0:
+        return _of_atom("floordiv", (a, b), None, None, 1)
+    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
+    bounds = (
+        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
+        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
+    )
+    if bounds[0] is not None and bounds[0] == bounds[1]:
+        return bounds[0]
+    return _of_atom("floordiv", (a, b), *bounds, 1)
 
 
 def _divided(a: Any, b: int) -> Any:

@@ -64,6 +64,9 @@ class DynamicDimension:
     symbol: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if self.min is self.max and isinstance(self.min, Dim):  # a symbolic length
+            object.__setattr__(self, "optimals", frozenset())
+            return
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
         if self.max > UNBOUNDED:
@@ -73,8 +76,8 @@ class DynamicDimension:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only one length is possible."""
-        return self.min == self.max
+        """Whether only one length is possible, be it a symbolic one."""
+        return self.min is self.max or self.min == self.max
 
     def clamp(self, length: int) -> int:
         """The length of the range that is nearest to this one."""
@@ -141,10 +144,11 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     rank = max(map(len, lens), default=0)
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
-        wide = {n for n in column if n != 1}
-        if len(wide) > 1:
+        wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
+        wide.sort(key=lambda n: isinstance(n, Dim))  # where one is a number, others are this or 1
+        if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        result.append(wide.pop() if wide else 1)
+        result.append(wide[0] if wide else 1)
     return tuple(result)
 
 
@@ -239,8 +243,6 @@ class Shape:
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
         """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
         own = _plain(dims)
-        if any(isinstance(d, Dim) for d in own):
-            return cls(type, [d.min if isinstance(d, DynamicDimension) else d for d in own])
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in own)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
@@ -272,7 +274,7 @@ class Shape:
 
         A vector of one element gets stride 1, because stride 0 marks a scalar.
         """
-        alone = len(lens) == 1 and strides[0] == 0 and lens[0] == 1
+        alone = len(lens) == 1 and known_equal(strides[0], 0) and known_equal(lens[0], 1)
         return cls(type, lens, (1,) if alone else strides)
 
     @classmethod
@@ -389,6 +391,8 @@ class Shape:
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
+        if self.symbolic:
+            return False
         alone = self.strides in ((0,), ()) and self.lens in ((1,), ())  # in this order: see `other_rank`
         return alone and not self.is_dynamic and not self.sub_shapes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from ..core.shape import DynamicDimension, Shape, find_permutation
+from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
 from .base import Operator
 
 __all__ = [
@@ -51,16 +51,14 @@ def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
     Raises:
         ShapeError: some axis has two lengths other than 1.
     """
-    rank = max(map(len, lens))
-    aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
-    result = []
-    for axis, column in enumerate(zip(*aligned)):
-        wide = {n for n in column if n != 1}
-        if len(wide) > 1:
-            listed = " and ".join(str(list(n)) for n in lens)
-            raise op.fail(f"{listed} do not broadcast: axis {axis} would be {sorted(wide)}")
-        result.append(wide.pop() if wide else 1)
-    return tuple(result)
+    try:
+        return common_lens(*lens)
+    except ValueError:
+        listed = " and ".join(str(list(n)) for n in lens)
+        rank = max(map(len, lens))
+        columns = zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens))
+        axis, wide = next((k, found) for k, column in enumerate(columns) if len(found := {*column} - {1}) > 1)
+        raise op.fail(f"{listed} do not broadcast: axis {axis} would be {sorted(wide, key=str)}") from None
 
 
 def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:

@@ -6,6 +6,7 @@ import math
 import struct
 from dataclasses import field, replace
 
+from ...core.dim import equal, known_equal, known_less, permitted
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import ITEMSIZE
@@ -80,11 +81,11 @@ class AttentionProblem:
             raise ShapeError(f"attention mask of dtype {self.mask.dtype}; expected bool, float32 or {self.dtype}")
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ShapeError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
-        if min(self.batch, self.queries, self.keys, self.depth, self.width) < 1:
+        if any(known_less(n, 1) for n in (self.batch, self.queries, self.keys, self.depth, self.width)):
             raise ShapeError("attention over an empty tensor; expected at least 1 in each dimension")
         if any(operand.access != "scalar" for operand in self.epilogue.operands):
             raise ShapeError("an operand of attention's epilogue differs between elements; expected one number")
-        if self.width > 1 and self.out_strides[3] != 1:
+        if not known_equal(self.width, 1) and not known_equal(self.out_strides[3], 1):
             raise ShapeError(f"attention with features {self.out_strides[3]} elements apart in the result; expected 1")
 
     @property
@@ -102,10 +103,16 @@ class AttentionProblem:
         return self.heads // self.kv_heads
 
     @property
+    def scores(self) -> tuple[int, int, int, int]:
+        """Lengths of the scores."""
+        return self.batch, self.heads, self.queries, self.keys
+
+    @property
     def features_contiguous(self) -> bool:
         """Whether the features of one position lie together in q, k and v."""
-        inner = [s[3] for s in (self.q_strides, self.k_strides) if self.depth > 1]
-        return all(stride == 1 for stride in (*inner, *([self.v_strides[3]] if self.width > 1 else [])))
+        inner = [] if known_equal(self.depth, 1) else [self.q_strides[3], self.k_strides[3]]
+        inner += [] if known_equal(self.width, 1) else [self.v_strides[3]]
+        return all(known_equal(stride, 1) for stride in inner)
 
     @property
     def first_seen(self) -> int:
@@ -129,7 +136,7 @@ class AttentionProblem:
 
         Its one query is the last position, from which ``causal`` hides nothing.
         """
-        if self.queries > 1 or self.group == 1:
+        if self.group == 1 or not permitted(equal(self.queries, 1)):
             return self
 
         def grouped(strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import known_same
 from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -125,7 +126,7 @@ def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instru
     element_count(target, "the shape input")
     lens = g.lens(x)
     out = g.outer_lens(lens, target)
-    return g.broadcast(x, out) if out != lens else g.op("identity", x)
+    return g.op("identity", x) if known_same(out, lens) else g.broadcast(x, out)
 
 
 @register("Tile")

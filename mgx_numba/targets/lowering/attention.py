@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...codegen.problems.cluster import PointwiseProblem
+from ...core.dim import known_equal, known_in, known_less_equal, less, select
 from ...core.shape import Shape
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -11,7 +14,9 @@ from ...ops.base import make_op
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["HEADS_LAST", "accepts_attention", "as_type", "attention_output", "convert", "mask_strides"]
+__all__ = [
+    "HEADS_LAST", "accepts_attention", "as_type", "attention_output", "convert", "mask_period", "mask_strides",
+]  # fmt: skip
 
 HEADS_LAST = (0, 2, 1, 3)
 """Permutation between [batch, head, position, feature] and the [batch, position, head, feature] of projections."""
@@ -19,7 +24,7 @@ HEADS_LAST = (0, 2, 1, 3)
 
 def accepts_attention(ins: Instruction, shape: Shape) -> bool:
     """Kernels write rows of contiguous features."""
-    return shape.lens[3] == 1 or shape.strides[3] == 1
+    return known_equal(shape.lens[3], 1) or known_equal(shape.strides[3], 1)
 
 
 def attention_output(low: Lowering, ins: Instruction) -> View:
@@ -35,21 +40,32 @@ def _merges_heads(ins: Instruction) -> bool:
     return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == HEADS_LAST
 
 
-def mask_strides(mask: View) -> tuple[int, ...]:
-    """Strides of a mask broadcast to [batch, heads, queries, keys]."""
+def mask_strides(mask: View, scores: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a mask broadcast to ``scores``, the lengths [batch, heads, queries, keys]."""
     missing = 4 - len(mask.lens)
-    return (0,) * missing + tuple(s if n > 1 else 0 for n, s in zip(mask.lens, mask.strides))
+    found = []
+    for n, s, whole in zip(mask.lens, mask.strides, scores[missing:]):
+        if known_less_equal(n, 1):
+            found.append(0)
+        else:  # a symbolic length may be 1 where that of the scores is not
+            found.append(s if known_equal(n, whole) else select(less(1, n), s, 0))
+    return (0,) * missing + tuple(found)
+
+
+def mask_period(mask: View) -> int | None:
+    """Return after how many batches masks repeat; None: there is one for each batch, or one for all."""
+    return None if len(mask.lens) < 4 or known_less_equal(mask.lens[0], 1) else mask.lens[0]
 
 
 def as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:
     """The view itself if it has the element type, else a copy that has; what is broadcast is converted once."""
     if view.type is type:
         return view
-    lens = tuple(n if s else 1 for n, s in zip(view.lens, view.strides))
+    lens = tuple(1 if known_in(s, 0) else n for n, s in zip(view.lens, view.strides))
     stored = view.with_shape(Shape(view.type, lens, view.strides))
     target = low.allocate(Shape(type, lens))
     convert(low, ins, stored, target)
-    strides = [s if n > 1 else 0 for n, s in zip(lens, target.strides)]
+    strides = [0 if known_less_equal(n, 1) else s for n, s in zip(lens, target.strides)]
     return target.with_shape(Shape(type, view.lens, strides))
 
 

@@ -70,7 +70,6 @@ class Lowering(PlanConstants):
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
-        seen: what views show, by what they see and how.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
@@ -110,7 +109,6 @@ class Lowering(PlanConstants):
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
-        self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
         self._repeats = True
@@ -245,6 +243,8 @@ class Lowering(PlanConstants):
         """The array that an instruction stands for if it is a literal or a view of one; broadcasts stay views."""
         view = self.values.get(ins)
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
+            return None
+        if view.shape.symbolic or isinstance(view.offset, Dim):
             return None
         base = self.constants[view.buffer.index].reshape(-1)
         return view_of(base.view(np.uint8), view.lens, base.dtype, view.byte_offset, view.strides)

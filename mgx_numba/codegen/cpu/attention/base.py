@@ -6,6 +6,7 @@ keys are only a part leaves for each query a record in scratch memory, which a s
 
 from __future__ import annotations
 
+from ....core.dim import ceil_div, known_equal, less, maximum, select
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.attention import AttentionProblem, float64_bits
@@ -54,7 +55,9 @@ class AttentionKernel:
         return Launch(
             cpu_kernel(name, text, self.origin),
             self.arguments.values,
-            geometry=TaskRange(p.batch * p.heads * -(-p.queries // b.queries) * -(-p.width // b.width) * b.splits),
+            geometry=TaskRange(
+                p.batch * p.heads * ceil_div(p.queries, b.queries) * ceil_div(p.width, b.width) * b.splits
+            ),
             flops=p.flops,
             bytes=p.bytes,
         )
@@ -84,15 +87,15 @@ class AttentionKernel:
         return f"where({mask}, x, {'fill' if self.problem.mask.replaces else '-INF'})"
 
     def mask_per_key(self) -> bool:
-        """Whether all queries of a head have the same mask."""
+        """Whether all queries of a head have the same mask, whatever the lengths are."""
         mask = self.problem.mask
-        return mask is not None and (mask.strides[2] == 0 or self.problem.queries == 1)
+        return mask is not None and (known_equal(mask.strides[2], 0) or known_equal(self.problem.queries, 1))
 
     def skip_hidden(self) -> list[str]:
         """Statements that go on to the next step if a bool mask hides all its keys, which then have no weight; strided
         masks are not searched."""
         mask = self.problem.mask
-        if mask is None or mask.dtype != "bool" or mask.replaces or mask.strides[3] != 1:
+        if mask is None or mask.dtype != "bool" or mask.replaces or not known_equal(mask.strides[3], 1):
             return []
         return [
             "shown = False",
@@ -112,14 +115,14 @@ class AttentionKernel:
         strides = {"q": p.q_strides, "k": p.k_strides, "v": p.v_strides, "out": p.out_strides}
         for name in OPERANDS:
             arguments.pointer(name, name, p.dtype)
-        arguments.pointer("records", "scratch" if b.splits > 1 else "out", p.dtype)
+        arguments.pointer("records", "out" if known_equal(b.splits, 1) else "scratch", p.dtype)
         if p.part_strides:
             for name in PARTS:
                 arguments.pointer(f"{name}_at", name, "bfloat16")
             strides["high"] = p.part_strides
         if p.mask is not None:
             arguments.pointer("mask", "mask", p.mask.dtype)
-            arguments.integers(mask_period=p.mask.period or p.batch)
+            arguments.integers(mask_period=p.batch if p.mask.period is None else p.mask.period)
             if p.mask.replaces:
                 arguments.integers(fill_bits=float64_bits(p.mask.fill))
             strides["mask"] = p.mask.strides
@@ -128,8 +131,8 @@ class AttentionKernel:
         arguments.integers(
             heads=p.heads, group=p.group, queries=p.queries, keys=p.keys, depth=p.depth, width=p.width,
             first_seen=p.first_seen, scale_bits=p.scale_bits, q_block=b.queries, k_block=b.keys, d_block=b.depth,
-            e_block=b.width, q_blocks=-(-p.queries // b.queries), e_blocks=-(-p.width // b.width), splits=b.splits,
-            split=-(-p.keys // b.splits), record=record_size(self.tile, p),
+            e_block=b.width, q_blocks=ceil_div(p.queries, b.queries), e_blocks=ceil_div(p.width, b.width),
+            splits=b.splits, split=ceil_div(p.keys, b.splits), record=record_size(self.tile, p),
         )  # fmt: skip
 
     def _locals(self) -> list[str]:
@@ -239,7 +242,7 @@ def _store_vector(count: str, lanes: int, parts: bool = False) -> list[str]:
 
 
 def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> Launch:
-    """The launch that joins the records [batch, head, query, part] in ``scratch`` into the result."""
+    """The launch that joins the records [batch, head, query, part] in ``scratch`` into the result, if there are any."""
     p, dtype = problem, problem.dtype
     tile = tile_for(element_types(dtype))
     lanes, record = tile.lanes, record_size(tile, p)
@@ -278,6 +281,5 @@ def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> 
     moved = p.itemsize * rows * (blocks.splits * record + p.width)
     text = kernel_text([*arguments.bind(), *for_tasks(body)])
     source = cpu_kernel("attention_join_kernel", text, origin)
-    return Launch(
-        source, arguments.values, TaskRange(rows, max(1, rows // 64)), 3 * rows * blocks.splits * p.width, moved
-    )
+    tasks = TaskRange(select(less(1, blocks.splits), rows, 0), maximum(1, rows // 64))
+    return Launch(source, arguments.values, tasks, 3 * rows * blocks.splits * p.width, moved)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ....core.dim import all_of, ceil_div, less, less_equal, maximum, minimum, select
 from ....dataclass import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["BUFFER_BYTES", "MOST_QUERIES", "Blocks", "cut_few", "cut_many", "cut_tiles", "record_size"]
+__all__ = ["BUFFER_BYTES", "MOST_QUERIES", "Blocks", "cut_few", "cut_many", "cut_tiles", "few_queries", "record_size"]
 
 BUFFER_BYTES = 32768
 """Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
@@ -41,19 +44,21 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     """Blocks for panels of queries, whose buffers they fit."""
     room = BUFFER_BYTES // problem.itemsize
     heads = problem.batch * problem.heads
-    longest = max(problem.depth, problem.width)
-    for panels in range(max(1, QUERIES // tile.columns), 0, -1):
-        queries = _even(problem.queries, panels * tile.columns, tile.columns)
-        if queries * longest <= room and heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
-            break
-    width = min(-(-problem.width // tile.columns), room // queries // tile.columns) * tile.columns
-    tasks = heads * -(-problem.queries // queries) * -(-problem.width // width)
+    longest = maximum(problem.depth, problem.width)
+    queries = _even(problem.queries, tile.columns, tile.columns)
+    for panels in range(2, max(1, QUERIES // tile.columns) + 1):  # the most panels that fit and give enough tasks
+        more = _even(problem.queries, panels * tile.columns, tile.columns)
+        enough = less_equal(TASKS_PER_THREAD * threads, heads * ceil_div(problem.queries, more))
+        queries = select(all_of(less_equal(more * longest, room), enough), more, queries)
+    width = minimum(ceil_div(problem.width, tile.columns), room // queries // tile.columns) * tile.columns
+    tasks = heads * ceil_div(problem.queries, queries) * ceil_div(problem.width, width)
     splits = _splits(problem, tasks, threads)
+    part = ceil_div(problem.keys, splits)
     # a causal bound spares panels some of their keys
-    group = tile.columns if problem.causal or -(-problem.keys // splits) > room // queries else queries
+    group = tile.columns if problem.causal else select(less(room // queries, part), tile.columns, queries)
     most = room // group // tile.rows * tile.rows
-    keys = _even(-(-problem.keys // splits), most, tile.rows)
-    return Blocks(queries, group, keys, min(problem.depth, room // queries), width, splits)
+    keys = _even(part, most, tile.rows)
+    return Blocks(queries, group, keys, minimum(problem.depth, room // queries), width, splits)
 
 
 def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
@@ -61,26 +66,34 @@ def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bl
     room = BUFFER_BYTES // problem.itemsize
     width = -(-problem.width // tile.columns) * tile.columns
     heads = problem.batch * problem.heads
-    for limit in range(min(MOST_QUERIES, room // width // tile.rows * tile.rows), 0, -tile.rows):
-        queries = _even(problem.queries, limit, tile.rows)
-        if heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
-            break
-    splits = _splits(problem, heads * -(-problem.queries // queries), threads)
+    queries = _even(problem.queries, tile.rows, tile.rows)
+    for limit in range(2 * tile.rows, min(MOST_QUERIES, room // width // tile.rows * tile.rows) + 1, tile.rows):
+        more = _even(problem.queries, limit, tile.rows)
+        enough = less_equal(TASKS_PER_THREAD * threads, heads * ceil_div(problem.queries, more))
+        queries = select(enough, more, queries)
+    splits = _splits(problem, heads * ceil_div(problem.queries, queries), threads)
     longest = max(width, 2 * tile.depth(problem.depth))
     most = min(room // tile.rows, 2 * room // longest) // tile.columns * tile.columns
     return Blocks(
-        queries, tile.rows, _even(-(-problem.keys // splits), most, tile.columns), problem.depth, width, splits
+        queries, tile.rows, _even(ceil_div(problem.keys, splits), most, tile.columns), problem.depth, width, splits
     )
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
     """Blocks for all queries of a head at a time."""
-    room = BUFFER_BYTES // problem.itemsize // problem.queries
-    width = min(-(-problem.width // tile.columns), room // tile.columns) * tile.columns
-    splits = _splits(problem, problem.batch * problem.heads * -(-problem.width // width), threads)
+    queries = minimum(problem.queries, few_queries(tile))  # all of them, where lengths chose this kernel
+    room = BUFFER_BYTES // problem.itemsize // queries
+    width = minimum(ceil_div(problem.width, tile.columns), room // tile.columns) * tile.columns
+    splits = _splits(problem, problem.batch * problem.heads * ceil_div(problem.width, width), threads)
     # scores have a vector of room after each row
-    keys = _even(-(-problem.keys // splits), min(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes), tile.lanes)
-    return Blocks(problem.queries, problem.queries, keys, problem.depth, width, splits)
+    most = minimum(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes)
+    keys = _even(ceil_div(problem.keys, splits), most, tile.lanes)
+    return Blocks(queries, queries, keys, problem.depth, width, splits)
+
+
+def few_queries(tile: RegisterTile) -> int:
+    """Return the most queries for which lanes are better filled with features: a quarter of a vector."""
+    return max(1, tile.lanes // 4)
 
 
 def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
@@ -88,17 +101,17 @@ def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
     return tile.lanes + -(-problem.width // tile.columns) * tile.columns
 
 
-def _splits(problem: AttentionProblem, tasks: int, threads: int) -> int:
+def _splits(problem: AttentionProblem, tasks: int, threads: int) -> Any:
     """Parts of the keys that give every thread some tasks."""
-    if threads == 1 or tasks >= TASKS_PER_THREAD * threads:
+    if threads == 1:
         return 1
-    parts = min(-(-TASKS_PER_THREAD * threads // tasks), problem.keys // SPLIT_KEYS)
-    # no part is left without keys
-    return -(-problem.keys // -(-problem.keys // parts)) if parts > 1 else 1
+    parts = maximum(minimum(ceil_div(TASKS_PER_THREAD * threads, tasks), problem.keys // SPLIT_KEYS), 1)
+    # no part is left without keys; one is there even if there are none
+    return maximum(ceil_div(problem.keys, ceil_div(problem.keys, parts)), 1)
 
 
-def _even(total: int, limit: int, multiple: int) -> int:
+def _even(total: int, limit: int, multiple: int) -> Any:
     """Block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of ``multiple``."""
-    parts = -(-total // limit)
-    block = -(-total // parts)
-    return min(-(-block // multiple) * multiple, limit)
+    parts = ceil_div(total, limit)
+    block = ceil_div(total, parts)
+    return minimum(maximum(ceil_div(block, multiple), 1) * multiple, limit)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....core.dim import all_of, equal, known_equal, less_equal
 from ....core.types import from_numpy
 from ...body import scalar_body
 from ...problems.epilogue import Epilogue, EpilogueOperand
@@ -38,7 +39,8 @@ class ManyQueries(AttentionKernel):
     def _declare(self) -> None:
         super()._declare()
         b = self.blocks
-        self.arguments.integers(q_group=b.group, direct=b.splits == 1 and self.problem.keys <= b.keys)
+        direct = all_of(equal(b.splits, 1), less_equal(self.problem.keys, b.keys))
+        self.arguments.integers(q_group=b.group, direct=direct)
 
     def setup(self) -> list[str]:
         mask = self.problem.mask
@@ -62,7 +64,7 @@ class ManyQueries(AttentionKernel):
     def mask_turned(self) -> bool:
         """Whether the mask's elements for successive queries lie side by side."""
         mask = self.problem.mask
-        return mask is not None and not self.mask_per_key() and mask.strides[2] == 1
+        return mask is not None and not self.mask_per_key() and known_equal(mask.strides[2], 1)
 
     def mask_rows(self) -> bool:
         """Whether the mask's elements for successive queries lie apart."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ....core.dim import is_symbolic, known_equal, less, less_equal, preferred, select
 from ...launch import Solution
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
 from .base import AttentionKernel, join_launch
-from .blocks import cut_few, cut_many, cut_tiles, record_size
+from .blocks import cut_few, cut_many, cut_tiles, few_queries, record_size
 from .decode import FewQueries
 from .flash import ManyQueries
 from .tiles import MatrixQueries, attention_tile, tiles_refusal
@@ -30,19 +31,25 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     else:
         kernel = ManyQueries(problem, cut_many(tile, problem, threads), origin)
     blocks, launches = kernel.blocks, [kernel.launch()]
-    scratch = 0
-    if blocks.splits > 1:
-        rows = problem.batch * problem.heads * problem.queries
-        scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
-        launches.append(join_launch(problem, blocks, origin))
-    return Solution(tuple(launches), scratch)
+    if known_equal(blocks.splits, 1):
+        return Solution(tuple(launches))
+    rows = problem.batch * problem.heads * problem.queries
+    scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
+    launches.append(join_launch(problem, blocks, origin))
+    return Solution(tuple(launches), select(less(1, blocks.splits), scratch, 0))
 
 
 def reads_turned_masks(problem: AttentionProblem) -> bool:
-    """Whether the kernel has queries in its lanes: a mask is best where its elements for these lie side by side."""
-    return problem.queries > 1 and not _few(problem) and tiles_refusal(problem) is not None
+    """Whether the kernel has queries in its lanes: a mask is best where its elements for these lie side by side.
+
+    Not for a symbolic number of queries: no constant mask has elements for each of them.
+    """
+    if is_symbolic(problem.queries) or problem.queries == 1 or _few(problem):
+        return False
+    return tiles_refusal(problem) is not None
 
 
 def _few(problem: AttentionProblem) -> bool:
     """Whether lanes are better filled with features: below a quarter of a vector of queries."""
-    return problem.features_contiguous and problem.queries <= max(1, tile_for(element_types(problem.dtype)).lanes // 4)
+    most = few_queries(tile_for(element_types(problem.dtype)))
+    return problem.features_contiguous and preferred(less_equal(problem.queries, most))

@@ -9,6 +9,7 @@ In parts (`parts`) each of these is there twice. A step with numbers that cannot
 
 from __future__ import annotations
 
+from ....core.dim import known_equal, known_less_equal, less, maximum, preferred, range_of
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
@@ -49,14 +50,14 @@ def tiles_refusal(problem: AttentionProblem) -> str | None:
     tile = attention_tile(problem)
     if tile is None:
         return "no tile of whole matrices is declared for them"
-    if problem.queries < tile.step:
+    if preferred(less(problem.queries, tile.step)):
         return f"fewer than {tile.step} queries fill no tile"
     if not problem.features_contiguous:
         return "features lie apart"
     longest = BUFFER_BYTES // WORD // tile.rows
-    if max(problem.depth, problem.width) > longest:
+    if not known_less_equal(maximum(problem.depth, problem.width), longest):
         return f"more than {longest} features of a head"
-    if problem.mask is not None and problem.mask.strides[3] != 1 and problem.keys > 1:
+    if problem.mask is not None and not known_equal(problem.mask.strides[3], 1) and not known_equal(problem.keys, 1):
         return "successive keys do not lie side by side in the mask"
     return None
 
@@ -82,7 +83,7 @@ class MatrixQueries(AttentionKernel):
         self.arguments.callee("tile", tile_source(matrix))
         depth = matrix.depth(p.depth)
         # an odd number of lines apart, so that rows of a tile lie in different sets of the cache
-        q_ld, p_ld = ((words // matrix.step | 1) * matrix.step for words in (depth, matrix.depth(b.keys)))
+        q_ld, p_ld = (_odd(words // matrix.step) * matrix.step for words in (depth, matrix.depth(b.keys)))
         turning_ld = max(depth, b.width // 2)
         self.arguments.integers(q_words=depth, q_ld=q_ld, p_ld=p_ld, turning_ld=turning_ld)
         self.arguments.integers(
@@ -350,6 +351,13 @@ class MatrixQueries(AttentionKernel):
         ]
 
 
+def _odd(count: int) -> int:
+    """Return the count, or one more if it is even."""
+    return count + 1 - count % 2
+
+
 def _room(words: int) -> int:
-    """Words of a local array: a power of two, so that few kernels differ in it."""
-    return 1 << (words - 1).bit_length()
+    """Words of a local array: a power of two, so that few kernels differ in it, for the most that there may be."""
+    most = range_of(words)[1]
+    assert most is not None
+    return 1 << (most - 1).bit_length()

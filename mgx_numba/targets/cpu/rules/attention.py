@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....codegen.alternatives import has_lengths
 from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan, reads_turned_masks
 from ....codegen.cpu.contraction.parts import LINE_ELEMENTS
-from ....codegen.launch import Launch
+from ....codegen.launch import Launch, Solution
+from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
 from ....runtime.plan import Region
-from ...lowering.attention import accepts_attention, as_type, attention_output, convert, mask_strides
+from ...lowering.attention import accepts_attention, as_type, attention_output, convert, mask_period, mask_strides
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
@@ -29,7 +31,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     op = ins.op
     assert isinstance(op, Attention)
     type = ins.shape.type.compute
-    if type not in (Type.float_type, Type.double_type) or any(0 in i.shape.lens for i in ins.inputs):
+    if type not in (Type.float_type, Type.double_type) or any(known_in(n, 0) for i in ins.inputs for n in i.shape.lens):
         low.host(ins, f"kernels take floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}")
         return
     q, k, v = (as_type(low, ins, view, type) for view in low.inputs(ins)[:3])
@@ -45,18 +47,23 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     )  # fmt: skip
     if len(ins.inputs) == 4:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
-        period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period, op.fill))
+        strides = mask_strides(mask, problem.scores)
+        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill))
     origin = low.origin(ins)
-    chosen = with_origin(low.solutions.of((problem, low.threads), lambda: plan(problem, low.threads, origin)), origin)
-    if chosen.scratch:
+    chosen = _solution(low, problem, origin)
+    if not known_in(chosen.scratch, 0):
         operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
     for launch in chosen.launches:
         low.launch(launch, operands, ins)
-    if len(chosen.launches) == 1:
+    if len(chosen.launches) == 1 and not has_lengths(problem):
         _offer_parts(low, problem, target, origin)
     if target is not declared:
         convert(low, ins, target, declared)
+
+
+def _solution(low: Lowering, problem: AttentionProblem, origin: str) -> Solution:
+    """Return the launches of a problem; those of equal problems have the same kernels."""
+    return with_origin(low.solve(plan, problem, low.threads, key=(problem, low.threads)), origin)
 
 
 def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: str) -> None:
@@ -68,7 +75,7 @@ def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: st
     def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         strides = (problem.queries * parts.pitch, problem.width, parts.pitch, 1)
         own = replace(problem, part_strides=strides, parts_alone=alone)
-        made = with_origin(low.solutions.of((own, low.threads), lambda: plan(own, low.threads, origin)), origin)
+        made = _solution(low, own, origin)
         results = {"high": parts.high, "low": parts.behind} | ({"out": parts.high} if alone else {})
         return made.launches[0], results
 

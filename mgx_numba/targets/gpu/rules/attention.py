@@ -13,7 +13,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
-from ...lowering.attention import accepts_attention, as_type, attention_output, mask_strides
+from ...lowering.attention import accepts_attention, as_type, attention_output, mask_period, mask_strides
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
@@ -61,8 +61,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     operands = {"q": q, "k": k, "v": v, "out": out, **{f"e{k}": view for k, view in enumerate(extras)}}
     if len(given) == 4:
         mask = given[3] if given[3].type in (Type.bool_type, Type.float_type) else as_type(low, ins, given[3], type)
-        period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, mask_strides(mask), period, op.fill))
+        strides = mask_strides(mask, problem.scores)
+        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill))
         operands["mask"] = mask
     pairs = out.byte_offset % (2 * type.size) == 0
     precision, origin = low.options.precision, low.origin(ins)
