@@ -22,7 +22,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
@@ -30,8 +30,8 @@ from ..errors import MgxError
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
     "common_divisor", "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less",
-    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select",
-    "substitute", "symbols_of", "typical",
+    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred",
+    "range_of", "same", "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -191,6 +191,8 @@ class Dim:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
+        if _quiet.depth:
+            return False
         if not isinstance(other, (int, Dim)):
             return _plain(other) and self == int(other)  # type: ignore[call-overload]
         return _answer(equal(self, other))
@@ -275,6 +277,10 @@ class Scope:
         self._closed = False
         self._cautious = False
 
+    def clear(self) -> None:
+        """Forget symbols, samples and questions."""
+        self.__init__()  # type: ignore[misc]
+
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
         atom = Atom("symbol", (), low, high, 1, self, name)
@@ -352,6 +358,23 @@ def typical(length: Length) -> int:
         return length
     usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(length.scope.symbols)}
     return evaluate(length, usual, length.scope.usual)
+
+
+class _Quiet(threading.local):
+    depth = 0
+
+
+_quiet = _Quiet()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two values are equal for all lengths, such as tuples, shapes or operators with symbolic lengths
+    in them; no guard is noted."""
+    _quiet.depth += 1
+    try:
+        return bool(a == b)
+    finally:
+        _quiet.depth -= 1
 
 
 def is_symbolic(value: Any) -> bool:
@@ -439,6 +462,8 @@ def equal(a: Length, b: Length) -> Any:
 
 def known_equal(a: Length, b: Length) -> bool:
     """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a == b
     return type(found := equal(a, b)) is int and found == 1
 
 
@@ -454,11 +479,15 @@ def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
 
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a < b
     return type(found := less(a, b)) is int and found == 1
 
 
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a <= b
     return type(found := less(b, a)) is int and found == 0
 
 
@@ -699,11 +728,13 @@ def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
         if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
             low = low * atom.low
             high = None if high is None or atom.high is None else high * atom.high
-        elif low is None or high is None or atom.low is None or atom.high is None:
-            return None, None
         else:
-            ends = [x * y for x in (low, high) for y in (atom.low, atom.high)]
-            low, high = min(ends), max(ends)
+            own, other = (
+                (-inf if least is None else least, inf if most is None else most)
+                for least, most in ((low, high), (atom.low, atom.high))
+            )
+            ends = [x * y if x and y else 0 for x in own for y in other]
+            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
     return low, high
 
 

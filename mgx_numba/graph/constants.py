@@ -70,7 +70,7 @@ def constant_array(ins: Instruction) -> np.ndarray | None:
     if array is None:
         return None
     for view in reversed(chain):
-        if view.shape.symbolic or view.inputs[0].shape.symbolic:
+        if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
             array = _repeating_view(view, array)
             if array is None:
                 return None

@@ -15,11 +15,16 @@ from typing import Any
 import numpy as np
 
 from ..core.dim import (
-    Dim, Length, Scope, SymbolicLengthError, known_less_equal, substitute, symbols_of,
+    Dim,
+    Length,
+    Scope,
+    SymbolicLengthError,
+    known_less_equal,
+    substitute,
+    symbols_of,
 )  # fmt: skip
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
-from ..dataclass import dataclass
 from ..errors import MgxError
 from ..ops.lengths import Lengths
 from ..ops.selection import DynamicRange
@@ -30,10 +35,11 @@ from .passes.build import RewriteBuilder
 from .program import Program
 from .specialize import Settling, _after
 
-__all__ = ["LONGEST", "SymbolicProgram", "symbolic_program"]
+__all__ = ["symbolic_program"]
 
-LONGEST = (1 << 31) - 1
-"""Greatest value of a symbol: lengths are exact as int32, in which many models compute with them."""
+LONGEST = (1 << 24, (1 << 31) - 1)
+"""Greatest value of a symbol, the first unless lengths are given that are greater: lengths are exact then as float32,
+or int32, in which many models compute with them."""
 HINTS = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
 """Example lengths: primes beyond the sizes of vectors, so that no product of some is one of others by chance."""
 SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
@@ -45,56 +51,50 @@ MOST_RELATIONS = 8
 """Relations between lengths that are looked for in a program."""
 
 
-@dataclass(frozen=True)
-class SymbolicProgram:
-    """A program with symbolic lengths.
-
-    Attributes:
-        program: its shapes and attributes hold lengths of the scope.
-        scope: the symbols, lengths to try, and the guards under which the program is right.
-    """
-
-    program: Program
-    scope: Scope
-
-
-def symbolic_program(program: Program, fixed: Mapping[str, int] | None = None) -> SymbolicProgram:
+def symbolic_program(
+    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None
+) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
-    of others. Where operators fit only if one dimension follows from others, its length becomes that expression. So an
-    input whose lengths are not those of its parameter's shape, each symbol's being at least 1, is not served.
+    of others. Where operators fit only if one dimension follows from others, its length is that expression. So lengths
+    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges, of
+    which each begins at 1 or later, and for which the guards have the answers that they have.
 
     Args:
         program: it stays as it is.
-        fixed: lengths of some dimensions, by name, or by ``input.axis`` where the dimension has no name.
+        scope: an empty one, which takes the symbols, their hints and samples, and the guards.
+        lens: of dynamic inputs, for which the copy shall serve: they are the hints, what is 0 is no symbol, and names
+            whose lengths differ are not taken for one.
 
     Raises:
         SymbolicLengthError: the program needs a number where a length is symbolic.
     """
-    inputs = _Inputs(program, fixed or {})
+    inputs = _Inputs(program, lens)
     relations: dict[str, Length] = {}
     while True:
-        scope, lens = inputs.symbols(relations)
+        own = inputs.lengths(scope, relations)
         try:
-            return SymbolicProgram(_Symbolic(lens).copy(program), scope)
+            return _Symbolic(own).copy(program)
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            found = _relation(scope, relations) if len(relations) < MOST_RELATIONS else None
+            found = _relation(scope, relations) if lens is None and len(relations) < MOST_RELATIONS else None
             if found is None:
-                raise SymbolicLengthError(f"lengths stay open, and for these the program fails: {error}") from error
+                raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
             relations[found[0]] = found[1]
+            scope.clear()
         except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
-            raise SymbolicLengthError(f"lengths stay open: {type(error).__name__}: {error}") from error
+            raise SymbolicLengthError(f"lengths cannot be symbols: {type(error).__name__}: {error}") from error
 
 
 class _Inputs:
     """The dimensions of a program's dynamic inputs, by name."""
 
-    def __init__(self, program: Program, fixed: Mapping[str, int]) -> None:
+    def __init__(self, program: Program, lens: Mapping[str, Sequence[int]] | None) -> None:
         self._keys: dict[str, list[str | int]] = {}
         self._ranges: dict[str, DynamicDimension] = {}
+        self._given: dict[str, int] = {}
         for name, shape in program.parameter_shapes().items():
             if not shape.is_dynamic or shape.element is not None:
                 continue
@@ -103,33 +103,38 @@ class _Inputs:
             self._keys[name] = keys = []
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
-                if d.is_fixed or key in fixed:
-                    keys.append(d.min if d.is_fixed else fixed[key])
+                given = None if lens is None or name not in lens else lens[name][axis]
+                if d.is_fixed or given == 0:
+                    keys.append(d.min if given is None else given)
                     continue
+                if given is not None and self._given.setdefault(key, given) != given:
+                    key = f"{name}.{axis}"
+                    self._given[key] = given
                 keys.append(key)
                 known = self._ranges.get(key, d)
                 low = max(d.min, known.min)
                 self._ranges[key] = DynamicDimension(low, max(low, min(d.max, known.max)), d.optimals | known.optimals)
 
-    def symbols(self, relations: Mapping[str, Length]) -> tuple[Scope, dict[str, list[Length]]]:
-        """Return a scope of new symbols, and the lengths of the inputs; some follow from others by ``relations``."""
-        scope = Scope()
+    def lengths(self, scope: Scope, relations: Mapping[str, Length]) -> dict[str, list[Length]]:
+        """Return lengths of the inputs, of new symbols of a scope; some follow from others by ``relations``."""
         lengths: dict[str, Length] = {}
         hints = iter(HINTS)
         parsed = {key: tree for key in self._ranges if (tree := _expression(key, self._ranges)) is not None}
+        if self._given:  # of given lengths names may be wrong
+            parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
         for key, d in self._ranges.items():
             if key not in parsed and key not in relations:
-                low, high = max(1, d.min), min(d.max, LONGEST)
-                lengths[key] = scope.symbol(key, low, high, _hint(low, high, next(hints, HINTS[-1])))
+                given = self._given.get(key, 0)
+                most = next((n for n in LONGEST if n >= given), UNBOUNDED)
+                low, high = max(1, d.min), max(min(d.max, most), given)
+                hint = given or _hint(low, high, next(hints, HINTS[-1]))
+                lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
         for key, tree in parsed.items():
             lengths[key] = _value(tree, lengths)
         scope.samples = list(self._samples(scope))
-        lens = {
-            name: [key if isinstance(key, int) else lengths[key] for key in keys] for name, keys in self._keys.items()
-        }
-        return scope, lens
+        return {name: [lengths[k] if isinstance(k, str) else k for k in keys] for name, keys in self._keys.items()}
 
     def _samples(self, scope: Scope) -> Iterator[dict[Dim, int]]:
         """Yield lengths for which kernels are looked for: optimal ones, all together, and 1 of each."""

@@ -41,8 +41,9 @@ def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
     if isinstance(value, Dim):
         return evaluate(value, values)
     if isinstance(value, (tuple, list)):
-        return type(value)(at_lengths(one, values) for one in value)
+        own = [at_lengths(one, values) for one in value]
+        return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and has_lengths(value):
-        own = {f.name: at_lengths(getattr(value, f.name), values) for f in dataclasses.fields(value)}
-        return dataclasses.replace(value, **own)
+        parts = {f.name: at_lengths(getattr(value, f.name), values) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **parts)
     return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ...core.dim import known_same
-from ...ops.base import Operator
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
@@ -22,14 +20,6 @@ class NormalizeOps(Pass):
                 continue
             if ins.inputs:
                 canonical = ins.op.normalized([i.shape for i in ins.inputs])
-                if not _is_same(canonical, ins.op):
+                if canonical != ins.op:
                     module.replace_instruction(ins, canonical)
             ins.normalized = True
-
-
-def _is_same(a: Operator, b: Operator) -> bool:
-    """Return whether two forms of one operator have the same attributes, symbolic lengths as expressions."""
-    pairs = [(getattr(a, name), getattr(b, name)) for name in a.attribute_kinds()]
-    return a is b or all(
-        known_same(x, y) if isinstance(x, tuple) and isinstance(y, tuple) else known_same((x,), (y,)) for x, y in pairs
-    )

@@ -79,8 +79,6 @@ def _is_candidate(ins: Instruction) -> bool:
         or ins.shape.sub_shapes
     ):
         return False
-    if awaits_lengths(ins):
-        return False
     if last_states(ins):  # they stand for results of the layer that its literal would not have
         return False
     return all(map(is_constant, ins.inputs))
@@ -97,8 +95,8 @@ def _fold(ins: Instruction, builder: RewriteBuilder) -> Instruction | None:
     elif ins.op.view and not ins.inputs[0].is_literal:
         # a view of a broadcast that differs along some axis: expanding it would cost memory
         return None
-    if ins.shape.symbolic or any(i.shape.symbolic for i in ins.inputs):
-        return None  # the value is made when its lengths are known
+    if awaits_lengths(ins) or any(i.shape.symbolic for i in ins.inputs):
+        return None
     arrays = [a for i in ins.inputs if (a := constant_array(i)) is not None]
     if ins.shape.bytes > max(SMALL_BYTES, GROWTH * sum(compact(a).nbytes for a in arrays)):
         return None

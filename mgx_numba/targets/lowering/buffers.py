@@ -151,7 +151,9 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         below: list[int] = []
         for j in reversed(placed):
             # what lies below another one that is below this need not be looked at
-            if (_together(buffers[j], buffer) or not reuse) and not any(_together(buffers[i], buffers[j]) for i in below):
+            if (_together(buffers[j], buffer) or not reuse) and not any(
+                _together(buffers[i], buffers[j]) for i in below
+            ):
                 below.append(j)
         buffer.offset = maximum(0, *(buffers[j].offset + _aligned(buffers[j].bytes) for j in below))
         placed.append(k)
