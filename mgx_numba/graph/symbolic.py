@@ -23,7 +23,7 @@ from ..core.dim import (
     substitute,
     symbols_of,
 )  # fmt: skip
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import MgxError
 from ..ops.lengths import Lengths
@@ -35,10 +35,11 @@ from .passes.build import RewriteBuilder
 from .program import Program
 from .specialize import Settling, _after
 
-__all__ = ["LONGEST", "symbolic_program"]
+__all__ = ["symbolic_program"]
 
-LONGEST = (1 << 31) - 1
-"""Greatest value of a symbol: lengths are exact as int32, in which many models compute with them."""
+LONGEST = (1 << 24, (1 << 31) - 1)
+"""Greatest value of a symbol, the first unless lengths are given that are greater: lengths are exact then as float32,
+or int32, in which many models compute with them."""
 HINTS = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
 """Example lengths: primes beyond the sizes of vectors, so that no product of some is one of others by chance."""
 SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
@@ -123,8 +124,10 @@ class _Inputs:
             parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
         for key, d in self._ranges.items():
             if key not in parsed and key not in relations:
-                low, high = max(1, d.min), max(min(d.max, LONGEST), self._given.get(key, 1))
-                hint = self._given.get(key) or _hint(low, high, next(hints, HINTS[-1]))
+                given = self._given.get(key, 0)
+                most = next((n for n in LONGEST if n >= given), UNBOUNDED)
+                low, high = max(1, d.min), max(min(d.max, most), given)
+                hint = given or _hint(low, high, next(hints, HINTS[-1]))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})

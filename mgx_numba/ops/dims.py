@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from ..core.dim import Dim, known_equal
 from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
+from ..core.strided import reshaped
 from .base import Operator
 
 __all__ = [
@@ -103,9 +105,12 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
         raise op.fail(f"{shape.ndim} axes of {list(shape.lens)} cannot become {len(lens)} axes {list(lens)}")
     strides = [0] * missing
     for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
+        if known_equal(old, new):
+            strides.append(stride)
+            continue
         if old not in (1, new):
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
-        strides.append(stride if old == new else 0)
+        strides.append(stride if not known_equal(old, 1) and old == new else 0)
     return Shape.view(shape.type, lens, strides)
 
 
@@ -122,6 +127,8 @@ def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
     Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new
     axis cannot span two runs.
     """
+    if shape.symbolic or any(isinstance(n, Dim) for n in lens):
+        return reshaped(shape.lens, shape.strides, lens)
     if prod(lens) != shape.elements:
         return None
     if shape.elements == 0:

@@ -32,11 +32,18 @@ class Emitter:
         """A constant; an array without axes becomes a scalar."""
         raise NotImplementedError
 
-    def iota(self, length: Length) -> Instruction:
-        """The int64 vector ``0, 1, ... length - 1``: a constant, unless its length is symbolic."""
-        if isinstance(length, Dim):
-            return self.op("iota", length=length)
-        return self.literal(np.arange(length, dtype=np.int64))
+    def iota(self, length: Length, axis: int = 0, axes: int = 1) -> Instruction:
+        """Return ``0, 1, ... length - 1`` as int64 along one axis, the others of length 1; a constant, unless the
+        length is symbolic.
+        """
+        if not isinstance(length, Dim):
+            self.limit(length, "a table of positions")
+            lens = [1] * axes
+            lens[axis] = length
+            return self.literal(np.arange(length, dtype=np.int64).reshape(lens))
+        places = self.op("iota", length=length)
+        others = [k for k in range(axes) if k != axis]
+        return self.unsqueeze(places, others)
 
     def progression(self, start: Instruction, delta: Instruction, bounds: Sequence[Any]) -> Instruction:
         """The numbers from ``start`` to before a limit in steps of ``delta``, computed when the program runs.
@@ -94,7 +101,7 @@ class Emitter:
         Raises:
             UnsupportedError: ``what`` would be that large.
         """
-        if count > LARGEST_TABLE:
+        if not isinstance(count, Dim) and count > LARGEST_TABLE:
             raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def convert(self, x: Instruction, type: Type) -> Instruction:

@@ -126,7 +126,10 @@ def eye_like(g: Builder, node: Node, x: Instruction) -> Instruction:
     lens = g.lens(x)
     if len(lens) != 2:
         raise ParseError(f"input must be a matrix, got {len(lens)} dimensions")
-    if lens[0] * lens[1] > LARGEST:
+    if not x.shape.symbolic and lens[0] * lens[1] > LARGEST:
         raise UnsupportedError(f"a matrix of {list(lens)} elements is too large")
     type = ir_type(node.get_int("dtype")) if node.has("dtype") else x.shape.type
+    if x.shape.symbolic:
+        diagonal = g.pointwise("add", g.iota(lens[0], 0, 2), g.literal(np.int64(node.get_int("k", 0))))
+        return g.convert(g.pointwise("equal", g.iota(lens[1], 1, 2), diagonal), type)
     return g.literal(np.eye(*lens, k=node.get_int("k", 0)).astype(type.numpy))
