@@ -23,7 +23,7 @@ from ..errors import UnsupportedError
 from ..graph.module import Module
 from .launch import Launch, Solution, TaskRange
 
-__all__ = ["Alternative", "alternatives", "has_lengths", "lengths_in", "one_solution", "served"]
+__all__ = ["Alternative", "alternatives", "has_lengths", "lengths_in", "one_solution", "only_where", "served"]
 
 T = TypeVar("T")
 WHOLE = (Module, Scope)
@@ -137,12 +137,14 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
             merged.append(one)
     if len(merged) == 1:
         return merged[0].result
-    launches = [_only_where(one.condition, launch) for one in merged for launch in one.result.launches]
+    launches = [only_where(one.condition, launch) for one in merged for launch in one.result.launches]
     return replace(merged[0].result, launches=tuple(launches), scratch=maximum(*(one.result.scratch for one in merged)))
 
 
-def _only_where(condition: Length, launch: Launch) -> Launch:
+def only_where(condition: Length, launch: Launch) -> Launch:
     """Return a launch that has no tasks unless a condition holds."""
+    if type(condition) is int and condition:
+        return launch
     geometry = launch.geometry
     if not isinstance(geometry, TaskRange):
         raise UnsupportedError("only ranges of tasks can be empty for some lengths")
