@@ -12,6 +12,8 @@ import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .core.dim import same
+
 __all__ = ["dataclass"]
 
 C = TypeVar("C", bound=type)
@@ -106,11 +108,11 @@ def _init(cls: type, frozen: bool) -> Any:
 
 
 def _eq(cls: type) -> Any:
-    """Compares fields with another instance of the very class."""
+    """Compares fields with another instance of the very class; of symbolic lengths this asks nothing."""
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
     own, others = (f"({''.join(f'{who}.{name}, ' for name in names)})" for who in ("self", "other"))
-    lines = ["if other.__class__ is self.__class__:", f" return {own} == {others}", "return NotImplemented"]
-    return _written("__eq__", ["self", "other"], lines, {})
+    lines = ["if other.__class__ is self.__class__:", f" return _same({own}, {others})", "return NotImplemented"]
+    return _written("__eq__", ["self", "other"], lines, {"_same": same})
 
 
 def _hash(cls: type) -> Any:

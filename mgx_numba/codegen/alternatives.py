@@ -16,14 +16,28 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ..core.dim import (
-    Atom, Dim, Length, Scope, all_of, any_of, evaluate, known_less_equal, maximum, negate, select, symbols_of,
+    Atom,
+    Dim,
+    Length,
+    Scope,
+    all_of,
+    any_of,
+    evaluate,
+    known_less_equal,
+    maximum,
+    negate,
+    select,
+    symbols_of,
 )  # fmt: skip
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
 from .launch import Launch, Solution, TaskRange
 
-__all__ = ["Alternative", "alternatives", "has_lengths", "lengths_in", "one_solution", "only_where", "served"]
+__all__ = [
+    "Alternative", "alternatives", "at_lengths", "fixed", "has_lengths", "lengths_in", "one_solution", "only_where",
+    "served",
+]  # fmt: skip
 
 T = TypeVar("T")
 WHOLE = (Module, Scope)
@@ -124,6 +138,15 @@ def _holds(answers: Mapping[Dim, bool]) -> Any:
     return all_of(*(c for c in conditions if c not in atoms or not follows(c, atoms[c])))
 
 
+def fixed(length: Length) -> int:
+    """Return a length as a number, that of the example, where texts of kernels depend on it; that is a guard."""
+    if not isinstance(length, Dim):
+        return length
+    value = length.scope.value(length)
+    assert length == value  # answered by the example
+    return value
+
+
 def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
     """Return the solution that consists of alternatives."""
     merged: list[Alternative[Solution]] = []
@@ -141,10 +164,15 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
     return replace(merged[0].result, launches=tuple(launches), scratch=maximum(*(one.result.scratch for one in merged)))
 
 
-def only_where(condition: Length, launch: Launch) -> Launch:
-    """Return a launch that has no tasks unless a condition holds."""
+def only_where(condition: Length, solution: Solution) -> Solution:
+    """Return a solution whose launches have no tasks unless a condition holds."""
     if type(condition) is int and condition:
-        return launch
+        return solution
+    return replace(solution, launches=tuple(_only_where(condition, launch) for launch in solution.launches))
+
+
+def _only_where(condition: Length, launch: Launch) -> Launch:
+    """Return a launch that has no tasks unless a condition holds."""
     geometry = launch.geometry
     if not isinstance(geometry, TaskRange):
         raise UnsupportedError("only ranges of tasks can be empty for some lengths")
@@ -188,6 +216,18 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
 def has_lengths(value: Any) -> bool:
     """Return whether a value holds symbolic lengths."""
     return next(lengths_in(value), None) is not None
+
+
+def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
+    """Return a problem, a solution or a number with what its expressions are for values of their symbols."""
+    if isinstance(value, Dim):
+        return evaluate(value, values)
+    if isinstance(value, (tuple, list)):
+        return type(value)(at_lengths(one, values) for one in value)
+    if is_dataclass(value) and not isinstance(value, (type, *WHOLE)) and has_lengths(value):
+        own = {f.name: at_lengths(getattr(value, f.name), values) for f in fields(value) if f.init}
+        return dataclasses.replace(value, **own)  # type: ignore[type-var]
+    return value
 
 
 def lengths_in(value: Any) -> Iterator[Dim]:

@@ -29,9 +29,9 @@ from ..errors import MgxError
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal", "less",
-    "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "select", "substitute",
-    "symbols_of", "typical",
+    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
+    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "same",
+    "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -191,6 +191,8 @@ class Dim:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
+        if _quiet.depth:
+            return False
         if not isinstance(other, (int, Dim)):
             return _plain(other) and self == int(other)  # type: ignore[call-overload]
         return _answer(equal(self, other))
@@ -271,6 +273,10 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
+
+    def clear(self) -> None:
+        """Forget symbols, samples and questions."""
+        self.__init__()  # type: ignore[misc]
 
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
@@ -353,6 +359,23 @@ def typical(length: Length) -> int:
     return evaluate(length, usual, length.scope.usual)
 
 
+class _Quiet(threading.local):
+    depth = 0
+
+
+_quiet = _Quiet()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two values are equal for all lengths, such as tuples, shapes or operators with symbolic lengths
+    in them; no guard is noted."""
+    _quiet.depth += 1
+    try:
+        return bool(a == b)
+    finally:
+        _quiet.depth -= 1
+
+
 def is_symbolic(value: Any) -> bool:
     """Return whether a value is a symbolic length."""
     return isinstance(value, Dim)
@@ -432,6 +455,8 @@ def equal(a: Length, b: Length) -> Any:
 
 def known_equal(a: Length, b: Length) -> bool:
     """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a == b
     return type(found := equal(a, b)) is int and found == 1
 
 
@@ -440,14 +465,28 @@ def known_in(length: Length, *values: int) -> bool:
     return not isinstance(length, Dim) and length in values
 
 
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
+
+
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a < b
     return type(found := less(a, b)) is int and found == 1
 
 
 def known_less_equal(a: Length, b: Length) -> bool:
     """Return whether a is at most b whatever the symbols are; no guard is noted."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a <= b
     return type(found := less(b, a)) is int and found == 0
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:

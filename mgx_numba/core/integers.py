@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from .dim import Dim, Length, less, maximum, minimum, select
+
 __all__ = ["plain_int", "slice_bounds"]
 
 
@@ -18,7 +20,22 @@ def plain_int(value: Any) -> int:
 
 def slice_bounds(start: int, end: int, length: int, step: int = 1) -> tuple[int, int]:
     """``slice(start, end, step).indices(length)`` without the step, by Python's operators, so that integers that note
-    what is done with them do so here, too."""
+    what is done with them do so here, too. Symbolic ones are asked nothing."""
     low, high = (-1, length - 1) if step < 0 else (0, length)
+    if any(isinstance(one, Dim) for one in (start, end, length)):
+        return tuple([_clipped(bound, length, low, high) for bound in (start, end)])  # type: ignore[return-value]
     begin, after = (min(max(bound + length if bound < 0 else bound, low), high) for bound in (start, end))
     return begin, after
+
+
+LONGEST = 1 << 62
+"""No axis is longer: a shape has fewer bytes (`shape.MAX_BYTES`). Models write the largest int64 for "to the end"."""
+
+
+def _clipped(bound: Length, length: Length, low: Length, high: Length) -> Length:
+    """A bound of a slice as a position from ``low`` to ``high``."""
+    if not isinstance(bound, Dim) and abs(bound) >= LONGEST:
+        return high if bound > 0 else low
+    position = select(less(bound, 0), bound + length, bound)
+    found: Length = minimum(maximum(position, low), high)
+    return found

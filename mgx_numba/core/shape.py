@@ -18,15 +18,16 @@ Passes keep it (`graph.module`). Operators compute both as arrays of shape (1,);
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, cmp_to_key
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
-from .dim import Dim, known_equal, known_less
+from .dim import Dim, known_equal, known_less, known_less_equal, range_of, same
 from .types import Type
 
 __all__ = [
@@ -64,6 +65,9 @@ class DynamicDimension:
     symbol: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.min, Dim) and self.min is self.max:  # a symbolic length
+            object.__setattr__(self, "optimals", frozenset())
+            return
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
         if self.max > UNBOUNDED:
@@ -73,8 +77,8 @@ class DynamicDimension:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only one length is possible."""
-        return self.min == self.max
+        """Whether only one length is possible, be it a symbolic one."""
+        return self.min is self.max or self.min == self.max
 
     def clamp(self, length: int) -> int:
         """The length of the range that is nearest to this one."""
@@ -141,22 +145,28 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     rank = max(map(len, lens), default=0)
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
-        wide = {n for n in column if n != 1}
-        if len(wide) > 1:
+        wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
+        numbers = [n for n in wide if not isinstance(n, Dim)]
+        if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
+            wide = numbers
+        elif len(wide) > 1:
+            wide = [n for n in wide if n != 1]
+        if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        result.append(wide.pop() if wide else 1)
+        result.append(wide[0] if wide else 1)
     return tuple(result)
 
 
 def other_rank(a: Shape, b: Shape) -> bool:
     """Return whether one shape is a scalar and the other shape is a vector of one element."""
-    if len(a.strides) != 1 or len(b.strides) != 1 or (a.strides[0] == 0) == (b.strides[0] == 0):
+    if len(a.strides) != 1 or len(b.strides) != 1 or known_equal(a.strides[0], 0) == known_equal(b.strides[0], 0):
         return False  # compare lengths last: a trace records each comparison of a length
-    return a.lens[0] == 1 == b.lens[0]
+    return known_equal(a.lens[0], 1) and known_equal(b.lens[0], 1)
 
 
 class Shape:
-    """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included).
+    """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included): shapes with
+    symbolic lengths are equal if they are for all lengths.
 
     Args:
         type: element type.
@@ -209,7 +219,7 @@ class Shape:
         self.lens = own
         elements = 1
         for n in own:
-            if n < 0:
+            if n < 0 if not isinstance(n, Dim) else known_less(n, 0):
                 raise ShapeError(f"shape has a negative length: {list(own)}")
             elements *= n
         self.strides = row_major_strides(own) if strides is None else _integers(strides)
@@ -239,8 +249,6 @@ class Shape:
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
         """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
         own = _plain(dims)
-        if any(isinstance(d, Dim) for d in own):
-            return cls(type, [d.min if isinstance(d, DynamicDimension) else d for d in own])
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in own)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
@@ -272,7 +280,7 @@ class Shape:
 
         A vector of one element gets stride 1, because stride 0 marks a scalar.
         """
-        alone = len(lens) == 1 and strides[0] == 0 and lens[0] == 1
+        alone = len(lens) == 1 and known_equal(strides[0], 0) and known_equal(lens[0], 1)
         return cls(type, lens, (1,) if alone else strides)
 
     @classmethod
@@ -304,10 +312,11 @@ class Shape:
     @classmethod
     def _without_lens(cls, type: Type, dyn_dims: Ranges, sub_shapes: Members) -> Shape:
         shape = cls.__new__(cls)
-        shape.type, shape.lens, shape.strides, shape.symbolic = type, (), (), False
+        shape.type, shape.lens, shape.strides = type, (), ()
         shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
         shape.ranked, shape.element = True, None
         shape.is_dynamic = bool(dyn_dims) or any(s.is_dynamic for s in sub_shapes)
+        shape.symbolic = any(s.symbolic for s in sub_shapes)
         return shape
 
     @classmethod
@@ -368,27 +377,29 @@ class Shape:
     @cached_property
     def transposed(self) -> bool:
         """Non-zero strides do not descend from the first axis to the last."""
-        strides = [s for s in self.strides if s] if self.broadcasted else list(self.strides)
+        strides = [s for s in self.strides if not known_equal(s, 0)] if self.broadcasted else list(self.strides)
         return not self.is_dynamic and any(known_less(a, b) for a, b in pairwise(strides))
 
     @cached_property
     def broadcasted(self) -> bool:
         """Some stride is zero."""
-        return not self.is_dynamic and 0 in self.strides
+        return not self.is_dynamic and any(known_equal(s, 0) for s in self.strides)
 
     @cached_property
     def standard(self) -> bool:
         """Packed and row-major."""
-        return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
+        return self.packed and not self.transposed and not (self.broadcasted and not known_less_equal(self.elements, 1))
 
     @cached_property
     def scalar(self) -> bool:
         """One element seen through zero strides only."""
-        return not self.is_dynamic and bool(self.strides) and not any(self.strides)
+        return not self.is_dynamic and bool(self.strides) and all(known_equal(s, 0) for s in self.strides)
 
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
+        if self.symbolic:
+            return False
         alone = self.strides in ((0,), ()) and self.lens in ((1,), ())  # in this order: see `other_rank`
         return alone and not self.is_dynamic and not self.sub_shapes
 
@@ -455,7 +466,7 @@ class Shape:
 
     def __eq__(self, other: object) -> bool:
         # Not by hashes first: a `TracedInt` notes what it is compared with, and has the hash of a plain one.
-        return self is other or (isinstance(other, Shape) and self._key == other._key)
+        return self is other or (isinstance(other, Shape) and same(self._key, other._key))
 
     def __hash__(self) -> int:
         return self._hash
@@ -497,8 +508,33 @@ def covering(a: Shape, b: Shape) -> Shape | None:
         return None if element is None else Shape._holding(a.type, element)
     if a.rank is None or a.rank != b.rank:
         return Shape.unranked(a.type)
-    dims = [x if x == y else DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
+    dims = [x if x == y else _either(x, y) for x, y in zip(a.dims, b.dims)]
     return Shape.dynamic(a.type, dims)
+
+
+def _either(x: DynamicDimension, y: DynamicDimension) -> DynamicDimension:
+    """A range that two have in it; of symbolic lengths the ranges count."""
+    low, high = [range_of(d.min)[0] or 0 for d in (x, y)], [range_of(d.max)[1] for d in (x, y)]
+    return DynamicDimension(min(low), max(UNBOUNDED if most is None else most for most in high))
+
+
+def _slowest_first(shape: Shape) -> Callable[[int], Any]:
+    """The key of axes that sorts those of larger strides first, of equal ones those of larger lengths; of symbolic ones
+    as far as that is so for all lengths."""
+    lens, strides = shape.lens, shape.strides
+    if not shape.symbolic:
+        return lambda axis: (-strides[axis], -lens[axis], axis)
+
+    def order(a: int, b: int) -> int:
+        for x, y in ((strides[a], strides[b]), (lens[a], lens[b])):
+            if not known_equal(x, y):
+                if known_less_equal(y, x):
+                    return -1
+                if known_less_equal(x, y):
+                    return 1
+        return a - b
+
+    return cmp_to_key(order)
 
 
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
@@ -510,11 +546,11 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     rank = shapes[0].ndim if shapes else 0
     identity = tuple(range(rank))
     for shape in shapes:
-        if shape.is_dynamic or shape.broadcasted or shape.elements <= 1 or shape.ndim != rank:
+        if shape.is_dynamic or shape.broadcasted or known_less_equal(shape.elements, 1) or shape.ndim != rank:
             continue
         order = identity
         if not shape.standard:
-            order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
+            order = tuple(sorted(range(rank), key=_slowest_first(shape)))
         votes[order] = votes.get(order, 0) + 1
     if not votes:
         return identity

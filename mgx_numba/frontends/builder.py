@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..core.dim import SymbolicLengthError, known_equal, known_same
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import ParseError, UnknownValueError
 from ..graph.folding import Constants, integers
 from ..graph.instruction import Instruction
+from ..graph.length_arithmetic import has_lengths
 from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.emitter import Emitter
@@ -66,8 +68,14 @@ class GraphBuilder(Emitter):
         return ins
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
-        """Append a constant; an array without axes becomes a scalar, floats saturate in integer types."""
+        """Append a constant; an array without axes becomes a scalar, floats saturate in integer types.
+
+        Integers among which some are symbolic lengths (`graph.length_arithmetic.array_of_lengths`) become ``lengths``.
+        """
         array = np.asarray(value)
+        if has_lengths(array):
+            made = self.op("lengths", values=tuple(array.flat), lens=array.shape)
+            return made if type is None else self.convert(made, type)
         if type is not None and array.dtype != type.numpy:
             array = cast_array(array, type)
         ins = self.module.add_literal(np.ascontiguousarray(array) if array.ndim else array)
@@ -120,11 +128,13 @@ class GraphBuilder(Emitter):
         value = self.constants.value(x)
         if value is None:
             reason = self.constants.reason(x)
+            if self.constants.follows_lengths(x):
+                raise SymbolicLengthError(f"input {what!r} follows from lengths that are known when the program runs")
             raise UnknownValueError(f"input {what!r} must be constant, but it {reason}")
         return value
 
     def ints(self, x: Instruction, what: str) -> list[int]:
-        """Values of a constant integer input, flat."""
+        """Values of a constant integer input, flat; they may be symbolic lengths."""
         value = self.constant(x, what)
         found = integers(value)
         if found is None:
@@ -157,12 +167,12 @@ class GraphBuilder(Emitter):
     def reshape(self, x: Instruction, dims: Sequence[int]) -> Instruction:
         """``x`` with other lengths (no 0 or -1 unless dynamic); no lengths give a scalar."""
         dims = tuple(dims)
-        if not x.shape.is_dynamic and self.lens(x) == dims:
+        if not x.shape.is_dynamic and known_same(self.lens(x), dims):
             return x
-        if not x.shape.is_dynamic and 0 in dims:
+        if not x.shape.is_dynamic and any(known_equal(n, 0) for n in dims):
             return self.literal(np.empty(Shape(x.shape.type, dims).lens, x.shape.type.numpy))
         if not dims:
-            one = x if x.shape.lens == (1,) else self.op("reshape", x, dims=(1,))
+            one = x if known_same(x.shape.lens, (1,)) else self.op("reshape", x, dims=(1,))
             return self.op("squeeze", one, axes=(0,))
         return self.op("reshape", x, dims=dims)
 

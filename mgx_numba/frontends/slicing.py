@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.dim import maximum, minimum
 from ..core.integers import slice_bounds
 from ..errors import UnsupportedError
 from ..graph.instruction import Instruction
@@ -27,8 +28,8 @@ def strided_slice(
             continue
         begin, end = slice_bounds(starts[k], ends[k], dim.min, step)
         if step < 0:
-            begin, end = end + 1, min(max(begin, 0), dim.min - 1) + 1
-        low[k], high[k] = begin, max(begin, end)
+            begin, end = end + 1, minimum(maximum(begin, 0), dim.min - 1) + 1
+        low[k], high[k] = begin, begin + maximum(end - begin, 0)
     result = g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high)) if axes else g.op("identity", x)
     backwards = tuple(axis for axis, step in zip(axes, steps, strict=False) if step < 0)
     if backwards:

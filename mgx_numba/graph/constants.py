@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core.argument import Argument
 from ..core.copying import copy_elements
+from ..core.dim import is_symbolic, known_equal, known_same
 from ..core.pages import aligned_array
 from ..core.shape import Shape, common_lens
 from ..core.types import Type
@@ -55,7 +56,10 @@ def is_constant(ins: Instruction) -> bool:
 
 
 def constant_array(ins: Instruction) -> np.ndarray | None:
-    """Value of a constant with its logical lengths (a view where possible), ``None`` for anything else."""
+    """Value of a constant with its logical lengths (a view where possible), ``None`` for anything else.
+
+    A constant repeats along an axis of symbolic length: the array has length 1 there.
+    """
     chain: list[Instruction] = []
     while ins.literal is None:
         if ins.op.name not in CONSTANT_VIEWS or len(ins.inputs) != 1 or ins.shape.is_dynamic:
@@ -66,9 +70,33 @@ def constant_array(ins: Instruction) -> np.ndarray | None:
     if array is None:
         return None
     for view in reversed(chain):
-        if view.op.name not in ("identity", "contiguous", "layout"):
+        if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
+            array = _repeating_view(view, array)
+            if array is None:
+                return None
+        elif view.op.name not in ("identity", "contiguous", "layout"):
             array = view.op.compute(view.shape, [array])
     return array
+
+
+def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
+    """Return the value of a view of symbolic lengths with length 1 on axes of such; None where it repeats otherwise."""
+    before, after = view.inputs[0].shape.lens, view.shape.lens
+    lens = tuple(1 if is_symbolic(n) else n for n in after)
+    if view.op.name in ("identity", "contiguous", "layout"):
+        return array
+    if array.size == 1:
+        return np.broadcast_to(array.reshape((1,) * len(lens)), lens)
+    if view.op.name == "transpose":
+        return np.transpose(array, view.op.attributes()["permutation"])
+    if view.op.name == "multibroadcast":
+        return np.broadcast_to(array, lens)
+    if view.op.name == "broadcast":
+        axis = view.op.attributes()["axis"] % len(after)
+        return np.broadcast_to(array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim)), lens)
+    if known_same([n for n in before if is_symbolic(n) or n != 1], [n for n in after if is_symbolic(n) or n != 1]):
+        return array.reshape(lens)  # axes of length 1 come or go
+    return None
 
 
 def uniform(array: np.ndarray) -> bool:
@@ -95,7 +123,7 @@ def uniform_value(ins: Instruction) -> Any:
             return None
         ins = ins.inputs[0]
     array = ins.literal.array
-    if array is None or shape.elements == 0 or not uniform(array):
+    if array is None or known_equal(shape.elements, 0) or not uniform(array):
         return None
     return array[(0,) * array.ndim]
 

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
+from ..core.dim import Dim
 from ..core.shape import Shape
+from ..ops.lengths import Lengths
 from .allowance import Allowance
 from .instruction import Instruction
+from .length_arithmetic import array_of_lengths, fold_lengths, has_lengths
 from .printer import format_instruction
 
-__all__ = ["Constants", "Followed", "integers"]
+__all__ = ["Constants", "Followed", "integers", "awaits_lengths"]
 
 LARGEST = 1 << 24
 """Elements of a constant that is computed while reading: 64 MiB of float32. What is larger stays an instruction."""
@@ -43,11 +46,11 @@ class Followed:
 
 
 def integers(value: np.ndarray) -> list[int] | None:
-    """The elements of an array of integers, flat; None of one of another type."""
+    """The elements of an array of integers, flat, symbolic lengths among them; None of one of another type."""
     if value.dtype.kind in "iu":
         found: list[int] = value.ravel().tolist()
         return found
-    if value.dtype != object or not all(isinstance(v, (int, Followed)) for v in value.flat):
+    if value.dtype != object or not all(isinstance(v, (int, Dim, Followed)) for v in value.flat):
         return None
     return [v.number if isinstance(v, Followed) else v for v in value.flat]
 
@@ -73,6 +76,8 @@ class Constants:
                 continue
             if ins.literal is not None:
                 self._values[ins] = self._literal(ins.literal)
+            elif isinstance(ins.op, Lengths):
+                self._values[ins] = array_of_lengths(ins.op.values, ins.shape.lens)
             elif _empty(ins):
                 self._values[ins] = self._computed(ins, [])
             elif not self._computable(ins):
@@ -95,6 +100,8 @@ class Constants:
 
     def _computed(self, ins: Instruction, values: list[Any]) -> Any:
         """What an instruction gives for these values of its inputs; for none if it gives no elements."""
+        if any(map(has_lengths, values)):
+            return fold_lengths(ins.op, ins.shape, [i.shape for i in ins.inputs], values)
         return ins.op.compute(ins.shape, values) if values else np.empty(ins.shape.lens, ins.shape.type.numpy)
 
     def reason(self, x: Instruction) -> str:
@@ -114,6 +121,22 @@ class Constants:
                     stack.append(i)
         return "takes more work or memory than may be spent on constants while parsing"
 
+    def follows_lengths(self, x: Instruction) -> bool:
+        """Whether a value that is not known follows from literals and symbolic lengths alone: a plan could compute it,
+        and nothing in the data decides it."""
+        seen = {x}
+        stack = [x]
+        found = False
+        while stack:
+            ins = stack.pop()
+            symbolic = isinstance(ins.op, Lengths) or awaits_lengths(ins)
+            if ins.is_param or ins.module_args or ins.name in _NOT_PURE or (ins.shape.is_dynamic and not symbolic):
+                return False
+            found = found or symbolic
+            stack += [i for i in ins.inputs if i not in seen]
+            seen.update(ins.inputs)
+        return found
+
     def _take(self, ins: Instruction) -> bool:
         """Whether an instruction may be evaluated; broadcasts and other views cost nothing."""
         if ins.op.view:
@@ -124,9 +147,14 @@ class Constants:
 
     @staticmethod
     def _computable(ins: Instruction) -> bool:
-        if ins.module_args or ins.name in _NOT_PURE or ins.shape.is_dynamic or not ins.inputs:
+        if ins.module_args or ins.name in _NOT_PURE or ins.shape.is_dynamic or not ins.inputs or awaits_lengths(ins):
             return False
         return _elements(ins.shape) <= LARGEST
+
+
+def awaits_lengths(ins: Instruction) -> bool:
+    """Whether lengths or attributes of an instruction are known only when a plan runs."""
+    return ins.shape.symbolic or ins.op.symbolic
 
 
 def _elements(shape: Shape) -> int:
@@ -135,4 +163,4 @@ def _elements(shape: Shape) -> int:
 
 def _empty(ins: Instruction) -> bool:
     shape = ins.shape
-    return not shape.is_dynamic and not shape.sub_shapes and 0 in shape.lens
+    return not shape.is_dynamic and not shape.sub_shapes and any(type(n) is not Dim and n == 0 for n in shape.lens)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from ..core.dim import is_symbolic, range_of
+from ..core.shape import UNBOUNDED, DynamicDimension
 from ..core.types import Type
 from ..ops.base import Pointwise
 from ..ops.scalar import TypeScalar
@@ -84,12 +86,14 @@ class Ranges:
     def along(self, ins: Instruction, axis: int) -> list[Span]:
         """As ``span``, for each position of an axis of fixed length."""
         length = ins.shape.dims[axis].min
+        if is_symbolic(length):
+            return []
         name, inputs = ins.name, ins.inputs
         found: list[Span] | None = None
         if ins.literal is not None and ins.literal.array is not None and ins.shape.elements:
             found = [_of_array(part, ins.shape.type) for part in np.moveaxis(ins.literal.array, axis, 0)]
         elif name == "nonzero" and axis == 0:
-            found = [Span(ins.shape.type, 0, max(d.max - 1, 0)) for d in inputs[0].shape.dims]
+            found = [Span(ins.shape.type, 0, max(_most(d) - 1, 0)) for d in inputs[0].shape.dims]
         elif name == "concat":
             parts = [self.along(i, axis) for i in inputs]
             if ins.op.axis % ins.shape.ndim == axis:  # type: ignore[attr-defined]
@@ -122,10 +126,10 @@ class Ranges:
         if name in ("argmax", "argmin"):
             return _positions(inputs[0], ins.op.axis, whole)  # type: ignore[attr-defined]
         if name == "nonzero":
-            return Span(whole.type, 0, max((d.max - 1 for d in inputs[0].shape.dims), default=0))
+            return Span(whole.type, 0, max((_most(d) - 1 for d in inputs[0].shape.dims), default=0))
         if name == "dimensions_of":
             dims = inputs[0].shape.dims
-            return Span(whole.type, min((d.min for d in dims), default=0), max((d.max for d in dims), default=0))
+            return Span(whole.type, min(map(_fewest, dims), default=0), max(map(_most, dims), default=0))
         if name == "get_tuple_elem":
             return self._member(inputs[0], ins.op.index, whole)  # type: ignore[attr-defined]
         if name == "pointwise":
@@ -138,9 +142,9 @@ class Ranges:
         """Of a reduction of floats over axes that have elements."""
         x = ins.inputs[0].shape
         dims = [x.dims[axis] for axis in ins.op.axes] or x.dims  # type: ignore[attr-defined]
-        if x.type.is_integral or any(d.min < 1 for d in dims):
+        if x.type.is_integral or any(_fewest(d) < 1 for d in dims):
             return whole
-        return _REDUCED[ins.name](self.span(ins.inputs[0]), math.prod(d.max for d in dims))
+        return _REDUCED[ins.name](self.span(ins.inputs[0]), math.prod(map(_most, dims)))
 
     def _member(self, ins: Instruction, index: int, whole: Span) -> Span:
         if ins.name == "pointwise":
@@ -166,7 +170,18 @@ class Ranges:
 
 
 def _positions(x: Instruction, axis: int, whole: Span) -> Span:
-    return Span(whole.type, 0, max(x.shape.dims[axis % x.shape.ndim].max - 1, 0))
+    return Span(whole.type, 0, max(_most(x.shape.dims[axis % x.shape.ndim]) - 1, 0))
+
+
+def _fewest(dim: DynamicDimension) -> int:
+    """The least length."""
+    return max(range_of(dim.min)[0] or 0, 0)
+
+
+def _most(dim: DynamicDimension) -> int:
+    """The largest length."""
+    most = range_of(dim.max)[1]
+    return UNBOUNDED if most is None else max(most, 0)
 
 
 def _of_array(array: np.ndarray, type: Type) -> Span:

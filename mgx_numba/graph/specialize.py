@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.shape import DynamicDimension, Shape
+from ..core.dim import SymbolicLengthError, known_less, known_same
+from ..core.shape import DynamicDimension, Shape, common_lens
 from ..errors import MgxError, ShapeError, UnknownValueError
 from ..ops.base import Operator, make_op
 from ..ops.broadcast import Broadcast
@@ -197,7 +198,7 @@ class Settling:
             return self._lengths(ins, inputs[0].shape.lens, target)
         if not shape.is_dynamic or ins.op.view or shape.element is not None:
             return None
-        if any(i.shape.elements > FOLDED for i in inputs):
+        if any(known_less(FOLDED, i.shape.elements) for i in inputs):
             return None
         values = self._values(inputs)
         if not values:
@@ -241,15 +242,16 @@ class Settling:
 
     def _broadcast(self, ins: Instruction, inputs: list[Instruction], target: Module) -> list[Instruction]:
         """Inputs of a pointwise operator whose ranges were the same and whose lengths are not: one of them is 1."""
-        if any(i.shape.is_dynamic for i in inputs) or all(i.shape.lens == inputs[0].shape.lens for i in inputs):
+        if any(i.shape.is_dynamic for i in inputs) or all(known_same(i.shape.lens, inputs[0].shape.lens) for i in inputs):
             return inputs
         if any(i.shape.ndim != inputs[0].shape.ndim for i in inputs):
             return inputs
-        common = tuple(max(own, key=lambda n: n != 1) for own in zip(*(i.shape.lens for i in inputs)))
-        if any(n not in (1, c) for i in inputs for n, c in zip(i.shape.lens, common)):
+        try:
+            common = common_lens(*(i.shape.lens for i in inputs))
+        except ValueError:
             return inputs  # the operator says what does not fit
         op = make_op("multibroadcast", out_lens=common)
-        return [i if i.shape.lens == common else self._add(ins, op, [i], target) for i in inputs]
+        return [i if known_same(i.shape.lens, common) else self._add(ins, op, [i], target) for i in inputs]
 
     def _expanded(self, ins: Instruction, op: Deferred, inputs: list[Instruction], target: Module) -> Instruction:
         """What a deferred node is for these inputs; the node itself if they are not known well enough."""
@@ -260,6 +262,8 @@ class Settling:
             results = self._readers[op.reader].expand(target, op, inputs)
         except UnknownValueError:
             return self._add(ins, op, inputs, target)
+        except SymbolicLengthError:
+            raise
         except MgxError:
             if any(i.shape.is_dynamic for i in inputs):  # what is wrong may be that lengths are not known
                 return self._add(ins, op, inputs, target)

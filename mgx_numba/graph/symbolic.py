@@ -1,70 +1,290 @@
-"""probe"""
+"""Programs for all lengths: the lengths of inputs are symbols, and everything that follows from shapes is computed with
+these.
+
+A program with dynamic inputs is settled as by `specialize`, for lengths that are symbols. What it computes of lengths
+alone is folded to expressions (`length_arithmetic`). Where such values are data they are `lengths` instructions; tables
+of positions, masks and fillings stay instructions, which a plan computes.
+"""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..core.dim import Dim, Scope
-from .folding import Constants
+from ..core.dim import (
+    Dim,
+    Length,
+    Scope,
+    SymbolicLengthError,
+    known_less_equal,
+    substitute,
+    symbols_of,
+)  # fmt: skip
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.types import Type
+from ..errors import MgxError
+from ..ops.lengths import Lengths
+from ..ops.selection import DynamicRange
+from .instruction import Instruction
+from .length_arithmetic import array_of_lengths, has_lengths
+from .module import Module
+from .passes.build import RewriteBuilder
 from .program import Program
-from .specialize import Settling
+from .specialize import Settling, _after
+
+__all__ = ["symbolic_program"]
+
+LONGEST = (1 << 24, (1 << 31) - 1)
+"""Greatest value of a symbol, the first unless lengths are given that are greater: lengths are exact then as float32,
+or int32, in which many models compute with them."""
+HINTS = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
+"""Example lengths: primes beyond the sizes of vectors, so that no product of some is one of others by chance."""
+SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
+"""Example lengths of dimensions that end below these."""
+TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
+"""Lengths that all symbols have together in samples: kernels differ where an axis has one element, where rows are
+shorter than a vector or a tile, and where estimates prefer another algorithm."""
+MOST_RELATIONS = 8
+"""Relations between lengths that are looked for in a program."""
 
 
-class _Constants(Constants):
-    def __init__(self, program, values):
-        super().__init__(program.allowance)
-        self.symbolic = values
+def symbolic_program(
+    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None
+) -> Program:
+    """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
-    def _literal(self, literal):
-        own = self.symbolic.get(id(literal))
-        return literal.numpy() if own is None else own
+    Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
+    of others. Where operators fit only if one dimension follows from others, its length is that expression. So lengths
+    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges, of
+    which each begins at 1 or later, and for which the guards have the answers that they have.
+
+    Args:
+        program: it stays as it is.
+        scope: an empty one, which takes the symbols, their hints and samples, and the guards.
+        lens: of dynamic inputs, for which the copy shall serve: they are the hints, what is 0 is no symbol, and names
+            whose lengths differ are not taken for one.
+
+    Raises:
+        SymbolicLengthError: the program needs a number where a length is symbolic.
+    """
+    inputs = _Inputs(program, lens)
+    relations: dict[str, Length] = {}
+    while True:
+        own = inputs.lengths(scope, relations)
+        try:
+            return _Symbolic(own).copy(program)
+        except SymbolicLengthError:
+            raise
+        except MgxError as error:
+            found = _relation(scope, relations) if lens is None and len(relations) < MOST_RELATIONS else None
+            if found is None:
+                raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
+            relations[found[0]] = found[1]
+            scope.clear()
+        except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+            raise SymbolicLengthError(f"lengths cannot be symbols: {type(error).__name__}: {error}") from error
 
 
-class Symbolic(Settling):
-    def __init__(self, lens):
-        super().__init__(lens, {})
-        self.symbolic: dict[int, Any] = {}
-        self.constants = _Constants(self.program, self.symbolic)
+class _Inputs:
+    """The dimensions of a program's dynamic inputs, by name."""
 
-    def _literal(self, ins, value, target):
-        if value.dtype == object and any(isinstance(v, Dim) for v in value.flat):
-            made = super()._literal(ins, np.zeros(value.shape, np.int64), target)
-            self.symbolic[id(made.literal)] = value
-            return made
-        if value.dtype == object:
-            value = value.astype(np.int64)
-        return super()._literal(ins, value, target)
-
-    def _lengths(self, ins, lens, target):
-        own = list(lens[ins.op.start : ins.op.end])
-        a = np.empty(len(own), object)
-        a[:] = own
-        return self._literal(ins, a, target)
-
-
-def symbolic(program: Program):
-    scope = Scope()
-    known = {}
-    lens = {}
-    primes = iter((37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79))
-    for name, shape in program.parameter_shapes().items():
-        if not shape.is_dynamic:
-            continue
-        dims = []
-        for k, d in enumerate(shape.dims):
-            if d.is_fixed:
-                dims.append(d.min)
+    def __init__(self, program: Program, lens: Mapping[str, Sequence[int]] | None) -> None:
+        self._keys: dict[str, list[str | int]] = {}
+        self._ranges: dict[str, DynamicDimension] = {}
+        self._given: dict[str, int] = {}
+        for name, shape in program.parameter_shapes().items():
+            if not shape.is_dynamic or shape.element is not None:
                 continue
-            key = d.symbol or f"{name}.{k}"
-            if key not in known:
-                high = None if d.max > 1 << 40 else d.max
-                h = next(primes)
-                known[key] = scope.symbol(
-                    key, max(1, d.min), high, h if high is None or h <= high else max(d.min, min(high, h % (high + 1)))
-                )
-            dims.append(known[key])
-        lens[name] = dims
-    made = Symbolic(lens)
-    return scope, made.copy(program), made
+            if shape.rank is None:
+                raise SymbolicLengthError(f"input {name!r} has any number of dimensions")
+            self._keys[name] = keys = []
+            for axis, d in enumerate(shape.dims):
+                key = d.symbol or f"{name}.{axis}"
+                given = None if lens is None or name not in lens else lens[name][axis]
+                if d.is_fixed or given == 0:
+                    keys.append(d.min if given is None else given)
+                    continue
+                if given is not None and self._given.setdefault(key, given) != given:
+                    key = f"{name}.{axis}"
+                    self._given[key] = given
+                keys.append(key)
+                known = self._ranges.get(key, d)
+                low = max(d.min, known.min)
+                self._ranges[key] = DynamicDimension(low, max(low, min(d.max, known.max)), d.optimals | known.optimals)
+
+    def lengths(self, scope: Scope, relations: Mapping[str, Length]) -> dict[str, list[Length]]:
+        """Return lengths of the inputs, of new symbols of a scope; some follow from others by ``relations``."""
+        lengths: dict[str, Length] = {}
+        hints = iter(HINTS)
+        parsed = {key: tree for key in self._ranges if (tree := _expression(key, self._ranges)) is not None}
+        if self._given:  # of given lengths names may be wrong
+            parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
+        for key, d in self._ranges.items():
+            if key not in parsed and key not in relations:
+                given = self._given.get(key, 0)
+                most = next((n for n in LONGEST if n >= given), UNBOUNDED)
+                low, high = max(1, d.min), max(min(d.max, most), given)
+                hint = given or _hint(low, high, next(hints, HINTS[-1]))
+                lengths[key] = scope.symbol(key, low, high, hint)
+        for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
+            lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
+        for key, tree in parsed.items():
+            lengths[key] = _value(tree, lengths)
+        scope.samples = list(self._samples(scope))
+        return {name: [lengths[k] if isinstance(k, str) else k for k in keys] for name, keys in self._keys.items()}
+
+    def _samples(self, scope: Scope) -> Iterator[dict[Dim, int]]:
+        """Yield lengths for which kernels are looked for: optimal ones, all together, and 1 of each."""
+        hints = scope.hints()
+        ranges = {s: self._ranges[str(s)] for s in hints}
+        for k in range(max((len(d.optimals) for d in ranges.values()), default=0)):
+            chosen = {s: sorted(d.optimals)[k % len(d.optimals)] for s, d in ranges.items() if d.optimals}
+            yield {s: max(1, chosen.get(s, hint)) for s, hint in hints.items()}
+        for length in TOGETHER:
+            yield {s: max(1, d.clamp(length)) for s, d in ranges.items()}
+        for one in hints if len(hints) > 1 else ():
+            yield {s: max(1, d.clamp(1)) if s is one else hints[s] for s, d in ranges.items()}
+            yield {s: hints[s] if s is one else max(1, d.clamp(1)) for s, d in ranges.items()}
+
+
+def _hint(low: int, high: int, prime: int) -> int:
+    if low <= prime <= high:
+        return prime
+    return next((n for n in SHORT_HINTS if low <= n <= high), high if high < prime else low)
+
+
+def _expression(name: str, known: Mapping[str, Any]) -> ast.expr | None:
+    """Return the expression that a dimension's name is, if it consists of other names."""
+    if name.isidentifier():
+        return None
+    try:
+        tree = ast.parse(name, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and (node.id not in known or node.id == name):
+            return None
+        if isinstance(node, ast.Constant) and type(node.value) is not int:
+            return None
+        allowed = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Name, ast.Load, ast.Constant)
+        if not isinstance(node, allowed):
+            return None
+    return tree if isinstance(tree, ast.BinOp) else None
+
+
+def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
+    if isinstance(tree, ast.Name):
+        return lengths[tree.id]
+    if isinstance(tree, ast.Constant):
+        return tree.value
+    assert isinstance(tree, ast.BinOp)
+    a, b = _value(tree.left, lengths), _value(tree.right, lengths)
+    if isinstance(tree.op, ast.Add):
+        return a + b
+    if isinstance(tree.op, ast.Sub):
+        return a - b
+    return a * b if isinstance(tree.op, ast.Mult) else a // b
+
+
+def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return what one symbol would have to be so that two lengths are equal that operators asked for last."""
+    for guard in reversed(scope.guards.values()):
+        ((monomial, coefficient), *more) = guard.condition.terms
+        if guard.answer or more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != "zero":
+            continue
+        difference = monomial[0].operands[0]
+        for symbol in reversed(scope.symbols):
+            for m, c in difference.terms:
+                rest = -c * (difference - c * symbol)
+                alone = m == symbol.terms[0][0] and abs(c) == 1 and symbol not in symbols_of([rest])
+                if alone and str(symbol) not in known and known_less_equal(1, rest):
+                    return str(symbol), rest
+    return None
+
+
+class _Symbolic(Settling):
+    """A copy of a program for symbolic lengths in the making."""
+
+    def __init__(self, lens: Mapping[str, Sequence[Length]]) -> None:
+        super().__init__(lens, {})
+        self._valued: dict[Instruction, None] = {}
+
+    def _twin(self, ins: Instruction, target: Module) -> Instruction:
+        last = target.last
+        twin = super()._twin(ins, target)
+        for new in reversed(_after(target, last)):
+            if isinstance(new.op, Lengths) or any(i in self._valued for i in new.inputs):
+                self._note(new)
+        if not twin.inputs or twin.module is not target:
+            return twin
+        if ins in self.members:
+            self.members[ins] = [self._folded(member, target) for member in self.members[ins]]
+            return self.members[ins][0]
+        twin = self._folded(twin, target)
+        self._check(twin)
+        return twin
+
+    def _note(self, ins: Instruction) -> None:
+        """Remember whether the value of an instruction holds symbolic lengths."""
+        if has_lengths(self.constants.value(ins)):
+            self._valued[ins] = None
+
+    def _folded(self, ins: Instruction, target: Module) -> Instruction:
+        """Return an instruction that holds lengths in the place of a new one that computes these."""
+        if ins.users or not any(i in self._valued for i in ins.inputs):
+            return ins
+        value = self.constants.value(ins)
+        if value is None or (has_lengths(value) and ins.shape.type is not Type.int64_type):
+            return ins
+        made = self._literal(ins, value.reshape(()) if ins.shape.without_axes else value, target)
+        target.remove_instruction(ins)
+        return made
+
+    def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
+        if not has_lengths(value):
+            return super()._literal(ins, value, target)
+        return self._lengths_instruction(ins, tuple(value.flat), value.shape, target)
+
+    def _lengths_instruction(
+        self, ins: Instruction, values: tuple[Length, ...], lens: tuple[int, ...], target: Module
+    ) -> Instruction:
+        op = Lengths(values, lens)
+        made = target._link(Instruction(op, (), op.compute_shape(())), None)
+        made.debug_symbols = ins.debug_symbols
+        self._valued[made] = None
+        return made
+
+    def _lengths(self, ins: Instruction, lens: Sequence[int], target: Module) -> Instruction:
+        own = list(lens[ins.op.start : ins.op.end])  # type: ignore[attr-defined]
+        return self._literal(ins, array_of_lengths(own, (len(own),)), target)
+
+    def _computed(
+        self, ins: Instruction, shape: Shape, values: Sequence[np.ndarray], target: Module
+    ) -> Instruction | None:
+        if not any(map(has_lengths, values)):
+            return super()._computed(ins, shape, values, target)
+        if isinstance(ins.op, DynamicRange):
+            return self._range(ins, [v.reshape(-1)[0] for v in values], target)
+        raise SymbolicLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
+
+    def _range(self, ins: Instruction, bounds: Sequence[Any], target: Module) -> Instruction:
+        """Write a range between bounds that are symbolic lengths."""
+        builder = RewriteBuilder(target, None)
+        start, _, delta = (self.mapped[i] for i in ins.inputs)
+        made = builder.progression(start, delta, bounds)
+        for new in builder.created:
+            new.debug_symbols = ins.debug_symbols
+        return made
+
+    def _check(self, ins: Instruction) -> None:
+        """Raise if a result has open lengths although it follows from lengths, and nothing in the data decides it."""
+        if not ins.shape.is_dynamic or ins.shape.element is not None or any(i.shape.is_dynamic for i in ins.inputs):
+            return
+        follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
+        if ins.inputs and (all(follows) or any(follows[1:])):
+            raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
+
+

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from ..core.dim import Dim
 from ..core.shape import DynamicDimension, Shape
+from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
@@ -118,6 +120,16 @@ class Operator:
         """
         raise NotImplementedError(f"{self.name} has no reference implementation")
 
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        """Where the result lies in the memory of the first input, which lies as ``source`` tells; None if it does not.
+
+        Args:
+            output: the (static) output shape, whose strides are not regarded.
+            source: the first input's lengths and actual strides.
+            inputs: shapes of all inputs.
+        """
+        return None
+
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
         """The same operator in canonical form for these inputs: axes (attributes in ``AXES``) not negative."""
         rank = self.axes_rank(inputs) if self.AXES else 0
@@ -162,6 +174,11 @@ class Operator:
         """Floating-point operations of one evaluation (0 where none are counted)."""
         return 0
 
+    @functools.cached_property
+    def symbolic(self) -> bool:
+        """Whether an attribute is, or holds, a symbolic length."""
+        return any(_has_dim(getattr(self, name)) for name in self.attribute_kinds())
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if _REGISTRY.get(self.name) is type(self):  # some of these classes have no name in a module
             return _again, (self.name, self.attributes())
@@ -197,6 +214,12 @@ class Operator:
         if not -rank <= value < rank:
             raise self.fail(f"{what} {value} is out of range for {rank} dimensions")
         return value % rank
+
+
+def _has_dim(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_dim, value))
+    return isinstance(value, Dim) or (isinstance(value, Shape) and value.symbolic)
 
 
 def format_attribute(value: Any) -> str:
@@ -332,16 +355,20 @@ def _exact_number(value: Any) -> float | int:
     return int(value) if isinstance(value, (int, np.integer)) and int(number) != value else number
 
 
+def _integer(value: Any) -> Any:
+    return value if isinstance(value, Dim) else value.__index__()
+
+
 def _integers(value: Any) -> tuple[int, ...]:
-    items = [value] if isinstance(value, (int, np.integer)) else value
-    return tuple(v.__index__() for v in items)
+    items = [value] if isinstance(value, (int, np.integer, Dim)) else value
+    return tuple(_integer(v) for v in items)
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "Shape": lambda value: _instance(value, Shape),
     "Type": parse_type,
     "bool": lambda value: bool(_instance(value, bool, int, np.bool_)),
-    "int": lambda value: value.__index__(),
+    "int": _integer,
     "float": _number,
     "float | int": _exact_number,
     "str": lambda value: _instance(value, str),

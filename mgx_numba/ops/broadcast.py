@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
+from ..core.strided import Strided
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
@@ -52,6 +53,11 @@ class Broadcast(Operator):
         x = args[0]
         return np.broadcast_to(x.reshape(x.shape + (1,) * (len(lens) - self.axis - x.ndim)), lens)
 
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        behind = output.ndim - self.axis - len(source.lens)
+        lens, strides = (*source.lens, *[1] * behind), (*source.strides, *[0] * behind)
+        return Strided(lens, strides, source.offset).broadcast(output.lens)
+
 
 @register
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ class Multibroadcast(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         lens = common_lens(*(a.shape for a in args)) if len(args) > 1 else output.lens
         return np.broadcast_to(args[0], lens)
+
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        return source.broadcast(output.lens)
 
 
 @register
@@ -147,6 +156,9 @@ class Scalar(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.broadcast_to(args[0].reshape(()), output.lens)
+
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        return Strided((), (), source.offset).broadcast(output.lens)
 
 
 def _target(op: Broadcast | Multibroadcast, inputs: Sequence[Shape]) -> tuple[DynamicDimension, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from ..core.shape import DynamicDimension, Shape, find_permutation
+from ..core.dim import Dim, known_equal
+from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
+from ..core.strided import reshaped
 from .base import Operator
 
 __all__ = [
@@ -51,16 +53,14 @@ def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
     Raises:
         ShapeError: some axis has two lengths other than 1.
     """
-    rank = max(map(len, lens))
-    aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
-    result = []
-    for axis, column in enumerate(zip(*aligned)):
-        wide = {n for n in column if n != 1}
-        if len(wide) > 1:
-            listed = " and ".join(str(list(n)) for n in lens)
-            raise op.fail(f"{listed} do not broadcast: axis {axis} would be {sorted(wide)}")
-        result.append(wide.pop() if wide else 1)
-    return tuple(result)
+    try:
+        return common_lens(*lens)
+    except ValueError:
+        listed = " and ".join(str(list(n)) for n in lens)
+        rank = max(map(len, lens))
+        columns = zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens))
+        axis, wide = next((k, found) for k, column in enumerate(columns) if len(found := {*column} - {1}) > 1)
+        raise op.fail(f"{listed} do not broadcast: axis {axis} would be {sorted(wide, key=str)}") from None
 
 
 def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:
@@ -105,9 +105,12 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
         raise op.fail(f"{shape.ndim} axes of {list(shape.lens)} cannot become {len(lens)} axes {list(lens)}")
     strides = [0] * missing
     for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
+        if known_equal(old, new):
+            strides.append(stride)
+            continue
         if old not in (1, new):
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
-        strides.append(stride if old == new else 0)
+        strides.append(stride if not known_equal(old, 1) and old == new else 0)
     return Shape.view(shape.type, lens, strides)
 
 
@@ -124,6 +127,8 @@ def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
     Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new
     axis cannot span two runs.
     """
+    if shape.symbolic or any(isinstance(n, Dim) for n in lens):
+        return reshaped(shape.lens, shape.strides, lens)
     if prod(lens) != shape.elements:
         return None
     if shape.elements == 0:

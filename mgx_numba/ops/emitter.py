@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.shape import same_lengths
+from ..core.dim import Dim, Length, SymbolicLengthError, ceil_div, known_equal, known_same, maximum, range_of
+from ..core.shape import common_lens, same_lengths
 from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
 
@@ -30,6 +31,51 @@ class Emitter:
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
         """A constant; an array without axes becomes a scalar."""
         raise NotImplementedError
+
+    def iota(self, length: Length, axis: int = 0, axes: int = 1) -> Instruction:
+        """Return ``0, 1, ... length - 1`` as int64 along one axis, the others of length 1; a constant, unless the
+        length is symbolic.
+        """
+        if not isinstance(length, Dim):
+            self.limit(length, "a table of positions")
+            lens = [1] * axes
+            lens[axis] = length
+            return self.literal(np.arange(length, dtype=np.int64).reshape(lens))
+        places = self.op("iota", length=length)
+        others = [k for k in range(axes) if k != axis]
+        return self.unsqueeze(places, others)
+
+    def progression(self, start: Instruction, delta: Instruction, bounds: Sequence[Any]) -> Instruction:
+        """The numbers from ``start`` to before a limit in steps of ``delta``, computed when the program runs.
+
+        Args:
+            start: a scalar, whose type the result has.
+            delta: a scalar of this type.
+            bounds: values of start, limit and delta, which may be symbolic lengths.
+
+        Raises:
+            SymbolicLengthError: the number of elements does not follow from the lengths.
+        """
+        first, limit, step = bounds
+        if not all(isinstance(v, (Dim, int)) or v == int(v) for v in bounds):
+            raise SymbolicLengthError(f"a range from {first} to {limit} by {step} has a number of elements that is not followed")
+        first, limit, step = (v if isinstance(v, Dim) else int(v) for v in bounds)
+        low, high = range_of(step)
+        if low is not None and low > 0:
+            count = ceil_div(limit - first, step)
+        elif high is not None and high < 0:
+            count = ceil_div(first - limit, -step)
+        else:
+            raise SymbolicLengthError(f"a range in steps of {step} goes up or down")
+        steps = self.iota(maximum(0, count))
+        type = start.shape.type
+        wide = Type.double_type if type.is_floating else Type.int64_type
+        result = steps if wide is Type.int64_type else self.op("convert", steps, target_type=wide)
+        if not known_equal(step, 1):
+            result = self.op("mul", *self.same_lens(result, self.convert(delta, wide)))
+        if not known_equal(first, 0):
+            result = self.op("add", *self.same_lens(result, self.convert(start, wide)))
+        return result if type is wide else self.op("convert", result, target_type=type)
 
     def like(self, value: float | int | bool, x: Instruction) -> Instruction:
         """A scalar constant of the element type of ``x``."""
@@ -55,7 +101,7 @@ class Emitter:
         Raises:
             UnsupportedError: ``what`` would be that large.
         """
-        if count > LARGEST_TABLE:
+        if not isinstance(count, Dim) and count > LARGEST_TABLE:
             raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def convert(self, x: Instruction, type: Type) -> Instruction:
@@ -85,7 +131,7 @@ class Emitter:
     def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         """Return ``x`` with the lengths ``lens``; ``()`` means one element. An empty ``x`` becomes a constant."""
         lens = tuple(lens) or (1,)
-        if x.shape.lens == lens:
+        if known_same(x.shape.lens, lens):
             return x
         if 0 in lens and 0 in x.shape.lens:  # a 0 among the dims of `Reshape` copies a length
             return self.literal(np.empty(lens, x.shape.type.numpy))
@@ -101,7 +147,7 @@ class Emitter:
 
     def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
         """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
-        if not x.shape.is_dynamic and start == 0 and end == x.shape.lens[axis]:
+        if not x.shape.is_dynamic and known_equal(start, 0) and known_equal(end, x.shape.lens[axis]):
             return x
         return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
 
@@ -145,7 +191,7 @@ class Emitter:
 
     def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         """``x`` seen with other lengths, by NumPy's rule."""
-        if not x.shape.is_dynamic and self.lens(x) == tuple(lens):
+        if not x.shape.is_dynamic and known_same(self.lens(x), lens):
             return x
         return self.op("multibroadcast", x, out_lens=tuple(lens))
 
@@ -167,7 +213,7 @@ class Emitter:
             others = [[w for other, w in enumerate(values) if other != k] for k in range(len(values))]
             return [self.op("multibroadcast", v, *rest) for v, rest in zip(values, others)]
         lens = [v.shape.lens for v in values]
-        if len(set(lens)) == 1:
+        if all(known_same(n, lens[0]) for n in lens):
             return list(values)
         out = self.outer_lens(*lens)
         return [self.broadcast(v, out) for v in values]
@@ -178,12 +224,7 @@ class Emitter:
         Raises:
             ShapeError: there are none.
         """
-        rank = max(map(len, lens), default=0)
-        aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
-        out = []
-        for column in zip(*aligned, strict=True):
-            wide = {n for n in column if n != 1}
-            if len(wide) > 1:
-                raise self.fail(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-            out.append(wide.pop() if wide else 1)
-        return tuple(out)
+        try:
+            return common_lens(*lens)
+        except ValueError as error:
+            raise self.fail(str(error)) from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from ..core.dim import is_symbolic
 from ..core.shape import Shape
 from ..dataclass import dataclass
 from .base import Operator, RunModule, operator_class, register
@@ -62,7 +63,8 @@ class ReduceParts(Operator):
         if not self.axes or not {*self.cut, *self.folded} <= set(self.axes):
             raise self.fail(f"cut {list(self.cut)} and folded {list(self.folded)} must be among axes {list(self.axes)}")
         along = prod(shape.lens[a] for a in self.cut)
-        if min(self.share, self.parts, self.fold) < 1 or self.share * self.parts < along:
+        known = not is_symbolic(along) and not is_symbolic(self.share)
+        if min(self.parts, self.fold) < 1 or (known and (self.share < 1 or self.share * self.parts < along)):
             raise self.fail(f"{self.parts} parts of {self.share} elements do not cover {along}")
         lens = [1 if a in self.axes else n for a, n in enumerate(shape.lens)]
         lens[self.axes[0]] = self.parts * self.fold

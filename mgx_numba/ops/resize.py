@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import Dim, SymbolicLengthError, less_equal
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
@@ -18,6 +20,7 @@ from .scalar import cast_array
 if TYPE_CHECKING:
     from ..graph.module import Module
 
+SIGNIFICAND = 24  # bits of float32
 MODES = ("nearest", "linear", "cubic")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 COORDINATES = (
@@ -51,7 +54,16 @@ def source_coordinates(mode: str, length: int, out: int, scale: float) -> np.nda
 
 
 def scaled_length(length: int, scale: float) -> int:
-    """``floor(length * scale)``, the product in float32 as ONNX Runtime and ONNX shape inference form it."""
+    """``floor(length * scale)``, the product in float32 as ONNX Runtime and ONNX shape inference form it.
+
+    Raises:
+        SymbolicLengthError: of a symbolic length the product is rounded.
+    """
+    if isinstance(length, Dim):
+        exact = Fraction(float(np.float32(scale)))
+        if not less_equal(length * exact.numerator, 1 << SIGNIFICAND):
+            raise SymbolicLengthError(f"the product of the length {length} and {scale} is rounded")
+        return length * exact.numerator // exact.denominator
     return int(np.floor(np.float32(length) * np.float32(scale)))
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import is_symbolic, maximum
 from ..core.integers import slice_bounds
 from ..core.shape import DynamicDimension, Shape
+from ..core.strided import Strided
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
 
@@ -95,11 +97,18 @@ class Slice(Operator):
             index[axis] = slice(*_clip(start, end, x.shape[axis]))
         return x[tuple(index)]
 
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        if len(inputs) > 1:
+            return None
+        for axis, start, end in zip(self.axes, self.starts, self.ends):
+            source = source.slice(axis, *_clip(start, end, source.lens[axis]))
+        return source
+
 
 def _clip(start: int, end: int, length: int) -> tuple[int, int]:
     """Bounds as ``0 <= start <= end <= length``."""
     low, high = slice_bounds(start, end, length)
-    return low, max(low, high)
+    return low, low + maximum(high - low, 0) if is_symbolic(high - low) else max(low, high)
 
 
 def _slice_dim(dim: DynamicDimension, start: int, end: int) -> DynamicDimension:
@@ -147,6 +156,11 @@ class StridedView(Operator):
         for axis, step in zip(self.axes, self.steps):
             index[axis] = slice(None, None, step)
         return args[0][tuple(index)]
+
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        for axis, step in zip(self.axes, self.steps):
+            source = source.slice(axis, 0, source.lens[axis], step)
+        return source
 
 
 @register
@@ -199,3 +213,6 @@ class Reverse(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.flip(args[0], self.axes)
+
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        return source.flip(*self.axes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
+from ..core.strided import Strided
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
@@ -38,6 +39,9 @@ class Transpose(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         return np.transpose(args[0], self.permutation)
+
+    def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
+        return source.transpose(*self.permutation)
 
 
 @register

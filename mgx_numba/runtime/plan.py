@@ -1,12 +1,16 @@
-"""A plan: what one program does on one machine for one set of shapes, as data.
+"""A plan: what one program does on one machine, as data.
 
 A plan is a list of steps over one arena. Steps run in order, each after all before it are complete; the tiles
 of one step run in any order, on any number of threads.
+
+A *symbolic* plan serves many sets of shapes: its lengths, arguments, task counts and offsets may be expressions over
+symbols (`core.dim.Dim`, where the annotations say ``int``). A run evaluates them for the lengths of its inputs, and
+leaves out the steps that have no tasks then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
@@ -116,7 +120,8 @@ class Step:
     def unit(self) -> str:
         """What multiplies in the kernel, see `Backend.unit`; empty where nothing is counted."""
         called = (arg for arg in self.args if isinstance(arg, KernelSource))
-        return backend(self.kernel.backend).unit((self.kernel, *called)) if self.flops else ""
+        counted = isinstance(self.flops, Dim) or self.flops
+        return backend(self.kernel.backend).unit((self.kernel, *called)) if counted else ""
 
 
 HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
@@ -132,7 +137,8 @@ class HostStep:
     declared lens. ``plans`` are those that the function runs, ``kernels`` what plans that it makes may need;
     ``reason`` is why no kernel does it, behind the name of the lowering rule that refused. ``on_device`` does it where
     the plan's kernels run, for the engine, the queue and the inputs as tensors of the device or of the host; None from
-    it leaves it to the function.
+    it leaves it to the function. ``bind`` returns the function for the values of a symbolic plan's symbols; it is
+    called once for each set of lengths that a run meets in succession. Without it ``function`` serves all lengths.
     """
 
     function: HostFunction
@@ -144,6 +150,7 @@ class HostStep:
     reason: str = ""
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
+    bind: Callable[[Mapping[Dim, int]], HostFunction] | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""
@@ -267,9 +274,9 @@ class Plan:
     neither copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the
     executor judge. ``uses`` are the arena's buffers, for reports.
 
-    Numbers of a plan with ``symbols`` are expressions over these: lengths, arguments, tasks, offsets, bytes. Each symbol
-    is the whole length of some axis of a parameter. The plan serves lengths for which ``condition`` is 1. Steps without
-    tasks are alternatives that the lengths at hand do not take.
+    ``symbols`` are those of a symbolic plan, in the order of their first appearance in the parameters' lens; each is
+    the whole length of some parameter's axis. ``condition`` is 1 for the lengths that the plan serves, within the
+    ranges of the symbols.
     """
 
     steps: list[PlannedStep]

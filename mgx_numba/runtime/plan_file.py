@@ -36,11 +36,12 @@ _PIECE_BYTES = 64 << 20
 
 
 def plan_pieces(plan: Plan, about: Mapping[str, Any]) -> list[bytes | memoryview] | None:
-    """What a file with this plan consists of, in order; None if the plan has Python functions among its steps.
+    """What a file with this plan consists of, in order; None if the plan has Python functions among its steps, or is
+    symbolic.
 
     ``about`` is kept beside the plan: JSON values.
     """
-    if not all(isinstance(step, Step) for step in plan.steps):
+    if plan.symbols or not all(isinstance(step, Step) for step in plan.steps):
         return None
     offsets, size, constants = constant_pieces(plan.constants)
     body = json.dumps({"about": about, "plan": _to_json(plan, offsets), "constants_bytes": size}, default=int).encode()

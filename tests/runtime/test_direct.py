@@ -211,7 +211,7 @@ def test_entry_outlives_its_executable(add_kernel: KernelSource) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_eight_python_threads_share_contexts(add_kernel: KernelSource, threads: int, limit: int) -> None:
     executable = Executable(plan_of(add_kernel, (64, 8), 2), threads)
-    executable._idle_limit = limit
+    executable._idle_limit[0] = limit
     entry = executable.direct(Result)
     assert entry is not None
 

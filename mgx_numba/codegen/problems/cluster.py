@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from ...core.dim import Length, known_in, minimum
+from ...core.dim import Length, known_in, maximum, minimum
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...graph.module import Module
@@ -86,7 +86,7 @@ class ReductionProblem:
     origin: str = ""
     parts: int = 1
     cut: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
-    share: int = 0
+    share: Length = 0
     fold: int = 1
     general: bool = False
     again: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
@@ -101,9 +101,9 @@ class CopyProblem:
     origin: str = ""
 
 
-def own_lens(module: Module) -> tuple[int, ...]:
+def own_lens(module: Module) -> tuple[Length, ...]:
     """The lengths that a module's values together have, which are those of its problem's operands: of each axis the
     largest. Values of another rank, such as literals, do not count."""
     shapes = [ins.shape.lens for ins in module if not ins.is_literal and ins.name != "@return"]
     rank = max(map(len, shapes), default=0)
-    return tuple(map(max, zip(*(lens for lens in shapes if len(lens) == rank))))
+    return tuple(maximum(*same) for same in zip(*(lens for lens in shapes if len(lens) == rank)))

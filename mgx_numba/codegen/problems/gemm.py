@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...core.dim import Length, maximum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -44,7 +45,7 @@ class BlockFormat:
         """Of the codes."""
         return 1 << (self.bits - 1)
 
-    def blocks(self, k: int) -> int:
+    def blocks(self, k: Length) -> Any:
         """Blocks of a column of k weights."""
         return -(-k // self.size)
 
@@ -74,19 +75,19 @@ class GemmProblem:
     ones; ``a_strides`` are in these elements, and rows end with zeros up to whole lines of the cache.
     """
 
-    m: int
-    n: int
-    k: int
-    batch: tuple[int, ...] = ()
-    a_strides: tuple[int, ...] = ()
-    b_strides: tuple[int, ...] = ()
-    out_strides: tuple[int, ...] = ()
+    m: Length
+    n: Length
+    k: Length
+    batch: tuple[Length, ...] = ()
+    a_strides: tuple[Length, ...] = ()
+    b_strides: tuple[Length, ...] = ()
+    out_strides: tuple[Length, ...] = ()
     types: ElementTypes = FLOAT32
     b_constant: bool = True
     fast_math: bool = False
     prologue: Prologue | None = None
     blocks: BlockFormat | None = None
-    low_parts: int = 0
+    low_parts: Length = 0
 
     def __post_init__(self) -> None:
         rank = len(self.batch)
@@ -102,11 +103,11 @@ class GemmProblem:
             object.__setattr__(self, name, tuple(map(plain_int, value)))
 
     @property
-    def batch_count(self) -> int:
+    def batch_count(self) -> Any:
         return math.prod(self.batch)
 
     @property
-    def flops(self) -> int:
+    def flops(self) -> Any:
         return 2 * self.batch_count * self.m * self.n * self.k
 
     @property
@@ -120,9 +121,9 @@ class GemmProblem:
         return ITEMSIZE[self.dtype]
 
 
-def packed_strides(lens: Sequence[int]) -> tuple[int, ...]:
+def packed_strides(lens: Sequence[Length]) -> tuple[Length, ...]:
     """Row-major strides of ``lens``, those of an empty axis as if it had length 1."""
-    strides = [1] * len(lens)
+    strides: list[Length] = [1] * len(lens)
     for i in range(len(lens) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(plain_int(lens[i + 1]), 1)
+        strides[i] = strides[i + 1] * maximum(plain_int(lens[i + 1]), 1)
     return tuple(strides)

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from ...core.dim import Dim, known_equal
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError
@@ -56,17 +57,24 @@ class Mask:
 
 def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
     """0, 1, ... along one axis, the others of length 1."""
-    g.limit(count, "a table of positions")
-    return g.literal(np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)]))
+    return g.iota(count, axis, axes)
 
 
 def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
     """Hide from each of ``s`` queries, of which the first is at position ``past``, the keys of ``t`` after it."""
-    if past == t - s:
+    if known_equal(past, t - s):
         mask.causal = True
-        return
+    else:
+        mask.restrict(g, _causal(g, s, t, past))
+
+
+def _causal(g: Builder, s: int, t: int, past: int) -> Instruction:
+    """Return where keys [t] are not after queries [s], of which the first is at position ``past``."""
     g.limit(s * t, "the mask")
-    mask.restrict(g, g.literal(np.arange(t) <= np.arange(s)[:, None] + past))
+    if not any(isinstance(n, Dim) for n in (s, t, past)):
+        return g.literal(np.arange(t) <= np.arange(s)[:, None] + past)
+    queries = g.pointwise("add", g.iota(s, 0, 2), g.literal(past, Type.int64_type))
+    return g.pointwise("less_or_equal", g.iota(t, 1, 2), queries)
 
 
 def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
@@ -124,8 +132,7 @@ def stages(
     if softcap:
         capped = mul_scalar(g, g.op("tanh", mul_scalar(g, scores, 1 / softcap)), softcap)
     if mask.causal:
-        g.limit(s * t, "the mask")
-        mask.restrict(g, g.literal(np.arange(t) <= np.arange(s)[:, None] + (t - s)))
+        mask.restrict(g, _causal(g, s, t, t - s))
     masked, combined = capped, mask.combined(g, q.shape.type)
     if combined is not None and combined.shape.type is Type.bool_type:
         masked = g.pointwise("where", combined, capped, g.literal(-np.inf, q.shape.type))
@@ -196,17 +203,23 @@ def attention(
 def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
     """The mask input; a last axis shorter than the keys hides the rest."""
     lens = g.lens(given)
-    if not lens or lens[-1] > total:
+    symbolic = bool(lens) and isinstance(total - lens[-1], Dim)
+    if not lens or (not _fits(lens[-1], total) if symbolic else lens[-1] > total):
         raise ShapeError(f"mask {list(lens)} does not fit {total} keys")
     boolean = given.shape.type is Type.bool_type
     missing = total - lens[-1]
-    if missing and lens[-1] != 1:
+    if not symbolic and missing and lens[-1] != 1:
         pads = (0,) * (2 * len(lens) - 1) + (missing,)
         given = g.op("pad", given, pads=pads, value=0.0 if boolean else -math.inf)
     if boolean:
         mask.restrict(g, given)
     else:
         mask.add(g, given)
+
+
+def _fits(length: int, total: int) -> bool:
+    """Return whether a mask's symbolic last length is that of the keys, or 1; shorter masks are not told from others."""
+    return known_equal(length, total) or length == 1 or length == total
 
 
 def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: int, nonpad: Instruction | None) -> None:
@@ -219,6 +232,9 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
     if nonpad is None:
         if causal:
             restrict_causal(g, mask, s, t, past)
+        if any(isinstance(n, Dim) for n in (s, t, past)):
+            _restrict_distance(g, mask, (s, t, past), left, right)
+            return
         offset = np.arange(s)[:, None] + past - np.arange(t)
         allowed = np.ones((s, t), bool)
         if left >= 0:
@@ -239,3 +255,17 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
             mask.restrict(g, g.pointwise("greater_or_equal", distance, g.like(least, distance)))
         if left >= 0:
             mask.restrict(g, g.pointwise("less_or_equal", distance, g.like(left, distance)))
+
+
+def _restrict_distance(g: Builder, mask: Mask, lens: tuple[int, int, int], left: int, right: int) -> None:
+    """Hide keys that lie too far before or after a query; ``lens`` are the numbers of queries, of keys, and of keys
+    before the first query."""
+    s, t, past = lens
+    if left < 0 and right < 0:
+        return
+    queries = g.pointwise("add", g.iota(s, 0, 2), g.literal(past, Type.int64_type))
+    distance = g.pointwise("sub", queries, g.iota(t, 1, 2))
+    if left >= 0:
+        mask.restrict(g, g.pointwise("less_or_equal", distance, g.like(left, distance)))
+    if right >= 0:
+        mask.restrict(g, g.pointwise("greater_or_equal", distance, g.like(-right, distance)))

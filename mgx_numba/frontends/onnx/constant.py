@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import ParseError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
+from ...graph.length_arithmetic import array_of_lengths, has_lengths
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
@@ -83,7 +84,8 @@ def shape(g: Builder, node: Node, x: Instruction) -> Instruction:
     start, end, _ = slice(node.get_int("start", 0), node.get_int("end", axes)).indices(axes)
     if x.shape.is_dynamic and start < end and not all(d.is_fixed for d in x.shape.dims[start:end]):
         return g.op("dimensions_of", x, start=start, end=end)
-    return g.literal(np.array([d.min for d in x.shape.dims[start:end]] if axes else [], np.int64))
+    lens = [d.min for d in x.shape.dims[start:end]] if axes else []
+    return g.literal(array_of_lengths(lens, (len(lens),)))
 
 
 @register("Size")
@@ -91,7 +93,7 @@ def size(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Number of elements."""
     if x.shape.is_dynamic:
         return g.reduce("reduce_prod", g.op("dimensions_of", x, start=0, end=x.shape.ndim), [0], keep=False)
-    return g.literal(np.int64(x.shape.elements))
+    return g.literal(array_of_lengths([x.shape.elements], ()))
 
 
 @register("Range", domain=("", MICROSOFT))
@@ -105,6 +107,8 @@ def arange(
         return g.op("dynamic_range", start, limit, delta)
     if any(v.size != 1 for v in values):
         raise ParseError("start, limit and delta must have one element each")
+    if any(map(has_lengths, values)):
+        return g.progression(start, delta, [v.ravel()[0] for v in values])
     first, last, step = (v.ravel()[0] for v in values)
     if step == 0:
         raise ParseError("delta is 0")
@@ -122,7 +126,10 @@ def eye_like(g: Builder, node: Node, x: Instruction) -> Instruction:
     lens = g.lens(x)
     if len(lens) != 2:
         raise ParseError(f"input must be a matrix, got {len(lens)} dimensions")
-    if lens[0] * lens[1] > LARGEST:
+    if not x.shape.symbolic and lens[0] * lens[1] > LARGEST:
         raise UnsupportedError(f"a matrix of {list(lens)} elements is too large")
     type = ir_type(node.get_int("dtype")) if node.has("dtype") else x.shape.type
+    if x.shape.symbolic:
+        diagonal = g.pointwise("add", g.iota(lens[0], 0, 2), g.literal(np.int64(node.get_int("k", 0))))
+        return g.convert(g.pointwise("equal", g.iota(lens[1], 1, 2), diagonal), type)
     return g.literal(np.eye(*lens, k=node.get_int("k", 0)).astype(type.numpy))

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from ...core.dim import Dim, equal, known_equal, known_less, maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -142,7 +143,7 @@ def multi_head_attention(
     mask = Mask()
     if node.get_bool("unidirectional"):
         t = g.lens(k)[2]
-        restrict_causal(g, mask, s, t, max(past, t - s))  # fewer queries than keys are the last ones
+        restrict_causal(g, mask, s, t, maximum(past, t - s))  # fewer queries than keys are the last ones
     if padding is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)
@@ -229,10 +230,11 @@ def group_query_attention(
     count = g.constants.value(total)
     if count is None and capacity < s:
         g.constant(total, "total_sequence_length")
-    whole = capacity if count is None else max(capacity, int(count.ravel()[0]))
-    if whole < s:
+    wanted = None if count is None else g.int_value(total, "total_sequence_length")
+    whole = capacity if wanted is None else maximum(capacity, wanted)
+    if known_less(whole, s) or (not isinstance(whole, Dim) and whole < s):
         raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")
-    prompt = None if count is None else int(count.ravel()[0]) == s
+    prompt = None if wanted is None or isinstance(equal(wanted, s), Dim) else known_equal(wanted, s)
     start = _start(g, ends, total, s, prompt)
     tokens = g.pointwise("add", start, positions(g, s, 1))
     if node.get_bool("do_rotary"):
@@ -298,7 +300,7 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
     """
     if prompt:
         return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
-    before = g.pointwise("sub", ends, g.literal(np.int64(s)))
+    before = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
     if prompt is False:
         return before
     return g.pointwise("where", _is_prompt(g, total, s), g.literal(np.int64(0)), before)
@@ -306,13 +308,13 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
 
 def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
     """Whether all of the tokens are new, [1, 1]."""
-    return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(np.int64(s)))
+    return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(s, Type.int64_type))
 
 
 def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
     """Positions [b, s] of the new tokens: as ``position_ids`` has them, but those of a prompt follow the very first."""
     b, s = g.lens(places)
-    if prompt is False or b * s == 0:
+    if prompt is False or known_equal(b * s, 0):
         return places
     first = g.convert(g.slice(g.slice(places, 0, 0, 1), 1, 0, 1), Type.int64_type)
     following = g.broadcast(g.pointwise("add", first, positions(g, s, 1)), (b, s))
@@ -323,12 +325,12 @@ def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Inst
     """A cache of ``whole`` positions with new tokens [b, h, s, d] put at positions [b, s]."""
     b, h, s, d = g.lens(new)
     if old is None:
-        if s == whole:
+        if known_equal(s, whole):
             return new
         buffer = g.broadcast(g.like(0, new), (b, h, whole, d))
     else:
         missing = whole - g.lens(old)[2]
-        buffer = g.op("pad", old, pads=(0,) * 6 + (missing, 0)) if missing else old
+        buffer = old if known_equal(missing, 0) else g.op("pad", old, pads=(0,) * 6 + (missing, 0))
     index = g.broadcast(g.reshape(tokens, (b, 1, s, 1)), (b, h, s, d))
     return g.op("scatter_none", buffer, index, new, axis=2)
 
@@ -339,4 +341,4 @@ def _bias_of(g: Builder, bias: Instruction, whole: int) -> Instruction:
     missing = whole - lens[-1]
     if missing < 0:
         raise ShapeError(f"attention_bias {list(lens)} does not fit {whole} keys")
-    return g.op("pad", bias, pads=(0,) * (2 * len(lens) - 1) + (missing,)) if missing else bias
+    return bias if known_equal(missing, 0) else g.op("pad", bias, pads=(0,) * (2 * len(lens) - 1) + (missing,))

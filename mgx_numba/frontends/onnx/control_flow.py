@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.dim import maximum
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ...core.types import Type
 from ...errors import MgxError, ParseError, ShapeError, UnknownValueError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...graph.length_arithmetic import array_of_lengths
 from ...graph.module import Module
 from ...messages import warn
 from ...ops.unfitting import Unfitting
@@ -165,11 +167,12 @@ def loop(
     scans = len(body.output) - count - 1
     options = g.parser.options
     known = None if trips is None else g.constants.value(trips)
-    longest = 0 if known is None else int(known.ravel()[0])
-    most = options.limit_max_iterations if known is None else max(0, longest)
+    longest = 0 if known is None or trips is None else g.int_value(trips, "M")
+    most = options.limit_max_iterations if known is None else maximum(0, longest)
     if scans and most > options.limit_max_iterations and (condition is None or known is None):
         raise UnsupportedError(f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}")
-    most = min(most, options.limit_max_iterations)
+    if most > options.limit_max_iterations:
+        most = options.limit_max_iterations
     start = condition if condition is not None else g.literal(np.array([True]))
     limit = trips if trips is not None else g.literal(np.array([np.iinfo(np.int64).max]))
     names = [i.name for i in body.input]
@@ -313,7 +316,7 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
     module.add_return([inner.literal(np.array([True])), *results])
     result = g.op(
         "loop",
-        g.literal(np.array([length], np.int64)),
+        g.literal(array_of_lengths([length], (1,))),
         g.literal(np.array([True])),
         *states,
         modules=[module],

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.dim import Dim
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...graph.length_arithmetic import has_lengths
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
@@ -69,8 +71,8 @@ def tensor_scatter(
         raise ParseError(f"axis {axis} must not be the batch axis, and ranks {len(lens)} and {len(new)} must agree")
     circular = node.get_choice("mode", ("linear", "circular"), "linear") == "circular"
     g.limit(new[axis], "a table of positions")
-    steps = g.literal(np.arange(new[axis], dtype=np.int64)[None, :])
-    starts = write if write is not None else g.literal(np.zeros(lens[0], np.int64))
+    steps = g.iota(new[axis], 1, 2)
+    starts = write if write is not None else _zeros(g, lens[0])
     places = g.pointwise("add", g.reshape(g.convert(starts, Type.int64_type), (lens[0], 1)), steps)
     if circular:
         places = g.pointwise("mod", places, g.like(lens[axis], places))
@@ -80,18 +82,25 @@ def tensor_scatter(
     return g.op("scatter_none", past, g.broadcast(g.reshape(places, aligned), new), update, axis=axis)
 
 
+def _zeros(g: Builder, count: int) -> Instruction:
+    if isinstance(count, Dim):
+        return g.broadcast(g.literal(np.zeros(1, np.int64)), (count,))
+    return g.literal(np.zeros(count, np.int64))
+
+
 @register("OneHot")
 def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, values: Instruction) -> Instruction:
     """``values[1]`` where the index matches the position along the new axis, ``values[0]`` elsewhere."""
-    length = g.constant(depth, "depth")
-    if length.size != 1 or int(length.ravel()[0]) < 1:
-        raise ParseError(f"depth is {length.tolist()}, expected one positive number")
+    given = g.constant(depth, "depth")
+    length = given.ravel()[0] if has_lengths(given) else int(given.ravel()[0]) if given.size == 1 else 0
+    if given.size != 1 or length < 1:
+        raise ParseError(f"depth is {given.tolist()}, expected one positive number")
     axis = g.axis(node.get_int("axis", -1), rank(indices) + 1)
     whole = g.convert(indices, Type.int64_type)
     if rank(indices) == 0:
-        one = g.op("onehot", whole, values, axis=-1, depth=int(length.ravel()[0]))
+        one = g.op("onehot", whole, values, axis=-1, depth=length)
         return g.squeeze(one, [0])
-    return g.op("onehot", whole, values, axis=axis, depth=int(length.ravel()[0]))
+    return g.op("onehot", whole, values, axis=axis, depth=length)
 
 
 @register("Compress")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.dim import Dim, known_equal, maximum, minimum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -46,7 +47,8 @@ def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = No
         raise ShapeError(f"length {length} of axis {axis} does not split into {count} equal parts")
     else:
         each = -(-length // count)
-        parts = [max(0, min(each, length - k * each)) for k in range(count)]
+        parts = [maximum(0, minimum(each, length - k * each)) for k in range(count)]
+        length = sum(parts)
     if sum(parts) != length or any(n < 0 for n in parts) or len(parts) != len(node.outputs):
         raise ParseError(f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs")
     pieces = g.split(x, axis, parts)
@@ -125,14 +127,14 @@ def pad(
     for k, axis in enumerate(where):
         begins[axis], ends[axis] = given[k], given[k + len(where)]
     x = _cut(g, x, begins, ends)
-    begins, ends = [max(0, n) for n in begins], [max(0, n) for n in ends]
-    if not any(begins) and not any(ends):
+    begins, ends = [maximum(0, n) for n in begins], [maximum(0, n) for n in ends]
+    if all(known_equal(n, 0) for n in (*begins, *ends)):
         return g.op("identity", x)
     if mode == "constant":
         return g.op("pad", x, pads=(*begins, *ends), value=fill, mode=0)
     lens = g.lens(x)
     for axis in range(axes_count):
-        if (begins[axis] or ends[axis]) and lens[axis] < 1:
+        if not (known_equal(begins[axis], 0) and known_equal(ends[axis], 0)) and lens[axis] < 1:
             raise ShapeError(f"axis {axis} is empty: mode {mode!r} has nothing to copy")
     return g.op("pad", x, pads=(*begins, *ends), mode=mode)
 
@@ -142,7 +144,7 @@ def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Inst
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=False)):
         if begin < 0 or end < 0:
             length = g.lens(x)[axis]
-            first, last = max(0, -begin), length - max(0, -end)
+            first, last = maximum(0, -begin), length - maximum(0, -end)
             if first > last:
                 if length + begin + end < 0:
                     raise ShapeError(f"pads {begin} and {end} cut more than length {length} of axis {axis}")
@@ -158,7 +160,7 @@ def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int]
     for k, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[k], pads[k + len(axes)]
     x = _cut(g, x, begins, ends)
-    amount = (*(max(0, n) for n in begins), *(max(0, n) for n in ends))
+    amount = (*(maximum(0, n) for n in begins), *(maximum(0, n) for n in ends))
     inside = g.broadcast(g.literal(1, Type.uint8_type), g.lens(x))
     data, mask = (g.op("pad", v, pads=amount, value=0.0, mode=0) for v in (x, inside))
     return g.pointwise("where", g.pointwise("greater", mask, g.like(0, mask)), data, g.reshape(value, ()))
@@ -172,6 +174,10 @@ def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) 
         raise ParseError(f"input has {len(lens)} dimensions, expected at least 2")
     g.limit(lens[-2] * lens[-1] + lens[-2] + lens[-1], "the triangle's mask")
     shift = g.int_value(k, "k") if k is not None else 0
+    if any(isinstance(n, Dim) for n in (*lens[-2:], shift)):
+        rows = g.pointwise("add", g.iota(lens[-2], 0, 2), g.literal(shift, Type.int64_type))
+        side = "greater_or_equal" if node.get_bool("upper", True) else "less_or_equal"
+        return g.pointwise("where", g.pointwise(side, g.iota(lens[-1], 1, 2), rows), x, g.like(0, x))
     shift = max(-(1 << 31), min(1 << 31, shift))
     rows, columns = np.arange(lens[-2])[:, None], np.arange(lens[-1])[None, :]
     keep = columns - rows >= shift if node.get_bool("upper", True) else columns - rows <= shift
@@ -186,11 +192,11 @@ def reverse_sequence(g: Builder, node: Node, x: Instruction, lengths: Instructio
     if batch == time or max(batch, time) > 1:
         raise ParseError(f"batch_axis {batch} and time_axis {time} must be 0 and 1")
     g.limit(lens[time] * lens[batch], "the table of steps")
-    steps = g.literal(np.arange(lens[time], dtype=np.int64)[None, :])
+    steps = g.iota(lens[time], 1, 2)
     ends = g.reshape(g.convert(lengths, steps.shape.type), (lens[batch], 1))
     mirrored = g.pointwise("sub", g.pointwise("sub", ends, g.like(1, ends)), steps)
     index = g.pointwise("where", g.pointwise("less", steps, ends), *g.same_lens(mirrored, steps))
-    entries = g.literal(np.arange(lens[batch], dtype=np.int64)[:, None])
+    entries = g.iota(lens[batch], 0, 2)
     both = [g.unsqueeze(i, [2]) for i in g.same_lens(entries, index)]
     order = [batch, time, *range(2, len(lens))]
     picked = g.op("gathernd", g.transpose(x, order), g.op("concat", *both, axis=2), batch_dims=0)

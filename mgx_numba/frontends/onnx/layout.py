@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import known_equal, known_same
 from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -45,6 +46,8 @@ def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> 
     dims = list(target)
     if not allow_zero:
         for k, d in enumerate(target):
+            if k < len(lens) and known_equal(d, lens[k]):
+                continue
             if d == 0:
                 if k >= len(lens):
                     raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
@@ -96,7 +99,7 @@ def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = N
     found = g.axes(given, rank(x)) if given else [k for k, n in enumerate(g.lens(x)) if n == 1]
     for axis in found:
         dim = x.shape.dims[axis]
-        if not dim.min <= 1 <= dim.max:
+        if dim.min != 1 if dim.is_fixed else not dim.min <= 1 <= dim.max:
             raise ShapeError(f"axis {axis} has length {dim}, expected 1")
     return g.squeeze(x, sorted(found)) if found else g.op("identity", x)
 
@@ -125,7 +128,7 @@ def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instru
     element_count(target, "the shape input")
     lens = g.lens(x)
     out = g.outer_lens(lens, target)
-    return g.broadcast(x, out) if out != lens else g.op("identity", x)
+    return g.op("identity", x) if known_same(out, lens) else g.broadcast(x, out)
 
 
 @register("Tile")
@@ -135,18 +138,19 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
     counts = g.ints(repeats, "repeats")
     if len(counts) != len(lens) or any(n < 0 for n in counts):
         raise ParseError(f"repeats {counts} must be one count for each of {len(lens)} dimensions")
-    if all(n == 1 for n in counts):
+    if all(known_equal(n, 1) for n in counts):
         return g.op("identity", x)
     out = [n * m for n, m in zip(counts, lens, strict=False)]
     element_count(out, "the result")
     inner: list[int] = []
     wide: list[int] = []
-    joined = len(lens) + sum(count != 1 for count in counts) > MAX_RANK
+    once = [known_equal(n, 1) for n in counts]
+    joined = len(lens) + once.count(False) > MAX_RANK
     for axis, (count, length) in enumerate(zip(counts, lens, strict=True)):
-        if count == 1 and joined and axis and counts[axis - 1] == 1:  # one axis with that before
+        if once[axis] and joined and axis and once[axis - 1]:  # one axis with that before
             inner[-1] *= length
             wide[-1] *= length
-        elif count == 1 or (joined and length == 1):
+        elif once[axis] or (joined and known_equal(length, 1)):
             inner.append(length)
             wide.append(count * length)
         else:

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -144,7 +145,7 @@ def softmax(g: Builder, node: Node, x: Instruction) -> Instruction:
     if node.opset >= 13 or axis == rank(x) - 1:
         return apply(g, x, axis)
     lens = g.lens(x)
-    if prod(lens[axis + 1 :]) == 1:
+    if known_equal(prod(lens[axis + 1 :]), 1):
         return apply(g, x, axis)
     matrix = g.reshape(x, (prod(lens[:axis]), prod(lens[axis:])))
     return g.reshape(apply(g, matrix, 1), lens)
@@ -159,9 +160,7 @@ def _hardmax(g: Builder, x: Instruction, axis: int) -> Instruction:
     length = x.shape.dims[axis]
     if not length.is_fixed:
         raise UnsupportedError(f"axis {axis} has length {length}, which is dynamic")
-    if not length.min:
+    if known_equal(length.min, 0):
         return g.op("identity", x)
-    g.limit(length.min, "a table of positions")
-    shape = [-1 if k == axis else 1 for k in range(rank(x))]
-    positions = g.literal(np.arange(length.min, dtype=np.int64).reshape(shape))
+    positions = g.iota(length.min, axis, rank(x))
     return g.convert(g.pointwise("equal", g.op("argmax", x, axis=axis), positions), x.shape.type)

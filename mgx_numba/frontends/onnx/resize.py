@@ -9,9 +9,10 @@ import math
 
 import numpy as np
 
+from ...core.dim import Dim, SymbolicLengthError
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from ...ops.resize import COORDINATES, MODES, NEAREST
+from ...ops.resize import COORDINATES, MODES, NEAREST, scaled_length
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
@@ -68,8 +69,9 @@ def resize(
         kept = None
     per_axis = [1.0] * len(lens)
     for k, axis in enumerate(axes):
-        per_axis[axis] = factors[k] if factors else (kept or lengths[k] / max(lens[axis], 1))
-    target = [math.floor(np.float32(n) * np.float32(f)) for n, f in zip(lens, per_axis, strict=False)]
+        open_length = isinstance(lens[axis], Dim) or (lengths and isinstance(lengths[k], Dim))
+        per_axis[axis] = factors[k] if factors else kept or (math.nan if open_length else lengths[k] / max(lens[axis], 1))
+    target = [n if f == 1 else scaled_length(n, f) for n, f in zip(lens, per_axis, strict=False)] if factors else [*lens]
     for k, axis in enumerate(axes):
         target[axis] = lengths[k] if lengths else target[axis]
     coordinates = node.get_choice("coordinate_transformation_mode", (*COORDINATES, CROPS), "half_pixel")
@@ -81,6 +83,8 @@ def resize(
     if 0 in target and 0 in lens:
         return g.reshape(x, target)
     if coordinates == CROPS or (exclude and mode != "nearest") or smooth or kept is not None:
+        if x.shape.symbolic or any(isinstance(n, Dim) for n in target):
+            raise SymbolicLengthError(f"resampling {list(lens)} to {target} takes tables of weights")
         region = None if second is None or coordinates != CROPS else _floats(g, second, "roi")
         if coordinates == CROPS and (region is None or len(region) != 2 * len(axes)):
             raise ParseError(f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values")
@@ -116,10 +120,11 @@ def _resize(
         raise ParseError(f"scales or sizes have {count} values for {rank(x)} dimensions")
     if scales and not all(math.isfinite(s) and s > 0 for s in scales):
         raise ParseError(f"scales {scales} are not positive")
-    element_count(
-        [max(1, int(n * s)) for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
-        "the result",
-    )
+    if not x.shape.symbolic:
+        element_count(
+            [max(1, int(n * s)) for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
+            "the result",
+        )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}
     return g.op(
         "resize",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.dim import Dim
 from ...core.strings import as_strings
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
@@ -140,7 +141,7 @@ def element_count(dims: list[int], where: str) -> int:
         if dim < 0:
             raise ParseError(f"{where} has a negative dimension: {dims}")
         count *= dim
-    if count > MAX_ELEMENTS:
+    if not isinstance(count, Dim) and count > MAX_ELEMENTS:
         raise ParseError(f"{where} has too many elements: {dims}")
     return count
 

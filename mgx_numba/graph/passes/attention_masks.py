@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...core.dim import hint, is_symbolic, known_equal, known_less_equal, known_same
 from ...core.shape import Shape, common_lens
 from ...core.types import Type
 from ...dataclass import dataclass
@@ -42,8 +43,10 @@ def _groups(source: Lens, target: Lens) -> Iterator[tuple[slice, slice]]:
     i = j = 0
     while i < len(source) and j < len(target):
         k, m = i + 1, j + 1
-        while (before := math.prod(source[i:k])) != (after := math.prod(target[j:m])):
-            if m == len(target) or (before < after and k < len(source)):
+        while not known_equal(before := math.prod(source[i:k]), after := math.prod(target[j:m])):
+            if k == len(source) and m == len(target):
+                break  # equal, but not as expressions
+            if m == len(target) or (hint(before) < hint(after) and k < len(source)):
                 k += 1
             else:
                 m += 1
@@ -60,18 +63,18 @@ def fitted(b: RewriteBuilder, mask: Instruction, lens: Lens, target: Lens) -> In
     Axes along which it is broadcast stay so where they are not merged with others. Where the first axis of ``target``
     merges such axes with others that follow, the mask has the length of these alone: it repeats.
     """
-    if lens == target:
+    if known_same(lens, target):
         return mask
     small = (1,) * (len(lens) - mask.shape.ndim) + mask.shape.lens
     wide: list[int] = []
     result: list[int] = []
     for before, after in _groups(lens, target):
         part, full = small[before], lens[before]
-        own = next((k for k, n in enumerate(part) if n > 1), len(part))
+        own = next((k for k, n in enumerate(part) if not known_less_equal(n, 1)), len(part))
         if own == len(part):
             wide += part
             result += [1] * len(target[after])
-        elif after == slice(0, 1) and part[own:] == full[own:]:
+        elif after == slice(0, 1) and known_same(part[own:], full[own:]):
             wide += part
             result += [math.prod(part)]
         else:
@@ -82,7 +85,7 @@ def fitted(b: RewriteBuilder, mask: Instruction, lens: Lens, target: Lens) -> In
 
 def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
     """A mask whose first of 4 axes has length ``batch`` or 1, from one whose masks repeat within the batch."""
-    if mask.shape.ndim < 4 or mask.shape.lens[0] in (1, batch):
+    if mask.shape.ndim < 4 or known_equal(mask.shape.lens[0], 1) or known_equal(mask.shape.lens[0], batch):
         return mask
     period, *rest = mask.shape.lens
     wide = b.broadcast(b.reshape(mask, (1, period, *rest)), (batch // period, period, *rest))
@@ -169,7 +172,7 @@ def _fill_of(step: MaskStep, type: Type) -> float | None:
 
 def _constant_keep(steps: Sequence[MaskStep], target: Lens) -> np.ndarray | None:
     """Return which keys the only step keeps, if that is known and the step masks scores of queries and keys."""
-    if len(steps) != 1 or steps[0].lens[-2:] != target[-2:]:
+    if len(steps) != 1 or any(map(is_symbolic, target[-2:])) or not known_same(steps[0].lens[-2:], target[-2:]):
         return None
     (step,) = steps
     array = constant_array(step.value)
@@ -220,7 +223,8 @@ def _joined(b: RewriteBuilder, op: str, masks: Sequence[tuple[Instruction, Lens]
 def _join(b: RewriteBuilder, op: str, x: Instruction, y: Instruction, target: Lens) -> Instruction:
     x, y = _alike(b, x, y, target)
     one, other = constant_array(x), constant_array(y)
-    if x.shape.elements * x.shape.type.size <= FOLDED_BYTES and one is not None and other is not None:
+    few = known_less_equal(x.shape.elements * x.shape.type.size, FOLDED_BYTES)
+    if few and one is not None and other is not None:
         with np.errstate(all="ignore"):
             return b.literal(np.add(one, other) if op == "add" else np.logical_and(one, other))
     return b.op(op, x, y)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.argument import Argument
+from ...core.dim import is_symbolic, known_same
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
@@ -64,11 +65,11 @@ class RewriteBuilder(Emitter):
 
     def constant(self, array: np.ndarray, shape: Shape) -> Instruction:
         """A constant of a shape's lengths, from an array that repeats along its axes of length 1."""
-        if array.size == 1 and (shape.scalar or shape.lens != (1,)):
+        if array.size == 1 and (shape.scalar or not known_same(shape.lens, (1,))):
             literal = self.literal(array.reshape(()))
         else:
             literal = self.literal(array)
-        if literal.shape.lens == shape.lens:
+        if known_same(literal.shape.lens, shape.lens):
             return literal
         return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
 
@@ -99,7 +100,8 @@ class RewriteBuilder(Emitter):
         sizes = [_distinct(a) for a in arrays if a is not None]
         spread = 1
         for axis, length in enumerate(output.lens):
-            if any(a.strides[axis] and a.shape[axis] > 1 for a in arrays if a is not None):
+            varies = any(a.strides[axis] and a.shape[axis] > 1 for a in arrays if a is not None)
+            if varies and not is_symbolic(length):  # constants repeat along axes of symbolic lengths
                 spread *= length
         if spread > max(FOLD_SMALL, FOLD_GROWTH * max(sizes)):
             return None

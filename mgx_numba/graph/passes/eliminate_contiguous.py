@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...core.dim import known_same
 from ...environment import environment_flag
 from ...errors import MgxError
 from ..instruction import Instruction, Return
@@ -67,4 +68,4 @@ def _takes_any_layout(user: Instruction, sources: Mapping[int, Instruction], fix
         return False
     if fixed:
         return shape == user.shape
-    return shape.lens == user.shape.lens and shape.type is user.shape.type
+    return known_same(shape.lens, user.shape.lens) and shape.type is user.shape.type

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ...core.dim import known_less
 from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ...ops.pad import PadMode
@@ -58,7 +59,8 @@ def copies(ins: Instruction) -> bool:
     padding alone, of which there is minus infinity; the value that pads may be none of the type."""
     given = ins.op.attributes()
     if ins.name == "pooling":
-        padded = max(given["padding"]) >= min(given["lengths"]) or max(given["dilations"]) > 1
+        within = all(known_less(p, n) for p in given["padding"] for n in given["lengths"])
+        padded = not within or max(given["dilations"]) > 1
         return given["mode"] is PoolingMode.max and (given["dyn_global"] or not padded)
     if ins.name == "pad":
         return given["mode"] is not PadMode.constant or given["value"] == 0

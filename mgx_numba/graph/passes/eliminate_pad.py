@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from ...core.dim import is_symbolic
 from ...ops.pad import PadMode
 from ...ops.pooling import PoolingMode
 from ...ops.window import PaddingMode
@@ -23,6 +24,8 @@ def _spatial_pads(pad: Instruction) -> tuple[list[int], list[int]] | str:
     before, after = list(pads[:rank]), list(pads[rank:])
     if attributes["mode"] is not PadMode.constant:
         return "padding is not constant"
+    if any(map(is_symbolic, pads)):
+        return "how much is padded is known when the program runs"
     if any(before[:2] + after[:2]) or min(pads, default=0) < 0:
         return "padding is not only around spatial axes"
     return before[2:], after[2:]

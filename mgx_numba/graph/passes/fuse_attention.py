@@ -14,6 +14,7 @@ from dataclasses import field
 
 import numpy as np
 
+from ...core.dim import known_equal, known_same
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...ops.dot import Dot
@@ -100,7 +101,7 @@ def read_scores(top: Instruction) -> Scores | str:
             other = current.inputs[1 - side]
             if current.name == "add":
                 scores.steps.insert(0, MaskStep(other, lens, factor))
-            elif before_broadcast(other).shape.lens[-1:] == (1,):
+            elif known_same(before_broadcast(other).shape.lens[-1:], (1,)):
                 scores.factors = before_broadcast(other), lens
             else:
                 return "mul between dot and softmax"
@@ -177,17 +178,17 @@ def unrepeated(ins: Instruction) -> Instruction:
     if wide.shape.ndim != 5 or narrow.shape.ndim != 5 or narrow.name != "unsqueeze":
         return ins
     b, h, g, t, d = wide.shape.lens
-    if narrow.shape.lens != (b, h, 1, t, d) or ins.shape.lens != (b, h * g, t, d):
+    if not known_same(narrow.shape.lens, (b, h, 1, t, d)) or not known_same(ins.shape.lens, (b, h * g, t, d)):
         return ins
     source = narrow.inputs[0]
-    return source if source.shape.lens == (b, h, t, d) else ins
+    return source if known_same(source.shape.lens, (b, h, t, d)) else ins
 
 
 def _target(scores: Scores) -> Lens:
     """Lengths [batch, heads, queries, keys] of the scores: those that they have on the way, or leading axes merged."""
     *lead, queries, keys = scores.dot.shape.lens
     for lens in (scores.dot.shape.lens, *scores.lens):
-        if len(lens) == 4 and lens[2:] == (queries, keys):
+        if len(lens) == 4 and known_same(lens[2:], (queries, keys)):
             return lens
     return (math.prod(lead[:-1]), lead[-1], queries, keys)
 
@@ -195,7 +196,7 @@ def _target(scores: Scores) -> Lens:
 def _heads(b: RewriteBuilder, x: Instruction, target: Lens) -> Instruction:
     """Rows of features for scores of lengths ``target``, without a reshape that they have behind them."""
     lens = (*target[:2], *x.shape.lens[-2:])
-    if x.shape.lens != lens and x.name in RESHAPES and x.inputs[0].shape.lens == lens:
+    if not known_same(x.shape.lens, lens) and x.name in RESHAPES and known_same(x.inputs[0].shape.lens, lens):
         return x.inputs[0]
     return b.reshape(x, lens)
 
@@ -214,7 +215,7 @@ def _check(m: Match) -> str | None:
         return "the softmax is not over keys"
     if m.ins.shape.ndim < 3 or top.shape.ndim < 3:
         return "scores have less than 3 axes"
-    if m.ins.inputs[0].shape.lens[-2:] != top.shape.lens[-2:]:
+    if not known_same(m.ins.inputs[0].shape.lens[-2:], top.shape.lens[-2:]):
         return "the weights have other rows than the softmax"
     if "guard" in m.bound:
         if _uniform(m.zero) != 0 or len(m.guard.users) > 1 or len(top.users) > 2:
@@ -241,7 +242,7 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
     scores = read_scores(m.scores)
     if isinstance(scores, str):
         return scores
-    if scores.dot.shape.lens[-2:] != m.softmax.shape.lens[-2:]:
+    if not known_same(scores.dot.shape.lens[-2:], m.softmax.shape.lens[-2:]):
         return "the softmax has other rows than the scores"
     if scores.dot.shape.type is not m.ins.shape.type:
         return f"products of {scores.dot.shape.type.name} and of {m.ins.shape.type.name}"
@@ -250,7 +251,8 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
     if reason:
         return f"no kernel computes attention of {m.ins.shape.type.name}: {reason}"
     target = _target(scores)
-    if 0 in target and any(lens != target for lens in scores.lens):
+    empty = any(known_equal(n, 0) for n in target)
+    if empty and not all(known_same(lens, target) for lens in scores.lens):
         return "scores without elements are reshaped"
     q, q_scale = without_scale(scores.dot.inputs[0], b)
     kt, k_scale = without_scale(scores.dot.inputs[1], b)
@@ -267,7 +269,7 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
         factors = repeated(b, fitted(b, *scores.factors, target), target[0])
         q = b.op("mul", q, b.broadcast(factors, q.shape.lens))
     shared_k, shared_v = unrepeated(_before_swap(kt, own_k)), unrepeated(m.v)
-    if m.ins.shape.ndim == 4 and shared_k is not own_k and shared_k.shape.lens[:3] == shared_v.shape.lens[:3]:
+    if m.ins.shape.ndim == 4 and shared_k is not own_k and known_same(shared_k.shape.lens[:3], shared_v.shape.lens[:3]):
         k, v = shared_k, shared_v
     attributes = {
         "scale": scores.scale * q_scale * k_scale,
@@ -277,8 +279,9 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
         "bfloat16_products": all(isinstance(i.op, Dot) and i.op.bfloat16_products for i in (m.ins, scores.dot)),
     }
     result = b.op("attention", q, k, v, *masks.operands, **attributes)
-    regrouped = [user for user in m.ins.users if user.name in RESHAPES and user.shape.lens == result.shape.lens]
-    if m.ins.shape.lens != result.shape.lens and len(regrouped) == len(m.ins.users):
+    lens = result.shape.lens
+    regrouped = [user for user in m.ins.users if user.name in RESHAPES and known_same(user.shape.lens, lens)]
+    if not known_same(m.ins.shape.lens, lens) and len(regrouped) == len(m.ins.users):
         return dict.fromkeys(regrouped, result)
     return b.reshape(result, m.ins.shape.lens)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...core.dim import known_same
 from ...core.types import Type
 from ...ops.base import make_op
 from ..constants import is_constant
@@ -138,6 +139,6 @@ def _widened(
         i
         for member in after
         for i in member.inputs
-        if i not in members and i in order and widens(i) and i.shape.lens == lens and not is_constant(i)
+        if i not in members and i in order and widens(i) and known_same(i.shape.lens, lens) and not is_constant(i)
     )
     return [_own(module, i, [u for u in i.users if u in members], order) for i in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...core.dim import known_same
 from ...ops.base import make_op
 from ..constants import is_constant
 from ..instruction import Instruction
@@ -42,13 +43,13 @@ class FuseGated(Pass):
 
 def _halves(ins: Instruction) -> tuple[Instruction, Instruction] | None:
     """The slices of one value's columns, first half and second half, that an instruction alone reads of it."""
-    found = {i.op.starts: i for i in ins.inputs if i.name == "slice" and i.shape.lens == ins.shape.lens}  # type: ignore[attr-defined]
+    found = {i.op.starts: i for i in ins.inputs if i.name == "slice" and known_same(i.shape.lens, ins.shape.lens)}  # type: ignore[attr-defined]
     whole = {i.inputs[0] for i in found.values()}
     if len(found) != 2 or len(whole) != 1:
         return None
     (y,), (first, second) = whole, (found[key] for key in sorted(found))
     rank, columns = y.shape.ndim, ins.shape.lens[-1]
-    if y.shape.lens != (*ins.shape.lens[:-1], 2 * columns) or y.module is not ins.module:
+    if not known_same(y.shape.lens, (*ins.shape.lens[:-1], 2 * columns)) or y.module is not ins.module:
         return None
     ranges = [((rank - 1,), (0,), (columns,)), ((rank - 1,), (columns,), (2 * columns,))]
     for own, wanted in zip((first, second), ranges):

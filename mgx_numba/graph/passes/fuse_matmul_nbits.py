@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.dim import known_equal
 from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ..constants import CONSTANT_VIEWS, constant_array
@@ -93,7 +94,7 @@ def _weights(
 ) -> tuple[Operator, list[Instruction]] | str:
     """The operator and the literals that it reads, or why there are none."""
     kind = dequantized.inputs[0].shape.type
-    if kind not in CODES or before.inputs[1].shape.elements == 0:
+    if kind not in CODES or known_equal(before.inputs[1].shape.elements, 0):
         return "the weights are no 8-bit integers, or there are none"
     matrices = [_matrix(i, views) for i in dequantized.inputs]
     if any(m is None for m in matrices):

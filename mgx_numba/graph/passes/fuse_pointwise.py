@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import known_same
 from ...environment import environment_flag
 from ...ops.base import make_op
 from ..instruction import Instruction
@@ -90,7 +91,7 @@ class FusePointwise(Pass):
 
 def _same_axes(a: Instruction, b: Instruction) -> bool:
     """Return whether values have the same lengths, and neither or both are without axes."""
-    return a.shape.lens == b.shape.lens and a.shape.without_axes == b.shape.without_axes
+    return known_same(a.shape.lens, b.shape.lens) and a.shape.without_axes == b.shape.without_axes
 
 
 def _refused(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import known_equal, known_same
 from ...core.shape import Lens
 from ...environment import environment_flag
 from ...ops.base import make_op
@@ -59,7 +60,7 @@ def _reads_full(region: list[Instruction], full: Lens) -> bool:
     """Whether something of the full lengths is left to walk over."""
     members = set(region)
     outer = (i for ins in region for i in ins.inputs if i not in members and is_scalar_literal(i) is None)
-    return any(i.shape.lens == full for i in outer)
+    return any(known_same(i.shape.lens, full) for i in outer)
 
 
 def _refused(ins: Instruction) -> str | None:
@@ -69,7 +70,9 @@ def _refused(ins: Instruction) -> str | None:
     if not ins.op.axes:  # type: ignore[attr-defined]
         return "the axes are not listed"
     reason = unfusable(ins)
-    return "there are no elements" if reason is None and 0 in ins.inputs[0].shape.lens else reason
+    if reason is None and any(known_equal(n, 0) for n in ins.inputs[0].shape.lens):
+        return "there are no elements"
+    return reason
 
 
 def _alone(ins: Instruction) -> str | None:
@@ -86,12 +89,19 @@ def _refuser(root: Instruction, full: Lens, reduced: Lens) -> Refuses:
         if ins.name in REDUCTIONS:
             if len(ins.inputs) != 1 or set(ins.op.axes) != axes:  # type: ignore[attr-defined]
                 return f"it reduces other axes than {sorted(axes)}"
-            return None if ins.inputs[0].shape.lens == full else f"what it reduces has other lengths than {list(full)}"
+            same = known_same(ins.inputs[0].shape.lens, full)
+            return None if same else f"what it reduces has other lengths than {list(full)}"
         if ins.name == "multibroadcast":
-            back = len(ins.inputs) == 1 and ins.shape.lens == full and ins.inputs[0].shape.lens == reduced
+            back = len(ins.inputs) == 1 and known_same(ins.shape.lens, full)
+            back = back and known_same(ins.inputs[0].shape.lens, reduced)
             return None if back else f"it does not lead from {list(reduced)} to {list(full)}"
         if not ins.op.pointwise or ins.module_args:
             return "it is no pointwise operation, nor a reduction"
-        return None if ins.shape.lens in (full, reduced) else f"its lengths are neither {list(full)} nor the reduced"
+        own = ins.shape.lens
+        return (
+            None
+            if known_same(own, full) or known_same(own, reduced)
+            else f"its lengths are neither {list(full)} nor the reduced"
+        )
 
     return refuses

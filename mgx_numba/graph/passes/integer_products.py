@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dim import is_symbolic, known_equal
 from ...core.types import Type
 from ...ops.window import PaddingMode
 from ..constants import compact, constant_array, is_constant, uniform_value
@@ -57,7 +58,7 @@ def is_depthwise(m: Match, x: Instruction, w: Instruction, most: int = MOST_TAPS
     can, (channels, inputs, *taps) = m.options.capabilities, w.shape.lens
     if can is None or not can.depthwise_integers or x.shape.type not in INT8:
         return False
-    return inputs == 1 and channels == x.shape.lens[1] and math.prod(taps) <= most
+    return known_equal(inputs, 1) and known_equal(channels, x.shape.lens[1]) and math.prod(taps) <= most
 
 
 def pads_of(padding: Sequence[int], spatial: int) -> tuple[int, ...]:
@@ -115,7 +116,7 @@ def _unless_zero(point: Instruction | None) -> Instruction | None:
 
 def _spread(b: RewriteBuilder, value: Instruction, lens: Sequence[int]) -> Instruction:
     """Broadcast ``value`` to ``lens``; a value of one element may have any rank."""
-    if value.shape.elements == 1 and value.shape.lens != (1,) * len(lens):
+    if known_equal(value.shape.elements, 1) and value.shape.lens != (1,) * len(lens):
         known = uniform_value(value)
         if known is not None:
             value = b.literal(known, value.shape.type)
@@ -141,7 +142,7 @@ def _column_sums(b: RewriteBuilder, w: Instruction, zero: Instruction | None, ax
         sums = b.literal((small.sum(tuple(axes), np.int64, keepdims=True) * repeats).astype(np.int32))
     if zero is None:
         return sums
-    lens = b.outer_lens(sums.shape.lens, () if zero.shape.elements == 1 else zero.shape.lens)
+    lens = b.outer_lens(sums.shape.lens, () if known_equal(zero.shape.elements, 1) else zero.shape.lens)
     return _minus_product(b, b.broadcast(sums, lens), zero, b.literal(count, Type.int32_type))
 
 
@@ -157,7 +158,8 @@ def _refusal(m: Match) -> str:
         signed = x.shape.type is w.shape.type is Type.int8_type and not multiplies_signed(m.options)
         if not signed or is_constant(w):
             return "kernels multiply by such a right-hand side"
-    return "there are no elements" if 0 in (*m.ins.shape.lens, *m.ins.inputs[0].shape.lens) else ""
+    empty = any(known_equal(n, 0) for n in (*m.ins.shape.lens, *m.ins.inputs[0].shape.lens))
+    return "there are no elements" if empty else ""
 
 
 @rule("integer_dot", op("integer_dot quant_dot"), exact=True)
@@ -205,7 +207,7 @@ def integer_convolution(m: Match, b: RewriteBuilder) -> object:
         columns = _column_sums(b, w, w_point, range(1, w.shape.ndim))
         sums = _minus_product(b, sums, x_point, b.reshape(columns, channels))
     if w_point is not None:
-        by_channel = w_point if w_point.shape.elements == 1 else b.reshape(w_point, channels)
+        by_channel = w_point if known_equal(w_point.shape.elements, 1) else b.reshape(w_point, channels)
         sums = _minus_product(b, sums, by_channel, _window_sums(b, x, w, attributes, sums.shape.lens))
     return sums
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import known_same
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -52,7 +53,7 @@ def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] |
     (x, v), (y, w) = gate.root.inputs, other.root.inputs
     if x is not y or x.module is not gate.root.module or gate.root is other.root:
         return None
-    return (gate, other) if v.shape.lens == w.shape.lens and v.shape.type is w.shape.type else None
+    return (gate, other) if known_same(v.shape.lens, w.shape.lens) and v.shape.type is w.shape.type else None
 
 
 def _branch(result: Instruction) -> Branch | None:

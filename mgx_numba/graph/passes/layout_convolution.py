@@ -5,6 +5,7 @@ Shape rules carry the memory order of inputs on to outputs, so that everything b
 
 from __future__ import annotations
 
+from ...core.dim import hint, known_equal, known_less_equal
 from ...core.shape import Shape, find_permutation
 from ...ops.base import make_op
 from ...ops.dims import view_strides
@@ -72,7 +73,7 @@ class LayoutConvolution(Pass):
         reshape would be is made in x's own memory order, ``reshape_lazy(layout(x))``.
         """
         source, lens = ins.inputs[0].shape, ins.shape.lens
-        if source.is_dynamic or source.standard or source.broadcasted or source.elements <= 1:
+        if source.is_dynamic or source.standard or source.broadcasted or known_less_equal(source.elements, 1):
             return
         if view_strides(source, lens) is None:
             order = _merging_order(source, lens)
@@ -94,7 +95,7 @@ class LayoutConvolution(Pass):
             builder = RewriteBuilder(module, user)
             shape = Shape.from_permutation(value.shape.type, value.shape.lens, permutation)
             array = constant_array(value)
-            if value.shape.elements <= 1 or value.shape == shape:
+            if known_less_equal(value.shape.elements, 1) or value.shape == shape:
                 arranged[value] = value
             elif array is not None:
                 arranged[value] = builder.argument(laid_out(array, shape))
@@ -134,18 +135,19 @@ def _merging_order(shape: Shape, lens: tuple[int, ...]) -> tuple[int, ...] | Non
     for n in lens:
         group: list[int] = []
         product = 1
-        while axis < shape.ndim and (product < n or shape.lens[axis] == 1):
+        while axis < shape.ndim and (not known_less_equal(n, product) or known_equal(shape.lens[axis], 1)):
             product *= shape.lens[axis]
             group.append(axis)
             axis += 1
-        if product != n:
+        if not known_equal(product, n):
             return None
         groups.append(group)
     if axis != shape.ndim:
         return None
 
     def nearness(group: list[int]) -> int:
-        return min((shape.strides[a] for a in group if shape.lens[a] > 1), default=shape.element_space)
+        own = (hint(shape.strides[a]) for a in group if hint(shape.lens[a]) > 1)
+        return min(own, default=hint(shape.element_space))
 
     order = tuple(a for group in sorted(groups, key=nearness, reverse=True) for a in group)
     return None if order == tuple(range(shape.ndim)) else order

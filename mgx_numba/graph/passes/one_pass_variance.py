@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import hint
 from ...core.types import Type
 from ...ops.reduce_parts import HeadMean
 from ..instruction import Instruction
@@ -68,7 +69,7 @@ def _refused(ins: Instruction, options: Options) -> str | None:
     walk = options.capabilities.walk(body, axes, shapes, [r.shape for r in body.results()])
     if not walk.from_memory:
         return "rows are read again from caches"
-    shortest = max(options.capabilities.one_pass_run, prod(full[a] for a in axes) // HeadMean.share)
+    shortest = max(options.capabilities.one_pass_run, hint(prod(full[a] for a in axes)) // HeadMean.share)
     if walk.row_run < shortest:
         return f"{walk.row_run} elements of a row lie side by side, fewer than {shortest}"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.dim import hint, known_equal, known_same
 from ...core.shape import Lens, Shape
 from ...ops.dot import FP8
 from ..instruction import Instruction
@@ -21,7 +22,7 @@ PLAIN_SOURCES = frozenset({"concat", "layout", "pooling", "reshape", "slice", "t
 
 def varies_over_pixels(shape: Shape) -> bool:
     """Whether a tensor ``[image, channel, *spatial]`` is more than one value repeated in every pixel."""
-    return any(s != 0 and n > 1 for n, s in zip(shape.lens[2:], shape.strides[2:]))
+    return any(not known_equal(s, 0) and hint(n) > 1 for n, s in zip(shape.lens[2:], shape.strides[2:]))
 
 
 def pointwise_over(lens: Lens) -> Refuses:
@@ -30,7 +31,7 @@ def pointwise_over(lens: Lens) -> Refuses:
     def refuses(ins: Instruction) -> str | None:
         if not ins.op.pointwise or ins.module_args:
             return "it is no pointwise operation"
-        return f"its lengths are not {list(lens)}" if ins.shape.lens != lens else unfusable(ins)
+        return unfusable(ins) if known_same(ins.shape.lens, lens) else f"its lengths are not {list(lens)}"
 
     return refuses
 
@@ -71,7 +72,7 @@ def _no_product(convolution: Instruction) -> str | None:
     """Why a convolution is no matrix product over the pixels of its input of which one task holds the weights."""
     op: Any = convolution.op
     x, weights = (i.shape for i in convolution.inputs)
-    if 0 in x.lens or 0 in weights.lens or weights.type is not x.type:
+    if any(known_equal(n, 0) for n in (*x.lens, *weights.lens)) or weights.type is not x.type:
         return "there are no elements, or weights of another type"
     if any(n != 1 for n in weights.lens[2:]) or op.group != 1 or any(op.padding) or any(s != 1 for s in op.stride):
         return "the convolution is not 1x1 with stride 1"

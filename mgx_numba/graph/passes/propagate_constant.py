@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.dim import known_less_equal
 from ...environment import environment_flag
 from ...errors import MgxError
 from ...ops.reduce import ReduceOperator
 from ..constants import STORED, compact, constant_array, is_constant, laid_out, uniform, uniform_value
+from ..folding import awaits_lengths
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -87,11 +89,13 @@ def _fold(ins: Instruction, builder: RewriteBuilder) -> Instruction | None:
         folded = builder.op(ins.op, *ins.inputs)
         return folded if is_constant(folded) else None
     repeated = uniform_value(ins)
-    if repeated is not None and ins.shape.elements > 1:
+    if repeated is not None and not known_less_equal(ins.shape.elements, 1):
         if ins.inputs[0].name in BROADCASTS:
             return builder.scalar(repeated, ins)
     elif ins.op.view and not ins.inputs[0].is_literal:
         # a view of a broadcast that differs along some axis: expanding it would cost memory
+        return None
+    if awaits_lengths(ins) or any(i.shape.symbolic for i in ins.inputs):
         return None
     arrays = [a for i in ins.inputs if (a := constant_array(i)) is not None]
     if ins.shape.bytes > max(SMALL_BYTES, GROWTH * sum(compact(a).nbytes for a in arrays)):

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.argument import Argument
+from ...core.dim import Length, is_symbolic, known_same
 from ...core.shape import Lens, Shape
 from ...core.types import Type
 from ...dataclass import dataclass
@@ -16,7 +16,7 @@ from ...ops.reduce import DOWN, ReduceOperator
 from ..instruction import Instruction
 from ..module import Module
 
-__all__ = ["Pieces", "add_combined", "add_partial", "add_rest", "counts_of", "full_lens", "pieces_of", "reductions_of"]
+__all__ = ["Pieces", "add_combined", "add_counts", "add_partial", "add_rest", "full_lens", "pieces_of", "reductions_of"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def pieces_of(body: Module) -> Pieces:
         depth[ins] = max((depth[i] for i in ins.inputs), default=0) + isinstance(ins.op, ReduceOperator)
     first = [i for i in reductions_of(body) if depth[i] == 1]
     full, reduced, results = full_lens(body), first[0].shape.lens, body.results()
-    rows = {i for i in body if i in first or (i.op.pointwise and i.shape.lens == reduced and depth[i] <= 1)}
+    rows = {i for i in body if i in first or (i.op.pointwise and known_same(i.shape.lens, reduced) and depth[i] <= 1)}
     later = [r for r in results if r not in rows]
     needed = _ancestors(later, rows)
     crossing = [i for i in body if i in rows and any(u in needed for u in i.users)]
@@ -70,7 +70,7 @@ def pieces_of(body: Module) -> Pieces:
         taken=(*(p for p in body.parameters() if p in needed), *crossing),
         later=tuple(later),
         needed=frozenset(needed),
-        repeats=max(depth.values()) > 1 or any(r.shape.lens == full for r in results),
+        repeats=max(depth.values()) > 1 or any(known_same(r.shape.lens, full) for r in results),
     )
 
 
@@ -117,16 +117,26 @@ def add_partial(
     return taken
 
 
-def counts_of(pieces: Pieces) -> list[Argument]:
-    """The numbers of elements that the first reductions divide by, in the types of their means' sums, each once."""
-    count = prod(pieces.first[0].inputs[0].shape.lens) // prod(pieces.first[0].shape.lens)
-    types = dict.fromkeys(_accumulator(i) for i in pieces.first if i.name == "reduce_mean")
-    return [Argument.from_array(np.full((1,) * pieces.first[0].shape.ndim, count, type.numpy)) for type in types]
+def _count_types(pieces: Pieces) -> list[Type]:
+    """Types of the numbers of elements that the first reductions divide by: those of their means' sums, each once."""
+    return list(dict.fromkeys(_accumulator(i) for i in pieces.first if i.name == "reduce_mean"))
+
+
+def add_counts(module: Module, before: Instruction, pieces: Pieces) -> list[Instruction]:
+    """Put the numbers of elements that the first reductions divide by before an instruction, one of each type."""
+    first = pieces.first[0]
+    count: Length = prod(first.inputs[0].shape.lens[a] for a in first.op.axes)  # type: ignore[attr-defined]
+    ones = (1,) * first.shape.ndim
+    types = _count_types(pieces)
+    if not is_symbolic(count):
+        return [module.add_literal(np.full(ones, count, type.numpy)) for type in types]
+    number = module.insert_instruction(before, "lengths", values=(count,), lens=ones) if types else before
+    return [module.insert_instruction(before, "convert", [number], target_type=type) for type in types]
 
 
 def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axis: int) -> list[Instruction]:
     """Put the second piece into an empty module: it takes what the first gives, of these shapes, reduces it along
-    ``axis``, and computes the given values. The last that it takes are `counts_of`, in the lengths of row values: no
+    ``axis``, and computes the given values. The last that it takes are those of `add_counts`, in the lengths of row values: no
     number that depends on lengths is part of its text.
 
     Returns:
@@ -137,7 +147,7 @@ def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Sh
     taken = [p for p in body.parameters() if p in needed]
     values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
     lens = pieces.first[0].shape.lens
-    shapes = [Shape(c.shape.type, lens, [0] * len(lens)) for c in counts_of(pieces)]
+    shapes = [Shape(type, lens, [0] * len(lens)) for type in _count_types(pieces)]
     counts = {s.type: target.add_parameter(f"count{k}", s) for k, s in enumerate(shapes)}
     summed = [i for i in pieces.first for _ in range(1 + _sum_can_overflow(i))]
     totals = [target.add_instruction(associative(i), [part], axes=(axis,)) for i, part in zip(summed, parts)]

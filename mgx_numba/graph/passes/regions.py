@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
+from ...core.dim import known_equal, known_same
 from ...core.shape import Shape, other_rank
 from ...core.types import Type
 from ...ops.base import Operator, make_op
@@ -144,7 +145,7 @@ def is_scalar_literal(ins: Instruction) -> Instruction | None:
     """The one-element literal that an instruction is, or broadcasts; else ``None``."""
     while ins.op.name in ("multibroadcast", "broadcast", "scalar", "reshape", "contiguous") and ins.inputs:
         ins = ins.inputs[0]
-    return ins if ins.is_literal and ins.shape.elements == 1 and not ins.shape.sub_shapes else None
+    return ins if ins.is_literal and known_equal(ins.shape.elements, 1) and not ins.shape.sub_shapes else None
 
 
 def extract(
@@ -174,13 +175,13 @@ def extract(
 
     def parameter(ins: Instruction, inline: bool) -> Instruction:
         # a vector of one element among scalars determines the rank of the result
-        vector = ins.shape.lens == (1,) and not ins.shape.without_axes
+        vector = known_same(ins.shape.lens, (1,)) and not ins.shape.without_axes
         constant = is_scalar_literal(ins) if inline and not vector else None
         number = None if constant is None or constant.literal is None else constant.literal.numpy().reshape(-1)[0]
         if number is not None and is_plain(float(number)):
             vector = not scalar and other_rank(ins.shape, Shape(ins.shape.type))
             value = body.insert_literal(_first_operation(body), number.reshape(1) if vector else number)
-            if not scalar and ins.shape.lens != value.shape.lens:
+            if not scalar and not known_same(ins.shape.lens, value.shape.lens):
                 return body.add_instruction(make_op("multibroadcast", out_lens=ins.shape.lens), [value])
             return value
         shape = Shape(ins.shape.type) if scalar else ins.shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ...core.dim import known_equal
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
@@ -24,7 +25,7 @@ def _shifted(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction, int
 
 
 def _softmax_check(m: Match) -> str | None:
-    return "no elements" if m.ins.shape.elements == 0 else None
+    return "no elements" if known_equal(m.ins.shape.elements, 0) else None
 
 
 def _exponentials(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction]:
@@ -81,7 +82,7 @@ def _merged(m: Match, b: RewriteBuilder) -> Instruction | str:
 @rule("reduce_one", op("reduce_sum reduce_mean reduce_max reduce_min reduce_prod", some("x")), exact=True)
 def reduce_single_elements(m: Match, b: RewriteBuilder) -> object:
     axes = m.ins.op.attributes()["axes"] or tuple(range(m.x.shape.ndim))
-    if prod(m.x.shape.lens[axis] for axis in axes) != 1:
+    if not known_equal(prod(m.x.shape.lens[axis] for axis in axes), 1):
         return None
     return m.x  # sum over axes of length 1 -> x
 

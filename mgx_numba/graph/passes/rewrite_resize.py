@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
+from ...core.dim import is_symbolic, known_equal, known_same
 from ...core.shape import MAX_RANK
 from ...ops.resize import nearest_index, source_coordinates
 from .build import RewriteBuilder
@@ -12,6 +16,9 @@ from .rewriter import RulePass
 from .rules.views import reshaped
 
 __all__ = ["RewriteResize"]
+
+SAMPLE = 4
+"""Elements of an axis that stand for any number: the two in the middle are clipped to no end."""
 
 
 @rule("resize_nearest", op("resize", some("x")), exact=True)
@@ -25,18 +32,17 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
     old, new = m.x.shape.lens, m.ins.shape.lens
     if attributes["mode"] != "nearest":
         return "elements are interpolated"
-    if 0 in new or any(b_ % a for a, b_ in zip(old, new)):
+    if any(known_equal(n, 0) for n in new) or not all(known_equal(b_ % a, 0) for a, b_ in zip(old, new)):
         return "lengths do not grow by whole factors"
-    scales = attributes["scales"] or tuple(b_ / a for a, b_ in zip(old, new))
-    for n, out, scale in zip(old, new, scales):
-        if n == out and scale == 1:
+    for axis, (n, out) in enumerate(zip(old, new)):
+        scale = attributes["scales"][axis] if attributes["scales"] else None
+        if known_equal(n, out) and scale in (None, 1):
             continue
-        coordinate = source_coordinates(attributes["coordinate_transformation_mode"], n, out, float(np.float32(scale)))
-        if not np.array_equal(nearest_index(attributes["nearest_mode"], coordinate, n), np.arange(out) // (out // n)):
+        if not _repeats_evenly(attributes, n, out, scale):
             return "elements are not repeated evenly"
     rank = len(old)
-    last = rank > 2 and old[:2] == new[:2]
-    if rank + sum(a != b_ for a, b_ in zip(old, new)) > MAX_RANK:
+    last = rank > 2 and known_same(old[:2], new[:2])
+    if rank + sum(not known_equal(a, b_) for a, b_ in zip(old, new)) > MAX_RANK:
         return "the repeated elements need too many axes"
     order = [0, *range(2, rank), 1] if last else list(range(rank))
     back = [order.index(axis) for axis in range(rank)]
@@ -49,6 +55,22 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
         wide += [old[axis], factor] if factor > 1 else [old[axis]]
     repeated = b.broadcast(reshaped(b, x, split), wide)
     return b.transpose(b.reshape(repeated, [new[axis] for axis in order]), back)
+
+
+def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: float | None) -> bool:
+    """Return whether each element of an axis is repeated as often as the axis grows.
+
+    Of a symbolic length a few elements tell: where the factor is a power of two, coordinates are exact (in lengths below
+    2**23, from which on float32 has no halves), so that those of the next element are larger by 1.
+    """
+    mode = attributes["coordinate_transformation_mode"]
+    if is_symbolic(n) or is_symbolic(out):
+        factor = out // n
+        if is_symbolic(factor) or factor & (factor - 1) or scale not in (None, factor) or mode == "align_corners":
+            return False
+        n, out = SAMPLE, SAMPLE * factor
+    coordinate = source_coordinates(mode, n, out, float(np.float32(out / n if scale is None else scale)))
+    return np.array_equal(nearest_index(attributes["nearest_mode"], coordinate, n), np.arange(out) // (out // n))
 
 
 class RewriteResize(RulePass):

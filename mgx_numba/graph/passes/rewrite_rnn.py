@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.dim import is_symbolic, known_equal
 from ...core.shape import Shape
 from ...dataclass import dataclass
 from ...ops.base import Operator
@@ -68,7 +69,8 @@ class RewriteRnn(Pass):
         for ins in list(module):
             if ins.name not in RECURRENT and ins.name != "recurrent":
                 continue
-            if any(i.shape.is_dynamic for i in ins.inputs) or 0 in ins.inputs[0].shape.lens or ins is module.last:
+            empty = any(known_equal(n, 0) for n in ins.inputs[0].shape.lens)
+            if any(i.shape.is_dynamic for i in ins.inputs) or empty or ins is module.last:
                 continue
             builder = RewriteBuilder(module, ins)
             results = _Rewriter(RecurrentLayer.of(ins), builder).results()
@@ -152,7 +154,9 @@ class _Rewriter:
         """Lengths of the sequences; ``None`` when all are whole."""
         lengths = self.layer.lengths
         values = None if lengths is None else constant_array(lengths)
-        return None if values is not None and (values >= self.steps).all() else lengths
+        if values is None or is_symbolic(self.steps):
+            return lengths
+        return None if (values >= self.steps).all() else lengths
 
     def _projected(self, lanes: Lanes, optional: dict[str, Instruction | None]) -> Instruction:
         """``x @ w^T + bias`` of all steps, [s, b, lanes, gates * h]; a bias to be added later goes to ``optional``."""

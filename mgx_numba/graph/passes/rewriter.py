@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from ...core.dim import known_equal, known_same
 from ...core.shape import Shape
 from ...environment import environment_flag
 from ...errors import CompileError, ValidationError
@@ -128,12 +129,12 @@ def _is_dynamic(ins: Instruction) -> bool:
 
 
 def _is_empty(ins: Instruction) -> bool:
-    return bool(ins.shape.lens) and not ins.shape.elements
+    return bool(ins.shape.lens) and known_equal(ins.shape.elements, 0)
 
 
 def _same_rank(old: Shape, new: Shape) -> bool:
     """A scalar ``{1}, {0}`` counts as having no axes in some operators (gather, unsqueeze)."""
-    return len(old.lens) != 1 or old.lens != (1,) or old.scalar == new.scalar
+    return len(old.lens) != 1 or not known_equal(old.lens[0], 1) or old.scalar == new.scalar
 
 
 def _same_value_shape(old: Shape, new: Shape) -> bool:
@@ -141,7 +142,7 @@ def _same_value_shape(old: Shape, new: Shape) -> bool:
         return len(old.sub_shapes) == len(new.sub_shapes) and all(
             map(_same_value_shape, old.sub_shapes, new.sub_shapes)
         )
-    return old.type is new.type and old.lens == new.lens and old.dyn_dims == new.dyn_dims
+    return old.type is new.type and known_same(old.lens, new.lens) and old.dyn_dims == new.dyn_dims
 
 
 def _apply(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import hint
 from ...dataclass import dataclass
 from ...environment import environment_flag
 from ..instruction import Instruction, Parameter, Return
@@ -100,7 +101,7 @@ def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instructi
     need: dict[Instruction, int] = {}
     own: dict[Instruction, int] = {}
     for ins, values in taken.items():
-        own[ins] = ins.shape.bytes
+        own[ins] = hint(ins.shape.bytes)
         held = peak = 0
         for i in sorted(dict.fromkeys(values), key=lambda i: -need[i]) if len(values) > 1 else values:
             peak = max(peak, held + need[i])

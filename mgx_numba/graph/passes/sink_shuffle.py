@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.dim import is_symbolic, known_equal, known_same
 from ...ops.base import Operator
 from ..constants import compact, constant_array
 from ..instruction import Instruction
@@ -35,7 +36,8 @@ def shuffled_groups(ins: Instruction, merge: str = "reshape") -> int:
     lens = turned.shape.lens
     if tuple(turned.op.attributes()["permutation"]) != (0, 2, 1, *range(3, turned.shape.ndim)):
         return 0
-    return lens[2] if (lens[0], lens[1] * lens[2], *lens[3:]) == ins.shape.lens else 0
+    same = known_same((lens[0], lens[1] * lens[2], *lens[3:]), ins.shape.lens)
+    return lens[2] if same and not is_symbolic(lens[2]) else 0
 
 
 class SinkShuffle(Pass):
@@ -62,7 +64,11 @@ class SinkShuffle(Pass):
         if not chain or not groups or len(value.users) > 1 or len(value.inputs[0].users) > 1:
             return
         split = value.inputs[0].inputs[0]
-        if split.name != "reshape" or len(split.inputs) != 1 or split.inputs[0].shape.lens != value.shape.lens:
+        if (
+            split.name != "reshape"
+            or len(split.inputs) != 1
+            or not known_same(split.inputs[0].shape.lens, value.shape.lens)
+        ):
             return
         if any(i.module is not module for i in (value, *chain)):  # a branch reads what lies outside
             return
@@ -103,7 +109,7 @@ def _input_of_channels(ins: Instruction) -> Instruction | None:
     if ins.name == "convolution":
         x, w = ins.inputs
         channels = x.shape.lens[1]
-        depthwise = _groups_of(ins.op) == channels == w.shape.lens[0]
+        depthwise = known_equal(channels, _groups_of(ins.op)) and known_equal(channels, w.shape.lens[0])
         return x if depthwise and constant_array(w) is not None else None
     if not ins.op.pointwise or ins.module_args:
         return None

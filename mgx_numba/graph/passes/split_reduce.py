@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from math import prod
 
+from ...core.dim import ceil_div, hint, known_equal, known_same
 from ...core.shape import Shape
 from ...dataclass import dataclass
 from ...environment import environment_number
@@ -23,10 +24,10 @@ from .capabilities import Capabilities, ReductionWalk
 from .reduction_pieces import (
     Pieces,
     add_combined,
+    add_counts,
     add_partial,
     add_rest,
     associative,
-    counts_of,
     full_lens,
     pieces_of,
     reductions_of,
@@ -128,10 +129,10 @@ def _division(
     if not reductions_of(body) or any(s.is_dynamic for s in shapes):
         return "it reduces nothing, or lengths that are known at run time only"
     full, axes = full_lens(body), _axes(ins)
-    elements = prod(full)
+    elements = hint(prod(full))
     if not elements:
         return "there are no elements"
-    least_row, row = environment_number("MIGRAPHX_SPLIT_REDUCE_SIZE", least=-1), prod(full[a] for a in axes)
+    least_row, row = environment_number("MIGRAPHX_SPLIT_REDUCE_SIZE", least=-1), hint(prod(full[a] for a in axes))
     if least_row < 0 or row < least_row:
         return f"MIGRAPHX_SPLIT_REDUCE_SIZE is {least_row}, and rows have {row} elements"
     walk, pieces = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()]), pieces_of(body)
@@ -140,13 +141,14 @@ def _division(
             return f"operands are read again, and {walk.tasks} tasks are enough for {capabilities.threads} threads"
         if elements < capabilities.repeated_elements:
             return f"operands are read again, and {elements} elements are few"
-        if pieces.later and not any(v.shape.lens == full for v in (*pieces.taken, *pieces.later)):
+        if pieces.later and not any(known_same(v.shape.lens, full) for v in (*pieces.taken, *pieces.later)):
             return "nothing of the full lengths would be left to walk over"
     few = pieces.repeats or elements < capabilities.part_elements
-    fold = walk.fold if not few and walk.fold > 1 and not lent() else 1
+    folds = walk.fold > 1 and known_equal(prod(full[a] for a in walk.loops[-1]) % walk.fold, 0)
+    fold = walk.fold if not few and folds and not lent() else 1
     parts = 1
     if walk.tasks < capabilities.tasks and (fold == 1 or walk.tasks == 1):
-        kept = prod(n for a, n in enumerate(full) if a not in axes)
+        kept = hint(prod(n for a, n in enumerate(full) if a not in axes))
         least = max(capabilities.part_elements, capabilities.part_share * kept * fold)
         parts = max(1, min(-(-capabilities.parts // walk.tasks), elements // least))
     if max(parts, fold) == 1:
@@ -178,7 +180,7 @@ def _permutation(
     elements = 1
     while elements < walk.columns:
         inside -= 1
-        elements *= 1 if others[inside] in axes else full[others[inside]]
+        elements *= 1 if others[inside] in axes else hint(full[others[inside]])
     return (*others[:inside], axes[0], *others[inside:])
 
 
@@ -211,7 +213,7 @@ def _divide(
     sums = run(make_op("fused_reduce", axes=axes), [values[v] for v in taken], partial)
     combined = body_of("fused_reduce")
     taken = add_combined(combined, body, pieces, [s.shape for s in sums], axes[0])
-    counts = [module.add_literal(count) for count in counts_of(pieces)]
+    counts = add_counts(module, ins, pieces)
     rows = pieces.first[0].shape.lens
     inputs = [*sums, *(values[v] for v in taken), *(_spread(module, ins, count, rows) for count in counts)]
     values |= zip(pieces.given, run(make_op("fused_reduce", axes=axes[:1]), inputs, combined))
@@ -222,7 +224,7 @@ def _divide(
         add_rest(left, body, pieces, scalar=not reduces)
         inputs, lens = [values[v] for v in pieces.taken], pieces.later[0].shape.lens
         if not reduces:
-            inputs = [i if i.shape.lens == lens else _spread(module, ins, i, lens) for i in inputs]
+            inputs = [i if known_same(i.shape.lens, lens) else _spread(module, ins, i, lens) for i in inputs]
         results = run(make_op("fused_reduce", axes=axes) if reduces else make_op("pointwise"), inputs, left)
         values |= zip(pieces.later, results)
         rest = results[0].inputs[0] if results[0].name == "get_tuple_elem" else results[0]
@@ -246,10 +248,11 @@ def _cut(ins: Instruction, pieces: Pieces, division: Division, capabilities: Cap
     walk = capabilities.walk(own, axes, [places[p].shape for p in taken], outputs)
     steps = [prod(full[a] for a in loop) for loop in walk.loops]
     steps[-1] //= fold
-    chosen = next((d for d, n in enumerate(steps) if n >= parts), steps.index(max(steps)))
+    usual = [hint(n) for n in steps]
+    chosen = next((d for d, n in enumerate(usual) if n >= parts), usual.index(max(usual)))
     last = chosen == len(steps) - 1
     unit = walk.unit if last else 1
-    share = -(-steps[chosen] // (parts * unit)) * unit
+    share = ceil_div(steps[chosen], parts * unit) * unit
     return ReduceParts(
         axes=axes,
         cut=walk.loops[chosen],

@@ -11,6 +11,7 @@ from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch, view_of
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
+from .binding import Binding
 from .layout import PlanTables
 from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
@@ -23,16 +24,7 @@ class Context:
 
     def __init__(self, plan: Plan, tables: PlanTables, pool_address: int, threads: int) -> None:
         """Raises `MgxError` where there is no memory for what the plan computes."""
-        results = sum(made[2] for made in tables.outputs if made is not None)
-        size = plan.arena_bytes + results
-        try:
-            expect_room(size, f"results of {results} bytes and what is computed on the way to them, in all")
-        except MemoryError as error:
-            raise MgxError(f"run: {error}") from error
-        try:
-            self.arena = scratch(plan.arena_bytes)
-        except MemoryError as error:
-            raise MgxError(f"run: not enough memory for what is computed on the way to results: {error}") from error
+        self.arena = scratch(0) if plan.symbols else _arena(plan, tables)
         slots = aligned_empty(tables.slots.shape, "int64")
         slots[:] = tables.slots
         slots[tables.arena_slots] = tables.arena_offsets + address_of(self.arena)
@@ -45,22 +37,27 @@ class Context:
         job[Job.STEPS] = address_of(steps)
         job[Job.SLOTS] = address_of(slots)
         job[Job.BASES] = address_of(bases)
-        job[Job.PATCHES] = address_of(tables.patches)
         job[Job.POOL] = pool_address
         job[Job.THREADS] = threads
         job[Job.BRIEF] = tables.brief
         job[Job.LONG] = tables.long
         job[Job.SELF] = address_of(job)
+        patches = tables.patches.copy() if plan.symbols else tables.patches
+        job[Job.PATCHES] = address_of(patches)
         taken = aligned_empty((len(steps) * threads,), "int64")
         job[Job.TAKEN] = address_of(taken)
         held = aligned_empty((len(plan.parameters),), "int64")
         job[Job.HELD] = address_of(held)
-        self._kept = (slots, steps, taken, held)
+        self._kept = (slots, steps, taken, held, patches)
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
         self.job: memoryview = job.data
         slots[tables.fault_slots] = self.job_address + 8 * Job.FAULT
         self._outputs = tables.outputs
+        self.binding: Binding | None = None
+        if tables.binding is not None:
+            self.binding = Binding(tables.binding, job, steps.copy())
+            job[Job.BINDING] = self.binding.address
         self._arena_views: dict[TensorView, np.ndarray] = {}
 
     def place(self, inputs: Sequence[np.ndarray]) -> None:
@@ -79,7 +76,7 @@ class Context:
         bases = self.bases
         number = len(inputs)
         outputs = []
-        for made in self._outputs:
+        for made in self._outputs if self.binding is None else self.binding.outputs:
             output = None
             if made is not None:
                 try:
@@ -113,7 +110,9 @@ class Context:
             restore_error(*self.job[Job.ERROR : Job.ERROR + 3])
 
     def arena_view(self, view: TensorView) -> np.ndarray:
-        """A tensor in the arena; the same array for the same view."""
+        """A tensor in the arena; the same array for the same view. Of a symbolic plan it is made anew."""
+        if self.binding is not None:
+            return _strided(self.binding.arena, view)
         array = self._arena_views.get(view)
         if array is None:
             array = self._arena_views[view] = _strided(self.arena, view)
@@ -138,6 +137,8 @@ class Frame:
         Raises:
             ShapeError: a host value, or an output without declared lens, that no step has made yet.
         """
+        if self.context.binding is not None:
+            view = self.context.binding.view(view)
         region, index = view.pointer.region, view.pointer.index
         if region is Region.ARENA:
             return self.context.arena_view(view)
@@ -167,7 +168,8 @@ class Frame:
             argument = self.view(view).view()
             argument.flags.writeable = False
             arguments.append(argument)
-        results = step.function(arguments)
+        binding = self.context.binding
+        results = (step.function if binding is None else binding.function(step))(arguments)
         if len(results) != len(step.outputs):
             raise ShapeError(f"{_title(step)}: returned {len(results)} arrays, expected {len(step.outputs)}")
         for result, view in zip(results, step.outputs, strict=True):
@@ -184,13 +186,28 @@ class Frame:
         elif self._is_dynamic(pointer):
             kept = self.outputs[pointer.index] = _owned(result)
             self.context.bases[self._tables.base(Region.OUTPUT, pointer.index)] = address_of(kept)
-        elif result.shape != tuple(view.lens):
-            raise ShapeError(f"{_title(step)}: returned shape {result.shape}, expected {tuple(view.lens)}")
         else:
+            lens = view.lens if self.context.binding is None else self.context.binding.view(view).lens
+            if result.shape != tuple(lens):
+                raise ShapeError(f"{_title(step)}: returned shape {result.shape}, expected {tuple(lens)}")
             np.copyto(self.view(view), result)
 
     def _is_dynamic(self, pointer: Pointer) -> bool:
         return pointer.region is Region.OUTPUT and self._plan.outputs[pointer.index].lens is None
+
+
+def _arena(plan: Plan, tables: PlanTables) -> np.ndarray:
+    """Return the arena of a plan that is not symbolic."""
+    results = sum(made[2] for made in tables.outputs if made is not None)
+    size = plan.arena_bytes + results
+    try:
+        expect_room(size, f"results of {results} bytes and what is computed on the way to them, in all")
+    except MemoryError as error:
+        raise MgxError(f"run: {error}") from error
+    try:
+        return scratch(plan.arena_bytes)
+    except MemoryError as error:
+        raise MgxError(f"run: not enough memory for what is computed on the way to results: {error}") from error
 
 
 def _title(step: HostStep) -> str:

@@ -7,6 +7,9 @@ the function gives None, and nothing has happened; whoever calls it goes the gen
 of wrong inputs. So it is if a step has met an index out of range: what was computed is dropped, and computed again by
 the general way, which says what was wrong. All of it but the steps themselves runs under the interpreter's lock.
 
+Of a symbolic plan it reads the values of the symbols from the inputs' lengths and binds the context to these, unless it
+is bound to them (`binding`). It gives None where the plan does not serve the lengths or its arena has to grow.
+
 Python's functions are of its stable interface. NumPy's are at their places in its table of functions, and what an array
 holds is at the places of ``PyArrayObject``; both are compiled into every extension module. `_known` looks whether they
 are what they were.
@@ -29,7 +32,9 @@ from ...codegen.cpu.toolchain.loader import load
 from ...core.types import numpy_dtype
 from ..memory import ALIGNMENT, address_of, aligned_empty
 from ..plan import Plan
+from .bind_kernel import Bound
 from .layout import PlanTables
+from .sizes import Sizes
 from .spmd import LEAD, Job, Pool, constants_of
 
 __all__ = ["DIRECT", "Entry", "direct_call"]
@@ -38,7 +43,8 @@ Entry = Callable[[Any], "list[Any] | None"]
 
 
 class Call:
-    """Words of one entry's block, after which come a `Spec` for each parameter, then for each output."""
+    """Words of one entry's block, after which come a `Spec` for each parameter, then for each output. ``LIMIT``: the
+    address of the number of contexts that may wait."""
 
     LEAD, POOL, THREADS, STEPS, PARAMETERS, OUTPUTS, LIMIT = range(7)
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
@@ -97,6 +103,8 @@ DIRECT = cpu_kernel(
     + constants_of("ARRAY", Array)
     + constants_of("JOB", Job)
     + constants_of("POOL", Pool)
+    + constants_of("BOUND", Bound)
+    + constants_of("SIZES", Sizes)
     + """
 def kernel(args, begin, end) -> int:
     call = words_at(args, ARRAY_DATA)
@@ -118,6 +126,7 @@ def kernel(args, begin, end) -> int:
     job = words_of(call_function(call, CALL_NUMBER, (context,)))
     bases = words_at(job, JOB_BASES)
     held = words_at(job, JOB_HELD)
+    symbolic = job[JOB_BINDING] != 0
     fits = True
     number = 0
     spec = words_from(call, CALL_WORDS)
@@ -132,7 +141,7 @@ def kernel(args, begin, end) -> int:
                 fits = words[ARRAY_DTYPE] == spec[SPEC_DTYPE] and words[ARRAY_RANK] & LOW == rank
             if fits:
                 fits = words[ARRAY_FLAGS] & ARRAY_C_CONTIGUOUS != 0
-            if fits:
+            if fits and not symbolic:
                 lens = words_at(words, ARRAY_LENS)
                 wanted = words_at(spec, SPEC_LENS)
                 for axis in range(rank):
@@ -146,14 +155,47 @@ def kernel(args, begin, end) -> int:
     retained = number
     stopped = False
     results = 0
+    steps = call[CALL_STEPS]
+    lens_at = 0
+    rooms_at = 0
+    if fits and symbolic:
+        bound = words_at(job, JOB_BINDING)
+        values = words_at(bound, SIZES_VALUES)
+        source = words_at(bound, BOUND_SOURCES)
+        for k in range(bound[SIZES_GIVEN]):
+            length = words_at(words_of(held[source[0]]), ARRAY_LENS)[source[1]]
+            if length != values[k]:
+                values[k] = length
+                bound[BOUND_READY] = 0
+            source = words_from(source, 2)
+        if bound[BOUND_READY] == 0:
+            call_kernel(bound, BOUND_BIND, bound, 0, 0)
+        fits = bound[BOUND_READY] != 0
+        lens_at = bound[BOUND_LENS]
+        rooms_at = bound[BOUND_ROOMS]
+        steps = bound[BOUND_RECORDS]
+        known = words_from(call, CALL_WORDS)
+        for k in range(number):
+            lens = words_at(words_of(held[k]), ARRAY_LENS)
+            wanted = words_of(lens_at)
+            for axis in range(known[SPEC_RANK]):
+                fits = fits and lens[axis] == wanted[axis]
+            lens_at += 8 * known[SPEC_RANK]
+            known = words_from(known, SPEC_WORDS)
     if fits:
         results = call_function(call, CALL_NEW_LIST, (call[CALL_OUTPUTS],))
         fits = results != 0
     made = 0
     while fits and made < call[CALL_OUTPUTS]:
+        room_at = spec[SPEC_ROOM_AT]
+        output_lens = spec[SPEC_LENS]
+        if symbolic:
+            room_at = rooms_at + 8 * made
+            output_lens = lens_at
+            lens_at += 8 * spec[SPEC_RANK]
         call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
         memory = call_function(
-            call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, spec[SPEC_ROOM_AT], 0, 0, 0, 0)
+            call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, room_at, 0, 0, 0, 0)
         )
         fits = memory != 0
         if fits:
@@ -164,7 +206,7 @@ def kernel(args, begin, end) -> int:
             array = call_function(
                 call,
                 CALL_NEW_ARRAY,
-                (call[CALL_RESULT_TYPE], dtype, spec[SPEC_RANK], spec[SPEC_LENS], 0, data, ARRAY_WRITABLE_C_ARRAY, 0),
+                (call[CALL_RESULT_TYPE], dtype, spec[SPEC_RANK], output_lens, 0, data, ARRAY_WRITABLE_C_ARRAY, 0),
             )
             fits = array != 0
             if fits:
@@ -179,7 +221,7 @@ def kernel(args, begin, end) -> int:
     if fits:
         job[JOB_FAULT] = 0
         thread = call_function(call, CALL_LEAVE, ())
-        call_kernel(call, CALL_LEAD, job, 0, call[CALL_STEPS])
+        call_kernel(call, CALL_LEAD, job, 0, steps)
         call_function(call, CALL_ENTER, (thread,))
         fits = job[JOB_FAULT] == 0
         stopped = job[JOB_STOPPED] != 0
@@ -189,7 +231,7 @@ def kernel(args, begin, end) -> int:
     kind, value, traceback = job[JOB_ERROR], job[JOB_ERROR + 1], job[JOB_ERROR + 2]
     for k in range(retained):
         call_function(call, CALL_RELEASE, (held[k],))
-    kept = call_function(call, CALL_LENGTH, (idle,)) < call[CALL_LIMIT]
+    kept = call_function(call, CALL_LENGTH, (idle,)) < words_at(call, CALL_LIMIT)[0]
     if kept:
         kept = call_function(call, CALL_APPEND, (idle, context)) & LOW == 0
     if not kept:
@@ -239,7 +281,7 @@ def direct_call(
     threads: int,
     idle: list[int],
     contexts: Mapping[int, Any],
-    limit: int,
+    limit: np.ndarray,
 ) -> Entry | None:
     """A native function that runs a plan without host steps; None where this interpreter or NumPy is not known.
 
@@ -251,7 +293,7 @@ def direct_call(
     Args:
         result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs, but not for those of bytes: more
             than one element type is held in these, and such an array may say which.
-        idle: job addresses of contexts that wait for a call, at most ``limit``; the keys of ``contexts``.
+        idle: job addresses of contexts that wait for a call, at most ``limit[0]``; the keys of ``contexts``.
     """
     functions = _numpy_functions() if _known() else None
     if functions is None:
@@ -265,7 +307,7 @@ def direct_call(
         Call.STEPS: len(plan.steps),
         Call.PARAMETERS: len(plan.parameters),
         Call.OUTPUTS: len(plan.outputs),
-        Call.LIMIT: limit,
+        Call.LIMIT: address_of(limit),
         Call.NONE: id(None),
         Call.DICT_TYPE: id(dict),
         Call.ARRAY_TYPE: id(np.ndarray),
@@ -281,11 +323,13 @@ def direct_call(
     block = aligned_empty((Call.WORDS + len(specs) * Spec.WORDS,), "int64").view(_Block)
     for word, value in words.items():
         block[word] = value
-    kept: list[Any] = [plan, tables, result_type, byte, idle, contexts]
+    kept: list[Any] = [plan, tables, result_type, byte, idle, contexts, limit]
     for at, (name, type_name, lens) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
-        dtype, lengths = numpy_dtype(type_name), np.array(lens, np.int64)
+        # Of a symbolic plan each context has its own lengths and rooms.
+        own = [0] * len(lens) if plan.symbols else lens
+        dtype, lengths = numpy_dtype(type_name), np.array(own, np.int64)
         kept += [name, dtype, lengths]
-        room, room_at = math.prod(lens) * dtype.itemsize + ALIGNMENT, address_of(block) + 8 * (at + Spec.ROOM)
+        room, room_at = math.prod(own) * dtype.itemsize + ALIGNMENT, address_of(block) + 8 * (at + Spec.ROOM)
         also = id(np.ndarray if dtype == byte else result_type)
         block[at : at + Spec.WORDS] = id(name), id(dtype), len(lens), address_of(lengths), room, room_at, also
     block.kept = tuple(kept)

@@ -10,20 +10,25 @@ import numpy as np
 
 from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
+from ...codegen.launch import TaskRange
 from ...codegen.store import Store
+from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
 from ...errors import IndexRangeError
 from ..plan import HostStep, Plan, PlannedStep, Step, TensorView
+from .bind_kernel import BIND
+from .binding import Binding
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
 from .repeat import REPEAT
+from .sizes import EVALUATE
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
 __all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View"]
 
-EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT)
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND)
 """What every plan needs besides its own kernels."""
 
 IDLE_BYTES = 1 << 30
@@ -84,7 +89,9 @@ class Executable:
         self._idle: list[int] = []
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        self._idle_limit = max(1, IDLE_BYTES // max(1, plan.arena_bytes))
+        # Of a symbolic plan it is known when an arena has grown. An array: native code reads it.
+        arena_bytes = 0 if plan.symbols else plan.arena_bytes
+        self._idle_limit = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64)
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
@@ -102,6 +109,21 @@ class Executable:
             limit=self._idle_limit,
         )
 
+    def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
+        """Return the values of the plan's symbols for inputs that the plan serves; None if it serves others.
+
+        ``inputs`` has one array for each of `Plan.parameters`, of which only the shapes are looked at; parameters
+        without lens take any shape.
+        """
+        if self.tables.binding is not None:
+            return self.tables.binding.values(inputs)
+        pairs = zip(inputs, self.plan.parameters, strict=True)
+        return {} if all(a.shape == tuple(p.lens) for a, p in pairs if p.lens) else None
+
+    def serves(self, inputs: Sequence[np.ndarray]) -> bool:
+        """Return whether the plan serves inputs of these shapes, see `values`."""
+        return self.values(inputs) is not None
+
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
 
@@ -112,9 +134,12 @@ class Executable:
         Raises:
             MgxError: there is not enough memory.
             IndexRangeError: an index is out of range.
+            ShapeError: a symbolic plan does not serve the inputs' lengths.
         """
         context = self._take()
         try:
+            if context.binding is not None:
+                self._settle(context.binding, inputs)
             if self._native_steps is not None:
                 outputs = context.bind(inputs)
                 self._lead(context, 0, self._native_steps)
@@ -136,16 +161,20 @@ class Executable:
 
         ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
         step, valid until the callback returns. Seconds include about a microsecond of entering the native
-        code.
+        code. A step that is left out of a symbolic plan, as one of several alternatives, is not told of.
         """
         context = self._take()
         try:
+            if context.binding is not None:
+                self._settle(context.binding, inputs)
             frame = Frame(self.plan, self.tables, context, inputs)
             for index, step in enumerate(self.plan.steps):
                 native = self.tables.native_index[index]
                 start = time.perf_counter()
                 if isinstance(step, HostStep):
                     frame.run_host_step(step)
+                elif context.binding is not None and context.binding.leaves_out(native, step):
+                    continue
                 else:
                     self._lead(context, native, native + 1)
                     self._check(context)
@@ -160,8 +189,12 @@ class Executable:
         rows, width = context.trace(len(self.tables.steps) - 1)
         spans: list[StepSpan] = []
         try:
+            if context.binding is not None:
+                self._settle(context.binding, inputs)
             frame = Frame(self.plan, self.tables, context, inputs)
             indices = [k for k, native in enumerate(self.tables.native_index) if native >= 0]
+            if context.binding is not None:
+                indices = [indices[native] for native in context.binding.kept()]
             for segment in self.tables.segments:
                 if isinstance(segment, tuple):
                     self._lead(context, segment[0], segment[1])
@@ -200,7 +233,17 @@ class Executable:
             who, what = step.checks[context.job[Job.FAULT_CHECK]]
             raise IndexRangeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
 
+    def _settle(self, binding: Binding, inputs: Sequence[np.ndarray]) -> None:
+        """Bind a context to the lengths of inputs."""
+        capacity = binding.capacity
+        binding.settle(inputs)
+        if binding.capacity != capacity:
+            self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
+
     def _lead(self, context: Context, begin: int, end: int) -> None:
+        """Run a range of the plan's native steps."""
+        if context.binding is not None:
+            begin, end = context.binding.records(begin, end)
         self._pool.lead(context.job_address, begin, end)
         if self.tables.long:
             context.raise_error()
@@ -226,15 +269,18 @@ class Executable:
             return Context(self.plan, self.tables, self._pool.address, self._threads)
 
     def _give(self, context: Context) -> None:
-        if len(self._idle) < self._idle_limit:
+        if len(self._idle) < self._idle_limit[0]:
             self._contexts[context.job_address] = context
             self._idle.append(context.job_address)
 
 
 def _worth_sharing(plan: Plan) -> bool:
-    """Whether more than one thread can help: some step must make more than one claim."""
+    """Whether more than one thread can help: some step must make more than one claim, of a symbolic plan perhaps."""
     if plan.parallel is not None:
         return plan.parallel
+    if plan.symbols:
+        ranges = [step.geometry for step in plan.steps if isinstance(step, Step)]
+        return not all(isinstance(r, TaskRange) and known_less_equal(r.tasks, maximum(1, r.grain)) for r in ranges)
     return any(claims(step) > 1 for step in plan.steps if isinstance(step, Step))
 
 

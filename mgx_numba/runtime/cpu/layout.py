@@ -10,16 +10,19 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import TaskRange
+from ...core.dim import Dim, Length
 from ...core.types import numpy_dtype
 from ...errors import CompileError, UnsupportedError
 from ..memory import address_of
 from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
+from .bind_kernel import BIND, MAX_CLAIMS, Write
+from .binding import BindingTables, Made
+from .sizes import EVALUATE
 from .spmd import Patch, StepRecord
 
-__all__ = ["MAX_CLAIMS", "PlanTables", "Segment"]
+__all__ = ["PlanTables", "Segment"]
 
 _SLOT_ALIGNMENT = 8  # words of a cache line
-MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
 _BRIEF_SECONDS = 8e-6
 """About what waking a worker costs: a call of less is faster on the caller's thread alone."""
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
@@ -44,6 +47,9 @@ class PlanTables:
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
     for signals.
+
+    Of a symbolic plan ``binding`` has what depends on lengths, and contexts their own numbers: here are only the
+    slots' constant values and the steps' functions and patches. ``outputs`` and ``arena_slots`` are empty.
     """
 
     def __init__(
@@ -61,11 +67,12 @@ class PlanTables:
         self._plan = plan
         self._addresses = addresses
         self._constants = [address_of(array) for array in constants]
-        self.outputs = [_made(spec) for spec in plan.outputs]
+        symbolic = bool(plan.symbols)
+        self.outputs = [] if symbolic else [_made(spec) for spec in plan.outputs]
         native = [step for step in plan.steps if isinstance(step, Step)]
         self.segments = _segments(plan)
         self.native_index = _native_index(plan)
-        self.brief = _is_brief(native)
+        self.brief = not symbolic and _is_brief(native)
         self.bases = len(plan.parameters) + len(plan.outputs) + _host_values(plan)
         self.steps = np.zeros((len(native) + 1, StepRecord.WORDS), np.int64)
         self.starts = np.zeros(len(native), np.int64)
@@ -75,15 +82,17 @@ class PlanTables:
         faults: list[int] = []
         self.constant_slots: list[tuple[int, int, int]] = []
         self.code_slots: list[tuple[int, KernelSource]] = []
+        writes: list[list[tuple[int, Length, int]]] = [[] for _ in native]
         for i, step in enumerate(native):
-            _check_countable(step, threads)
             slots.extend([0] * (-len(slots) % _SLOT_ALIGNMENT))
             self.starts[i] = len(slots)
             record = self.steps[i]
             record[StepRecord.FUNCTION] = addresses[step.kernel]
-            tasks = _task_range(step)
-            record[StepRecord.TASKS] = tasks.tasks
-            record[StepRecord.GRAIN] = max(1, tasks.grain)
+            if not symbolic:
+                _check_countable(step, threads)
+                tasks = _task_range(step)
+                record[StepRecord.TASKS] = tasks.tasks
+                record[StepRecord.GRAIN] = max(1, tasks.grain)
             record[StepRecord.PATCH] = len(patches)
             for value in step.args:
                 slot = len(slots)
@@ -92,12 +101,20 @@ class PlanTables:
                 elif isinstance(value, Pointer) and value.region is Region.FAULT:
                     faults.append(slot)
                     slots.append(0)
+                elif isinstance(value, (Dim, Pointer)) and symbolic and _is_bound(value):
+                    self._note_write(value, slot, writes[i], patches)
+                    slots.append(0)
                 else:
                     slots.append(self._resolve(value, slot, arena, patches))
         self.steps[-1, StepRecord.PATCH] = len(patches)
-        self._link_chains()
-        _place_looks(self.steps, native)
-        self.long = bool(self.steps[:-1, StepRecord.PIECE].any())
+        self.binding: BindingTables | None = None
+        if symbolic:
+            code = addresses[EVALUATE], addresses[BIND]
+            self.binding = BindingTables(plan, writes, self._step_numbers(native), len(patches), code)
+        else:
+            self._link_chains()
+            _place_looks(self.steps, native)
+        self.long = symbolic or bool(self.steps[:-1, StepRecord.PIECE].any())
         self.slots = np.array(slots, np.int64)
         self.fault_slots = np.array(faults, np.int64)
         relocations = np.array(arena, np.int64).reshape(-1, 2)
@@ -134,6 +151,31 @@ class PlanTables:
             patches.append((slot, self.base(value.region, value.index), value.offset))
         return 0
 
+    def _note_write(
+        self,
+        value: Dim | Pointer,
+        slot: int,
+        writes: list[tuple[int, Length, int]],
+        patches: list[tuple[int, int, int]],
+    ) -> None:
+        """Note where a binding writes an expression: into a slot, or a patch of it."""
+        if isinstance(value, Dim):
+            writes.append((slot, value, Write.TO_SLOT))
+        elif value.region is Region.ARENA:
+            writes.append((slot, value.offset, Write.TO_ARENA))
+        elif value.region is Region.CONSTANT:
+            writes.append((slot, value.offset, self._constants[value.index]))
+        else:
+            writes.append((len(patches) * Patch.WORDS + Patch.OFFSET, value.offset, Write.TO_PATCH))
+            patches.append((slot, self.base(value.region, value.index), 0))
+
+    def _step_numbers(self, steps: Sequence[Step]) -> list[tuple[Length, Length, Length, Length, int]]:
+        """Return tasks, grain, operations, bytes and segment of each native step of a symbolic plan."""
+        ranges = [segment for segment in self.segments if isinstance(segment, tuple)]
+        numbers = [number for number, (begin, end) in enumerate(ranges) for _ in range(begin, end)]
+        found = ((_task_range(step), step, number) for step, number in zip(steps, numbers, strict=True))
+        return [(tasks.tasks, tasks.grain, step.flops, step.bytes, number) for tasks, step, number in found]
+
     def _link_chains(self) -> None:
         """Note at each step how many steps from it on, within its segment, take a single claim each."""
         for segment in self.segments:
@@ -145,7 +187,12 @@ class PlanTables:
                     self.steps[i, StepRecord.CHAIN] = length
 
 
-def _made(spec: TensorSpec) -> tuple[tuple[int, ...], np.dtype, int] | None:
+def _is_bound(value: Dim | Pointer) -> bool:
+    """Return whether a binding of a symbolic plan writes an argument."""
+    return isinstance(value, Dim) or value.region is Region.ARENA or isinstance(value.offset, Dim)
+
+
+def _made(spec: TensorSpec) -> Made | None:
     if spec.lens is None:
         return None
     dtype = numpy_dtype(spec.dtype)

@@ -99,9 +99,10 @@ def kernel(args, begin, end):
 
 def may_repeat(plan: Plan, carried: int) -> bool:
     """Whether a plan is one of a loop's body that `repeat` runs: of kernels alone, whose parameters are a number, a
-    condition and ``carried`` values, perhaps more, and whose first results are the next condition and values."""
+    condition and ``carried`` values, perhaps more, and whose first results are the next condition and values. No plan
+    with symbolic lengths is: values of each run would have to be checked against them."""
     given, made = plan.parameters[: carried + 2], plan.outputs
-    if any(o.lens is None for o in made) or any(isinstance(step, HostStep) for step in plan.steps):
+    if plan.symbols or any(o.lens is None for o in made) or any(isinstance(step, HostStep) for step in plan.steps):
         return False
     if len(given) < carried + 2 or len(made) < carried + 1:
         return False

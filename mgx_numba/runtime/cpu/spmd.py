@@ -78,13 +78,16 @@ class Job:
     ``LONG``: whether the steps may take long enough to be interrupted. ``LOOKING``: whether this call looks for
     signals, ``LOOKED`` when it last did, in nanoseconds. ``STOPPED``: a signal's handler has raised the error whose
     type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's address.
+
+    ``BINDING``: the address of a symbolic plan's `binding.Bound` block, 0 of another plan.
     """
 
     STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM, TRACE = range(8)
     WAITERS = 8
     SLOTS, BASES, PATCHES, HELD, BRIEF, FAULT, FAULT_CHECK, FAULT_INDEX = range(16, 24)
     LONG, LOOKING, LOOKED, STOPPED, SELF, ERROR = range(24, 30)
-    WORDS = 32  # whole cache lines
+    BINDING = 32
+    WORDS = 40  # whole cache lines
     TRACED_STEPS = 9
     """How many steps a `TraceRow` has room for."""
 

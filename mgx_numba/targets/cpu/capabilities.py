@@ -20,8 +20,10 @@ from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
 from ...codegen.problems.gemm import GemmProblem
+from ...core.dim import hint
 from ...core.shape import Shape
 from ...errors import UnsupportedError
+from ...graph.evaluated_lengths import evaluated_body, evaluated_shape
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
@@ -104,29 +106,32 @@ def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool
         return found
 
     def multiplies(ins: Instruction) -> bool:
-        rows = ins.shape.elements // max(ins.shape.lens[-1 if ins.name == "dot" else 1], 1)
-        if rows < fewest or 0 in ins.inputs[0].shape.lens:
+        rows = hint(ins.shape.elements) // max(hint(ins.shape.lens[-1 if ins.name == "dot" else 1]), 1)
+        if rows < fewest or 0 in map(hint, ins.inputs[0].shape.lens):
             return False
-        problem = bare_problem(ins)
+        problem = bare_problem(ins, hint)
         narrow = seconds(problem, NARROW_LEFT)
         return isfinite(narrow) and narrow <= min(seconds(problem, types) for types in (FLOAT32, WIDE_LEFT))
 
     return multiplies
 
 
-def bare_problem(ins: Instruction) -> GemmProblem | ConvProblem:
-    """A product with constant weights, or a convolution channels-last, by its lengths alone."""
-    x, weights = (i.shape.lens for i in ins.inputs)
+def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) -> GemmProblem | ConvProblem:
+    """A product with constant weights, or a convolution channels-last, by its lengths alone; ``value`` makes numbers of
+    symbolic ones."""
+    x, weights, out = (
+        i.shape.lens if value is None else tuple(map(value, i.shape.lens)) for i in (*ins.inputs[:2], ins)
+    )
     if ins.name == "dot":
-        n, same = ins.shape.lens[-1], (0,) * len(x[:-2])
+        n, same = out[-1], (0,) * len(x[:-2])
         return GemmProblem(x[-2], n, x[-1], batch=x[:-2], b_strides=(*same, n, 1), fast_math=True)
     op: Any = ins.op
     rank, transposed = len(x) - 2, ins.name == "convolution_backwards"
     padding = both_paddings(op, rank)
     return ConvProblem(
-        batch=x[0], in_channels=x[1], out_channels=ins.shape.lens[1], in_lens=x[2:], kernel=weights[2:],
+        batch=x[0], in_channels=x[1], out_channels=out[1], in_lens=x[2:], kernel=weights[2:],
         stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank], pads_end=padding[rank:], groups=op.group,
-        transposed=transposed, output_padding=output_padding(op, x, weights, ins.shape.lens) if transposed else (),
+        transposed=transposed, output_padding=output_padding(op, x, weights, out) if transposed else (),
         fast_math=True,
     )  # fmt: skip
 
@@ -167,9 +172,9 @@ def _taken(problem: ConvProblem, threads: int) -> str:
 
 def _stored_problem(ins: Instruction) -> ConvProblem | None:
     """A convolution by its lengths and by how its operands are stored, which may be widened for it."""
-    if ins.name not in CONVOLUTIONS or 0 in (*ins.shape.lens, *ins.inputs[0].shape.lens):
+    if ins.name not in CONVOLUTIONS or 0 in map(hint, (*ins.shape.lens, *ins.inputs[0].shape.lens)):
         return None
-    problem = bare_problem(ins)
+    problem = bare_problem(ins, hint)
     assert isinstance(problem, ConvProblem)
     stored = (i.inputs[0] if widens(i) else i for i in ins.inputs[:2])
     left, right = (i.shape.type.dtype_name for i in stored)
@@ -180,11 +185,14 @@ def _stored_problem(ins: Instruction) -> ConvProblem | None:
 def reduction_walk(
     body: Module, axes: Sequence[int], inputs: Sequence[Shape], results: Sequence[Shape]
 ) -> ReductionWalk:
-    """How a kernel would go through a reduction cluster.
+    """How a kernel would go through a reduction cluster; for symbolic lengths, through one of the example lengths.
 
     Raises:
         CompileError: no operand is full.
     """
+    if any(s.symbolic for s in (*inputs, *results)):
+        body = evaluated_body(body, hint)
+        inputs, results = ([evaluated_shape(s, hint) for s in shapes] for shapes in (inputs, results))
     operands, outputs = ([Tensor(s.type, s.lens, s.strides) for s in shapes] for shapes in (inputs, results))
     vectors = vectors_of(body, axes, operands, outputs, parts=2)
     walk, keep_lens = vectors.walk, vectors.walk.keep_space.lens

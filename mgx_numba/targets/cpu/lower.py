@@ -9,21 +9,33 @@ from typing import Any
 from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.toolchain.loader import ready
 from ...codegen.kernel import KernelSource
+from ...core.dim import Scope
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
 from ..lowering.lowering import Lowering
 from ..lowering.released_constants import ReleasedConstants
 from ..lowering.shared import Shared
+from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from .rules import RULES
 
-__all__ = ["lower", "lower_and_release"]
+__all__ = ["lower", "lower_and_release", "lower_symbolic"]
 
 
 def lower(program: Program, options: TargetOptions) -> Plan:
     """The plan that runs an optimised program on this machine."""
     return _lowering(program, options).run()
+
+
+def lower_symbolic(program: Program, options: TargetOptions, weights: SharedWeights, scope: Scope) -> Plan:
+    """Return the plan of a program whose lengths are expressions over a scope's symbols.
+
+    ``weights`` are constants that the plans of the same program have in common.
+    """
+    run = _lowering(program, options)
+    run.scope, run.shared = scope, weights
+    return run.run()
 
 
 def lower_and_release(

@@ -13,6 +13,7 @@ import numpy as np
 from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
+from ...environment import environment_flag
 from ...errors import MgxError
 from ...garbage import uncollected
 from ...graph.copies import Numbered
@@ -20,7 +21,7 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
-from ...messages import warn
+from ...messages import INFO, tell, warn
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
@@ -38,6 +39,7 @@ from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
 from .staged import StagedProgram
+from .symbolic import SymbolicProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -126,7 +128,7 @@ def compile_program(
         numbered: the program itself, if its numbers are known.
     """
     if is_dynamic(program):
-        return DynamicProgram(program, options, progress, shared, compiled_only, enough)
+        return _dynamic(program, options, progress, shared, compiled_only, enough)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
@@ -137,6 +139,32 @@ def compile_program(
         return compile_program(stage, options, progress, common, compiled_only)
 
     return StagedProgram(stages, compiled, trees, arrays)
+
+
+def _dynamic(
+    program: Program,
+    options: TargetOptions,
+    progress: Callable[[int, int, str], None] | None,
+    shared: Shared | None,
+    compiled_only: bool,
+    enough: int,
+) -> LoweredProgram:
+    """A program with dynamic inputs, with one plan for all lengths if it can be compiled so."""
+
+    def otherwise() -> LoweredProgram:
+        return DynamicProgram(program, options, progress, shared, compiled_only, enough)
+
+    if compiled_only or environment_flag("MGX_OLD"):
+        return otherwise()
+    source = program.clone()
+    run_passes(source, SOURCE_PASSES, pass_options(options), disabled=options.disabled_passes)
+    try:
+        return SymbolicProgram(source, options, progress, otherwise)
+    except Exception as error:
+        if environment_flag("MGX_STRICT"):
+            raise
+        tell("symbolic", INFO, "a plan is made for each set of lengths: %s", error)
+        return otherwise()
 
 
 class CpuProgram(LoweredProgram):

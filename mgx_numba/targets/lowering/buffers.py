@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
 from ...codegen.problems.cluster import Tensor
-from ...core.dim import Dim, Length, hint, known_less_equal, maximum
+from ...core.dim import Dim, Length, hint, known_equal, known_less_equal, maximum
 from ...core.shape import Shape
+from ...core.strided import Strided
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...runtime.plan import Pointer, Region, TensorView
@@ -106,26 +105,17 @@ class View:
         """Another window of the same buffer, ``offset`` elements after this one's start."""
         return View(self.buffer, shape, self.offset + offset)
 
-    def aliased(self, function: Callable[[np.ndarray], np.ndarray]) -> View | None:
-        """The view that a NumPy function makes of this tensor, or ``None`` if it would copy.
-
-        The function is run on a stand-in array with the same strides whose elements are never read.
-        """
-        itemsize = self.type.size
-        element = np.empty(1, f"u{itemsize}")  # NumPy's as_strided does not know every element type
-        stand_in = np.lib.stride_tricks.as_strided(
-            element, self.lens, [s * itemsize for s in self.strides], writeable=False
-        )
+    def viewed(self, function: Callable[[Strided], Strided | None]) -> View | None:
+        """What a function makes of the places of this tensor's elements; None if it gives that, or finds that it takes
+        a copy (``ValueError``)."""
         try:
-            result = function(stand_in)
+            found = function(Strided(self.lens, self.strides))
         except ValueError:
             return None
-        distance = result.__array_interface__["data"][0] - stand_in.__array_interface__["data"][0]
-        if not result.size:
-            return self.with_shape(Shape(self.type, result.shape))
-        return self.with_shape(
-            Shape(self.type, result.shape, [s // itemsize for s in result.strides]), distance // itemsize
-        )
+        if found is None:
+            return None
+        shape = Shape(self.type, found.lens, found.strides)
+        return self.with_shape(shape, 0 if known_equal(shape.elements, 0) else found.offset)
 
 
 def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int:
@@ -161,7 +151,9 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         below: list[int] = []
         for j in reversed(placed):
             # what lies below another one that is below this need not be looked at
-            if (_together(buffers[j], buffer) or not reuse) and not any(_together(buffers[i], buffers[j]) for i in below):
+            if (_together(buffers[j], buffer) or not reuse) and not any(
+                _together(buffers[i], buffers[j]) for i in below
+            ):
                 below.append(j)
         buffer.offset = maximum(0, *(buffers[j].offset + _aligned(buffers[j].bytes) for j in below))
         placed.append(k)

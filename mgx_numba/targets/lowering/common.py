@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...codegen.problems.cluster import PointwiseProblem
+from ...core.dim import known_equal
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
 from ...graph.module import Module
@@ -41,7 +42,8 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
     """The input itself if its strides are already those wanted, else a copy."""
     source = low.input(ins, 0)
     wanted = ins.shape.strides
-    if ins not in low.destinations and all(a == b or n == 1 for a, b, n in zip(source.strides, wanted, source.lens)):
+    alike = zip(source.strides, wanted, source.lens)
+    if ins not in low.destinations and all(known_equal(a, b) or known_equal(n, 1) for a, b, n in alike):
         low.values[ins] = source.with_shape(Shape(source.type, source.lens, wanted))
         return
     low.copy(source, low.output(ins), ins)
@@ -71,7 +73,7 @@ def pieces_to_copy(low: Lowering, ins: Instruction) -> list[tuple[View, View]]:
         part = whole.with_shape(shape, start * whole.strides[axis])
         start += source.shape.lens[axis]
         value = low.values[source]
-        if value.buffer is not part.buffer or value.offset != part.offset:
+        if value.buffer is not part.buffer or not known_equal(value.offset, part.offset):
             found.append((value, part))
     return found
 

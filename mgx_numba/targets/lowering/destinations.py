@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...core.dim import known_equal
 from ...core.shape import Shape, invert_permutation
 from ...graph.instruction import Instruction, Parameter
 from ...graph.module import Module
@@ -137,8 +138,9 @@ def keeps_inner_axis(ins: Instruction, shape: Shape) -> bool:
 
     Kernels write any strides, but a step that follows transposes faster than scattered stores do.
     """
-    own = [a for a, (n, s) in enumerate(zip(ins.shape.lens, ins.shape.strides)) if n > 1 and s == 1]
-    return not own or any(shape.strides[a] == 1 for a in own)
+    axes = enumerate(zip(ins.shape.lens, ins.shape.strides))
+    own = [a for a, (n, s) in axes if known_equal(s, 1) and not known_equal(n, 1)]
+    return not own or any(known_equal(shape.strides[a], 1) for a in own)
 
 
 def seen_before(ins: Instruction, shape: Shape) -> Shape | None:

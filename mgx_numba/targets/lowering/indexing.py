@@ -11,6 +11,7 @@ from ...graph.instruction import Instruction
 from ...ops.gather import Gather, GatherElements, GatherND
 from ...ops.slice import ScanSlice
 from .lowering import Lowering
+from .views import seen_by
 
 __all__ = ["lower_gather", "lower_reverse", "lower_scan_slice", "may_be_out_of_range", "tuples_may_be_out_of_range"]
 
@@ -57,7 +58,7 @@ def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
 
 def lower_reverse(low: Lowering, ins: Instruction) -> None:
     """A copy of a view with negative strides."""
-    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
+    view = seen_by(low, ins)
     if view is None:
         low.host(ins, "no view of the input is the result")
     else:

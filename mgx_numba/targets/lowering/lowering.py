@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...core.dim import Dim, Length, Scope, all_of, known_equal
+from ...core.dim import Dim, Length, Scope, SymbolicLengthError, all_of, known_equal
 from ...core.shape import Shape
 from ...core.types import Type
 from ...environment import environment_flag
@@ -42,7 +42,18 @@ from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import destinations
-from .host_values import flatten, has_memory, is_hosts, leaves, made_by_host, no_kernels, rebuild, returned
+from .host_values import (
+    flatten,
+    has_memory,
+    has_symbols,
+    is_hosts,
+    leaves,
+    made_by_host,
+    no_kernels,
+    numbered,
+    rebuild,
+    returned,
+)  # fmt: skip
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .plan_constants import PlanConstants
@@ -70,7 +81,6 @@ class Lowering(PlanConstants):
             a host step if there is none.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
-        seen: what views show, by what they see and how.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
         ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
@@ -110,7 +120,6 @@ class Lowering(PlanConstants):
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
-        self.seen: dict[Hashable, tuple[Shape, int] | None] = {}
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
         self._repeats = True
@@ -138,6 +147,8 @@ class Lowering(PlanConstants):
             before = len(self.steps)
             try:
                 self._lower(ins)
+            except SymbolicLengthError:
+                raise
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {self.text(ins)}: {what}") from error
@@ -449,7 +460,7 @@ class Lowering(PlanConstants):
         layout = [flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
-        def function(arrays: list) -> list:
+        def run(ins: Instruction, arrays: list) -> list:
             values = [rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
             with np.errstate(all="ignore"):
@@ -459,6 +470,12 @@ class Lowering(PlanConstants):
                 return leaves(
                     compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
                 )
+
+        function, bind = partial(run, ins), None
+        if has_symbols(ins):
+            if ins.module_args:
+                raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
+            bind = lambda values: partial(run, numbered(ins, values))  # noqa: E731
 
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -474,7 +491,8 @@ class Lowering(PlanConstants):
         needed = (*kernels, *(kernel for body in (bodies or {}).values() for kernel in body.kernels))
         label = f"{self.backend.name}::{ins.name}" if plans or needed or on_device else f"ref::{ins.name}"
         reason = f"{refused_by}: {reason}"
-        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason, needed, on_device))
+        step = PendingStep(None, {}, label, ins, function, flat, views, plans, reason, needed, on_device, bind=bind)
+        self.steps.append(step)
 
     def _return_results(self) -> None:
         for k, ins in enumerate(self.module.results()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -57,6 +57,8 @@ class PendingStep:
     """Of a step that runs plans: what it does, once its buffers have addresses."""
     problem: PointwiseProblem | ReductionProblem | None = None
     """Of a step that computes a cluster: which."""
+    bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
+    """Of a host step with symbolic lengths: gives the function for values of the symbols."""
     along: tuple[Instruction, ...] = ()
     """Of a step that computes other instructions, too: which."""
 
@@ -89,6 +91,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
             reason=step.reason,
             kernels=step.kernels,
             on_device=step.on_device,
+            bind=step.bind,
         )
     launch = step.launch
     args: list[Any] = list(launch.args)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-
-import numpy as np
+from collections.abc import Callable
 
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
@@ -16,7 +14,7 @@ from .host_values import made_by_host
 from .lowering import Lowering
 from .rules import RuleTable
 
-__all__ = ["VIEWS", "reshape"]
+__all__ = ["VIEWS", "reshape", "seen_by"]
 
 VIEWS = RuleTable(COMMON)
 """Rules of views, and those of `common`."""
@@ -25,41 +23,17 @@ VIEWS = RuleTable(COMMON)
 @VIEWS.lowering("transpose", "slice", "step", "multibroadcast", "broadcast", "scalar", "broadcast_with_dims")
 def lower_view(low: Lowering, ins: Instruction) -> None:
     """Another window of the input's memory; forms whose parameters are run-time values go to the host."""
-    if len(ins.inputs) != 1:
-        if ins.name in ("multibroadcast", "broadcast"):
-            _broadcast(low, ins)
-            return
-        low.host(ins, "what it shows is known at run time only")
-        return
-    op, shape = ins.op, ins.shape
-    how = id(op), id(shape)  # those of equal layers are one object in replayed programs
-    view = _seen(low, low.values[ins.inputs[0]], how, lambda a: op.compute(shape, [a]))
+    view = seen_by(low, ins)
     if view is None:
         low.host(ins, "no view of the input is the result")
     else:
         low.values[ins] = view
 
 
-def _seen(
-    low: Lowering, view: View, how: tuple[Hashable, ...], function: Callable[[np.ndarray], np.ndarray]
-) -> View | None:
-    """As `View.aliased`, remembered in one lowering by ``how`` the function sees the tensor."""
-    key = view.shape, how
-    try:
-        known = low.seen[key]
-    except KeyError:
-        found = View(view.buffer, view.shape).aliased(function)
-        known = low.seen[key] = None if found is None else (found.shape, found.offset)
-    return None if known is None else View(view.buffer, known[0], view.offset + known[1])
-
-
-def _broadcast(low: Lowering, ins: Instruction) -> None:
-    others = [np.broadcast_to(np.empty(1, i.shape.type.numpy), i.shape.lens) for i in ins.inputs[1:]]
-    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a, *others]))
-    if view is None:
-        low.host(ins, "no view of the input is the result")
-    else:
-        low.values[ins] = view
+def seen_by(low: Lowering, ins: Instruction) -> View | None:
+    """The result of an operator as a view of its first input; None if it is none."""
+    shapes = [i.shape for i in ins.inputs]
+    return low.input(ins, 0).viewed(lambda source: ins.op.viewed(ins.shape, source, shapes))
 
 
 def reshape(low: Lowering, ins: Instruction, copies_directly: Callable[[View, View], bool]) -> None:
@@ -69,7 +43,7 @@ def reshape(low: Lowering, ins: Instruction, copies_directly: Callable[[View, Vi
     """
     source = low.input(ins, 0)
     lens = ins.shape.lens
-    view = _seen(low, source, (lens,), lambda a: np.reshape(a, lens, copy=False))
+    view = source.viewed(lambda places: places.reshape(*lens))
     if view is None:
         view = _copy_to_lent(low, ins, source, copies_directly)
     if view is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....core.dim import known_in, less_equal, preferred
 from .. import host
 from ..loops import AHEAD_BYTES, streamable
 from ..machine import machine
@@ -29,17 +30,21 @@ def soon_read(layout: ReduceLayout, names: Names, stage: int) -> list[str]:
     first will read next: the next row, or in column mode the next columns.
     """
     found = []
-    walk = layout.walk
+    walk, longest = layout.walk, machine().l2_bytes // AHEAD_SHARE
     for k, tensor in enumerate(walk.inputs if walk.past_caches else ()):
         size, strides, next_row = tensor.type.size, names.loop_strides[k], names.next_row(k)
-        if not walk.is_full[k] or layout.inner[k] != 1 or layout.same_for_rows(k):
+        if not walk.is_full[k] or not known_in(layout.inner[k], 1) or layout.same_for_rows(k):
             continue
         if not walk.row_mode:
             rows = ROWS_AHEAD if layout.stages.count == 1 else max(1, AHEAD_BYTES // (layout.lanes * size))
             ahead = f"c + {layout.lanes}" if stage or not strides else f"c + {rows} * ({strides[-1][1]})"
         elif stage == 0:
             ahead = f"c + {AHEAD_BYTES // size}"
-        elif next_row and not layout.loops and layout.cols * size <= machine().l2_bytes // AHEAD_SHARE:
+        elif (
+            next_row
+            and not layout.loops
+            and preferred(less_equal(layout.cols * size, machine().l2_bytes // AHEAD_SHARE))
+        ):
             ahead = f"c + {next_row}"
         else:
             continue
@@ -54,7 +59,7 @@ def streamed_result(layout: ReduceLayout, stage: int) -> str:
         if (
             walk.streamed
             and k not in walk.parts
-            and layout.inner[len(walk.inputs) + k] == 1
+            and known_in(layout.inner[len(walk.inputs) + k], 1)
             and streamable(walk.outputs[k], layout.lanes)
         ):
             return f"out{k}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from ....core.dim import known_in, less_equal, minimum, permitted
 from ....graph.instruction import Instruction
 from ..machine import machine
 from .stages import Stages
-from .walk import Walk
+from .walk import Walk, is_long
 
 __all__ = ["CHEAP", "cache_elements", "cached_values"]
 
@@ -39,7 +40,7 @@ def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction
             if stages.row_value[ins] or ins in fresh or (ins.is_param and not aliased):
                 continue
             costly = ins.is_param or stages.cost(ins) > CHEAP
-            known = ins in computed and elements <= cache_elements(ins) and costly
+            known = ins in computed and costly and permitted(less_equal(elements, cache_elements(ins)))
             if known and (ins in cached or len(cached) < MOST_CACHED):
                 cached[ins] = computed[ins]
                 continue
@@ -59,5 +60,5 @@ def _is_aliased(walk: Walk, stages: Stages, parameter: Instruction) -> bool:
     if walk.row_mode:
         return False
     tensor = walk.inputs[stages.parameters.index(parameter)]
-    steps = [tensor.strides[a] * tensor.type.size for a in walk.axes if walk.full[a] > 1]
-    return min(steps, default=1) % ALIASING == 0
+    steps = [tensor.strides[a] * tensor.type.size for a in walk.axes if is_long(walk.full[a])]
+    return bool(steps) and known_in(minimum(*steps) % ALIASING, 0)

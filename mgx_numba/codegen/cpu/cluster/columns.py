@@ -6,6 +6,7 @@ the hardware fetches more than is asked for.
 
 from __future__ import annotations
 
+from ....core.dim import known_in
 from ...statements import indent, vector_loop
 from .accumulators import initial_text
 from .ahead import prefetches
@@ -112,7 +113,7 @@ def _add_rows(layout: ReduceLayout, names: Names, count: int, left: str) -> list
 def _fetch(layout: ReduceLayout, at: list[str]) -> list[str]:
     """Lines that ask for what rows at these pointers have a little further on."""
     walk = layout.walk
-    known = [k for k in range(len(walk.inputs)) if walk.is_full[k] and layout.inner[k] == 1]
+    known = [k for k in range(len(walk.inputs)) if walk.is_full[k] and known_in(layout.inner[k], 1)]
     return [
         line
         for pointers in at

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ....core.dim import Length, ceil_div, maximum, minimum
 from ....ops.reduce_parts import largest_head
 from ...statements import indent
 
@@ -13,9 +15,9 @@ LEAST_VECTORS = 4
 """Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
 
 
-def head_vectors(lanes: int, cols: int, count: int, share: int) -> int:
+def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Any:
     """Vectors of the head of a row of ``count`` elements, one in ``share``, of which ``cols`` follow one another."""
-    return min(cols // lanes, max(LEAST_VECTORS, -(-count // (share * lanes))))
+    return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))
 
 
 def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from ....core.dim import (
+    Length,
+    all_of,
+    ceil_div,
+    known_in,
+    known_less_equal,
+    less_equal,
+    maximum,
+    minimum,
+    preferred,
+)
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ...problems.cluster import ReductionProblem
-from ..loops import task_elements
+from ..loops import rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
 from .cached import CHEAP, cached_values
 from .part_results import check_parts
@@ -53,31 +64,32 @@ class ReduceLayout:
     parts: int
     fold: int
     cut: int
-    share: int
+    share: Length
     strategy: Strategy
     lanes: int
     longest_chunk: int
-    outer: tuple[int, ...]
-    loops: tuple[int, ...]
-    cols: int
-    chunk: int
-    chunks: int
-    rows: int
-    batch: int
-    count: int
-    inner: tuple[int, ...]
-    row_strides: tuple[tuple[int, ...], ...]
-    loop_strides: tuple[tuple[int, ...], ...]
+    outer: tuple[Length, ...]
+    loops: tuple[Length, ...]
+    cols: Length
+    chunk: Length
+    chunks: Length
+    rows: Length
+    batch: Length
+    count: Length
+    inner: tuple[Length, ...]
+    row_strides: tuple[tuple[Length, ...], ...]
+    loop_strides: tuple[tuple[Length, ...], ...]
     cached: Mapping[Instruction, int]
 
     @property
-    def tasks(self) -> int:
+    def tasks(self) -> Length:
         """Number of tasks."""
-        return -(-self.rows // self.batch) * self.chunks * self.parts if prod(self.walk.full) else 0
+        return tasks_unless_empty(ceil_div(self.rows, self.batch) * self.chunks * self.parts, self.walk.full)  # type: ignore[no-any-return]
 
     def same_for_rows(self, operand: int) -> bool:
         """Whether an operand is read again for each row."""
-        return self.walk.row_mode and self.rows > 1 and not any(self.row_strides[operand])
+        one = known_less_equal(self.rows, 1)
+        return self.walk.row_mode and not one and all(known_in(s, 0) for s in self.row_strides[operand])
 
 
 def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
@@ -98,13 +110,13 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
         chunk, chunks = cols, 1
     else:
         outer, cols, loops = keep_lens[:-1], keep_lens[-1], reduce_lens
-        chunk = min(cols, vectors.longest_chunk)
-        chunks = -(-cols // chunk)
+        chunk = minimum(cols, vectors.longest_chunk)
+        chunks = ceil_div(cols, maximum(chunk, 1))
     rows, count = prod(outer), prod(reduce_lens)
     work = count * (1 if walk.row_mode else chunk)
-    batch = 1 if chunks * parts > 1 else max(1, min(rows, task_elements(prod(walk.full)) // max(work, 1)))
+    batch = rows_of_task(rows, chunks * parts, work, task_elements(prod(walk.full)))
     inner, loop_strides = _strides(walk)
-    check_parts(walk.name, [stages.full_results[k] and inner[len(walk.inputs) + k] == 1 for k in walk.parts])
+    check_parts(walk.name, [stages.full_results[k] and known_in(inner[len(walk.inputs) + k], 1) for k in walk.parts])
     cached = {} if strategy is Strategy.WHOLE_ROWS else cached_values(walk, stages, lanes)
     if strategy is Strategy.ROWS and _is_pipelined(walk, stages, lanes, inner, cached):
         strategy = Strategy.ROW_PIPELINE
@@ -134,7 +146,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
     )
 
 
-def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, int]:
+def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
     """Which loop is cut into parts, and how many of its steps a part has."""
     if problem.parts == 1:
         return 0, 0
@@ -142,7 +154,7 @@ def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, int]:
         raise UnsupportedError(f"{walk.name}: axes {list(problem.cut)} are not walked as one, as parts need it")
     cut = walk.reduce_space.axes.index(problem.cut)
     folded = problem.fold if cut == walk.reduce_space.rank - 1 else 1
-    if problem.share % folded:
+    if not known_in(problem.share % folded, 0):
         raise UnsupportedError(f"{walk.name}: parts of {problem.share} elements are no multiples of {folded} steps")
     return cut, problem.share // folded
 
@@ -150,12 +162,12 @@ def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, int]:
 def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
     """Whether heads of rows are some vectors of elements that follow one another."""
     for head in stages.heads:
-        least = max(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
+        least = maximum(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
         if not walk.row_mode or walk.reduce_lens[-1] < least:
             raise UnsupportedError(f"{walk.name}: rows do not begin with {least} elements side by side")
 
 
-def _strides(walk: Walk) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _strides(walk: Walk) -> tuple[tuple[Length, ...], tuple[tuple[Length, ...], ...]]:
     """For each operand: its stride along the lanes, and its strides along the loops of the reduction."""
     reduced = iter(walk.reduce_space.strides)
     strides = [next(reduced) or (1,) if is_full else () for is_full in walk.is_full]
@@ -165,21 +177,21 @@ def _strides(walk: Walk) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
 
 
 def _is_pipelined(
-    walk: Walk, stages: Stages, lanes: int, inner: Sequence[int], cached: Mapping[Instruction, int]
+    walk: Walk, stages: Stages, lanes: int, inner: Sequence[Length], cached: Mapping[Instruction, int]
 ) -> bool:
     """Whether rows come from memory, take long to compute with, and are such that several fit the caches.
 
     What is kept of a row must be written one stage before it is read, results in the last stage.
     """
     last, cols = stages.count - 1, walk.reduce_lens[-1]
-    row_bytes = sum(cols * t.type.size for t, stride in zip(walk.tensors, inner) if stride)
+    row_bytes = sum(cols * t.type.size for t, stride in zip(walk.tensors, inner) if not known_in(stride, 0))
+    fitting = less_equal(row_bytes * stages.count, machine().l2_bytes // PIPELINE_SHARE)
     return (
         walk.row_mode
         and walk.past_caches
         and last > 0
         and walk.reduce_space.rank <= 1
-        and cols >= SHORTEST_PIPELINE * lanes
-        and row_bytes * stages.count <= machine().l2_bytes // PIPELINE_SHARE
+        and preferred(all_of(less_equal(SHORTEST_PIPELINE * lanes, cols), fitting))
         and any(stages.cost(i.inputs[0]) > CHEAP for i in stages.reductions)
         and all(stage == last - 1 for stage in cached.values())
         and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)

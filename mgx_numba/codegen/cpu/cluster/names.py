@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ....core.dim import known_in
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ...arguments import Arguments
@@ -67,9 +68,9 @@ def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
     odometer = Odometer(arguments, layout.outer, layout.row_strides)
     steps, loop_strides = [], []
     for k, stride in enumerate(layout.inner):
-        steps.append(arguments.integer(f"t{k}", stride) if stride not in (0, 1) else "")
+        steps.append(arguments.step(f"t{k}", stride))
         along = enumerate(layout.loop_strides[k])
-        loop_strides.append(tuple((d, arguments.integer(f"a{k}_{d}", s)) for d, s in along if s))
+        loop_strides.append(tuple((d, arguments.integer(f"a{k}_{d}", s)) for d, s in along if not known_in(s, 0)))
     return Names(
         operands=operands,
         odometer=odometer,

@@ -16,7 +16,14 @@ from ...space import collapse
 from ...statements import dtype_name, for_tasks, kernel_text, load_text, reads_past, store_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import (
-    Odometer, claim, is_streamed, lanes_for, rows_of_task, streamable, task_elements, tasks_unless_empty,
+    Odometer,
+    claim,
+    is_streamed,
+    lanes_for,
+    rows_of_task,
+    streamable,
+    task_elements,
+    tasks_unless_empty,
 )  # fmt: skip
 from .part_results import check_parts, parts_of_outputs, store_parts_text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.dim import known_equal, known_in
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ...statements import dtype_name, indent
@@ -41,7 +42,7 @@ class _Stage:
 def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
     """Body of a kernel of strategy ``ROW_PIPELINE``."""
     last = layout.stages.count - 1
-    size = max(t.type.size for t, stride in zip(layout.walk.tensors, layout.inner) if stride)
+    size = max(t.type.size for t, stride in zip(layout.walk.tensors, layout.inner) if not known_in(stride, 0))
     turn = max(1, TURN_BYTES // size // layout.lanes) * layout.lanes
     stages: list[_Stage] = []
     known: set[int] = set()
@@ -120,14 +121,14 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: fro
     whole = element.lines(reductions, stores)
     partial = Element(layout, names, rows.value, stage, "left").lines(reductions, stores)
     ahead = []
-    for k in sorted(k for k in element.read if layout.inner[k] == 1 and not layout.same_for_rows(k)):
+    for k in sorted(k for k in element.read if known_in(layout.inner[k], 1) and not layout.same_for_rows(k)):
         place, next_row = f"c + {turn}", names.next_row(k)
         if k not in known and next_row:
             distance = PIPELINE_AHEAD // layout.walk.inputs[k].type.size
             place = f"c + ahead{k}"
             # Rows may lie apart.
             apart = f" + ({next_row} - cols) * idiv(turn + {distance}, cols)"
-            ahead.append(f"ahead{k} = {distance}{apart if layout.row_strides[k][-1] != layout.cols else ''}")
+            ahead.append(f"ahead{k} = {distance}{'' if known_equal(layout.row_strides[k][-1], layout.cols) else apart}")
         whole += prefetches(layout, k, place)
     row += [*rows.drain(), *initial_lines(names.accumulators, reductions, layout.lanes)]
     return _Stage(row, ahead, whole, partial), element.read

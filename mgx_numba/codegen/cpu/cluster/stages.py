@@ -103,7 +103,7 @@ def stages_of(module: Module, walk: Walk, again: tuple[int, ...] = ()) -> Stages
             row_value[ins] = True
         else:
             row_value[ins] = all(row_value[i] for i in ins.inputs)
-    full_results = tuple(t.lens == walk.full for t in walk.outputs)
+    full_results = walk.is_full[len(walk.inputs) :]
     stored = [stage[r] for r, full in zip(results, full_results) if full]
     return Stages(
         module=module,

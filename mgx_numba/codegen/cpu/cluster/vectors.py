@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from math import prod
+from typing import Any
 
+from ....core.dim import Length, all_of, is_symbolic, known_same, less_equal, maximum, preferred
 from ....dataclass import dataclass
 from ....graph.module import Module
 from ...lang.target import MAX_LANES
@@ -95,20 +97,24 @@ def _keeps_columns(walk: Walk, stages: Stages) -> bool:
 
     Otherwise a column's accumulators are in registers, and rows are read in short runs.
     """
-    kept = walk.keep_space
-    wide = kept.rank > 0 and kept.lens[-1] >= FEWEST_KEPT * lanes_for(len(stages.module))
-    return not walk.row_mode and walk.past_caches and stages.count == 1 and wide and not any(stages.full_results)
+    kept, fewest = walk.keep_space, FEWEST_KEPT * lanes_for(len(stages.module))
+    if walk.row_mode or not walk.past_caches or stages.count != 1 or any(stages.full_results):
+        return False
+    return kept.rank > 0 and preferred(less_equal(fewest, kept.lens[-1]))
 
 
 def _is_whole_row(walk: Walk, stages: Stages) -> bool:
     """Whether registers hold a row, so that no stage reads or computes again what one before it had.
 
-    Unless vectors fill lines, no part of such rows goes past the caches.
+    The text is one for each length, which therefore has to be known. Unless vectors fill lines, no part of such rows
+    goes past the caches.
     """
     if not walk.row_mode or walk.reduce_space.rank != 1:
         return False
     cols, one = walk.reduce_lens[-1], host.lanes("float32")
-    full = (i for i in stages.module if i.name != "@return" and i.shape.lens == walk.full)
+    if is_symbolic(cols):
+        return False
+    full = (i for i in stages.module if i.name != "@return" and known_same(i.shape.lens, walk.full))
     widest = max(i.shape.type.compute.size for i in full)
     held = cols <= MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
     return held and (not walk.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
@@ -123,21 +129,27 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     if strategy is Strategy.COLUMNS:
         return lanes
     if strategy is Strategy.WHOLE_ROWS:
-        return max(host.lanes("float32"), 1 << (walk.reduce_lens[-1] - 1).bit_length())
+        return max(host.lanes("float32"), 1 << (walk.reduce_lens[-1] - 1).bit_length())  # type: ignore[operator]
     if walk.row_mode:
-        return 2 * lanes if walk.reduce_lens[-1] >= LONG_ROW * lanes else lanes
+        return 2 * lanes if preferred(less_equal(LONG_ROW * lanes, walk.reduce_lens[-1])) else lanes
     wider = WIDER_COLUMNS if stages.count == 1 and len(stages.module) <= LIGHT else 2
     kept = walk.keep_space.lens
-    if stages.count > 1 and walk.past_caches and _cached_columns(walk) >= 2 * wider * lanes:
+    if stages.count > 1 and walk.past_caches and preferred(less_equal(2 * wider * lanes, _cached_columns(walk))):
         wider *= 2
-    while wider > 1 and kept[-1] >= 2 * lanes and prod(kept) >= FEWEST_CHUNKS * lanes:
+
+    def is_wide(lanes: int) -> Any:
+        return all_of(less_equal(lanes, kept[-1]), less_equal(FEWEST_CHUNKS // 2 * lanes, prod(kept)))
+
+    if any(is_symbolic(is_wide(lanes * n)) for n in (2, wider)):  # one question, not one for each doubling
+        return lanes * wider if wider > 1 and preferred(is_wide(lanes * wider)) else lanes
+    while wider > 1 and is_wide(2 * lanes):
         lanes, wider = 2 * lanes, wider // 2
     return lanes
 
 
-def _cached_columns(walk: Walk) -> int:
+def _cached_columns(walk: Walk) -> Length:
     """Columns of which all elements fit into what is kept on the stack."""
-    return machine().l1_bytes // (prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size)
+    return machine().l1_bytes // maximum(prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size, 1)
 
 
 def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ....core.dim import Length, is_symbolic, known_equal, known_in, known_same, typical
 from ....dataclass import dataclass
 from ....errors import CompileError, UnsupportedError
 from ....graph.module import Module
@@ -19,7 +20,7 @@ from ...space import Space, collapse
 from ..loops import is_streamed
 from .part_results import parts_of_outputs
 
-__all__ = ["SHORTEST_PIPELINE", "Walk", "walk_of"]
+__all__ = ["SHORTEST_PIPELINE", "Walk", "is_long", "walk_of"]
 
 SHORTEST_PIPELINE = 8
 """Vectors of the shortest row for which it pays to be fetched, or read once, while another is computed."""
@@ -45,7 +46,7 @@ class Walk:
     """
 
     name: str
-    full: tuple[int, ...]
+    full: tuple[Length, ...]
     axes: tuple[int, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -60,7 +61,7 @@ class Walk:
     parts: tuple[int, ...]
 
     @property
-    def reduce_lens(self) -> tuple[int, ...]:
+    def reduce_lens(self) -> tuple[Length, ...]:
         """Lengths of the reduced dimensions, at least one."""
         return self.reduce_space.lens or (1,)
 
@@ -70,13 +71,28 @@ class Walk:
         if self.row_mode or not self.reduce_space.rank or not all(self.is_full[: len(self.inputs)]):
             return False
         cols, full = self.keep_space.lens[-1], [k for k, is_full in enumerate(self.is_full) if is_full]
-        return all(row[-1] == cols for row in self.reduce_space.strides) and all(
-            self.keep_space.strides[k][-1] == 1 for k in full
+        return all(known_equal(row[-1], cols) for row in self.reduce_space.strides) and all(
+            known_in(self.keep_space.strides[k][-1], 1) for k in full
         )
 
     def repeats_along_rows(self, tensor: Tensor) -> bool:
         """Whether an operand has one value a row, be it by its lengths or by its strides."""
-        return tensor.lens != self.full or all(tensor.strides[a] == 0 or self.full[a] == 1 for a in self.axes)
+        repeated = (known_in(tensor.strides[a], 0) or known_in(self.full[a], 1) for a in self.axes)
+        return not _is_full(tensor, self.full, self.axes) or all(repeated)
+
+
+def is_long(length: Length) -> bool:
+    """Whether a dimension has several elements; one whose length is not known counts as such."""
+    return is_symbolic(length) or length > 1
+
+
+def _is_full(tensor: Tensor, full: Sequence[Length], axes: Sequence[int]) -> bool:
+    """Whether an operand has all lengths of the elements. One of symbolic lengths has, unless it is known to have only
+    one element along each of the reduced axes."""
+    if known_same(tensor.lens, full):
+        return True
+    symbolic = any(is_symbolic(n) for n in (*tensor.lens, *full))
+    return symbolic and not all(known_in(tensor.lens[a], 1) for a in axes)
 
 
 def walk_of(
@@ -95,11 +111,12 @@ def walk_of(
     """
     name, tensors = cluster_name(module, "reduce"), (*inputs, *outputs)
     full = next(i for i in module if i.name in REDUCTIONS).inputs[0].shape.lens
-    is_full = tuple(t.lens == full for t in tensors)
+    is_full = tuple(_is_full(t, full, axes) for t in tensors)
     fulls = [k for k in range(len(tensors)) if is_full[k]]
     if not fulls:
         raise CompileError(f"{name}: a reduction cluster needs a full operand")
-    lead = next((k for k in fulls if all(s for s, n in zip(tensors[k].strides, full) if n > 1)), fulls[0])
+    once = (k for k in fulls if not any(known_in(s, 0) and is_long(n) for s, n in zip(tensors[k].strides, full)))
+    lead = next(once, fulls[0])
     kept = [a for a in range(len(full)) if a not in axes]
     reduce_space = collapse(full, [tensors[k].strides for k in fulls], order_by=fulls.index(lead), axes=axes)
     keep_space = collapse(full, [t.strides for t in tensors], order_by=lead, axes=kept)
@@ -122,7 +139,7 @@ def walk_of(
     )
     if fold == 1:
         return walk
-    if not walk.follow or reduce_space.lens[-1] % fold:
+    if not walk.follow or not known_in(reduce_space.lens[-1] % fold, 0):
         raise UnsupportedError(f"{name}: {fold} steps do not follow one another as columns")
     reduce_space, keep_space = _folded(reduce_space, keep_space, fold)
     return replace(walk, reduce_space=reduce_space, keep_space=keep_space)
@@ -130,7 +147,7 @@ def walk_of(
 
 def _innermost(space: Space, operand: int) -> int:
     """Distance of an operand's neighbours along the innermost dimension."""
-    return abs(space.strides[operand][-1]) if space.rank else 1 << 60
+    return abs(typical(space.strides[operand][-1])) if space.rank else 1 << 60
 
 
 def _folded(reduce_space: Space, keep_space: Space, fold: int) -> tuple[Space, Space]:

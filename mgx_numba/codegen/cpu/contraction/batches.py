@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ....core.dim import Dim, Length, known_equal
+from ....core.integers import plain_int
 from ....dataclass import dataclass
 from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from ...problems.gemm import GemmProblem
@@ -24,28 +26,30 @@ class Batched:
     ``a<k>`` for those of the prologue.
     """
 
-    m: int
-    lens: list[int]
-    strides: dict[str, list[int]]
+    m: Length
+    lens: list[Length]
+    strides: dict[str, list[Length]]
 
     @property
-    def count(self) -> int:
+    def count(self) -> Length:
         """Products in the batch."""
         return math.prod(self.lens)
 
-    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, int]]]:
-        """Parts of at most so many batch dimensions, with the element offset of each operand."""
-        if len(self.lens) <= most:
+    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, Length]]]:
+        """Parts of at most so many batch dimensions, and the symbolic ones, with the element offset of each operand."""
+        if len(self.lens) <= most or isinstance(self.lens[0], Dim):
             yield self, dict.fromkeys(self.strides, 0)
             return
         inner = Batched(self.m, self.lens[1:], {name: s[1:] for name, s in self.strides.items()})
-        for index in range(self.lens[0]):
+        for index in range(plain_int(self.lens[0])):
             for piece, offsets in inner.pieces(most):
                 yield piece, {name: offset + index * self.strides[name][0] for name, offset in offsets.items()}
 
 
-def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strides: tuple[int, ...]) -> Batched:
+def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strides: tuple[Length, ...]) -> Batched:
     """Drop and merge batch dimensions; those that share the right-hand side become rows where strides allow.
+
+    Of symbolic lengths and strides that is done which is right for all that they can be.
 
     ``w_strides`` are the batch strides of the right-hand side as the kernel finds it.
     """
@@ -60,16 +64,20 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
         table[f"a{k}"] = [*own.batch_strides, 0]
     lens = list(problem.batch)
     for d in range(rank - 1, -1, -1):
-        if lens[d] == 1 or (d + 1 < len(lens) and _mergeable(table, d, lens[d + 1])):
-            if lens[d] != 1:
+        alone = known_equal(lens[d], 1)
+        if alone or (d + 1 < len(lens) and _mergeable(table, d, lens[d + 1])):
+            if not alone:
                 lens[d + 1] *= lens[d]
             del lens[d]
             for s in table.values():
                 del s[d]
     m = problem.m
     shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
-    while lens and not any(s[-2] for s in shared) and (m == 1 or all(s[-2] == m * s[-1] for s in table.values())):
-        if m == 1:
+    while lens and not any(s[-2] for s in shared):
+        alone = known_equal(m, 1)
+        if not alone and not all(known_equal(s[-2], m * s[-1]) for s in table.values()):
+            break
+        if alone:
             for s in table.values():
                 s[-1] = s[-2]
         m *= lens.pop()
@@ -78,12 +86,12 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     return Batched(m, lens, table)
 
 
-def _mergeable(table: dict[str, list[int]], d: int, inner: int) -> bool:
-    return all(s[d] == s[d + 1] * inner for s in table.values())
+def _mergeable(table: dict[str, list[Length]], d: int, inner: Length) -> bool:
+    return all(known_equal(s[d], s[d + 1] * inner) for s in table.values())
 
 
-def _contiguous(problem: GemmProblem, columns: int) -> list[int]:
-    strides = [columns]
+def _contiguous(problem: GemmProblem, columns: Length) -> list[Length]:
+    strides: list[Length] = [columns]
     for length in (problem.m, *problem.batch[:0:-1]):
         strides.insert(0, strides[0] * length)
     return strides if problem.batch else [columns]

@@ -1,7 +1,28 @@
-"""How a contraction is cut into tasks and cache blocks: a function of its shape, evaluated on the host."""
+"""How a contraction is cut into tasks and cache blocks: a function of its shape, evaluated on the host.
+
+Of symbolic lengths the costs of blocks are compared for sample lengths; between these the same way of cutting is kept
+(`_Way`), whose sizes are expressions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ....core.dim import (
+    Dim,
+    Length,
+    any_of,
+    ceil_div,
+    equal,
+    evaluate,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    select,
+    symbols_of,
+)
 from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
 from ..machine import machine
@@ -17,6 +38,8 @@ __all__ = [
     "fit",
     "groups_inside",
     "line_order",
+    "odd",
+    "samples_along",
     "steps_within",
 ]
 
@@ -53,6 +76,11 @@ terms in bfloat16, 64 columns at a time, take 134, of which the products are 32 
 57 (Emerald Rapids)."""
 FORM_CYCLES = 0.6
 """Cycles to bring a word of the left-hand side, or of a part of it, into the form (`gemm_tiles.NEAR_SECONDS`)."""
+KEPT_COST = 1.05
+"""Of symbolic lengths: cost of a way of cutting, in that of the best one, up to which it is kept as they grow. Costs are
+rough, and each way more makes expressions longer."""
+SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+"""Lengths for which costs are compared, of a symbolic one."""
 CLEARLY = 0.99
 """Part of the least cost so far that another blocking must be below, so that of equal ones the largest is taken."""
 LINE_FIXED, LINE_SHARE = 0.3, 0.25
@@ -67,42 +95,56 @@ class Blocking:
     those of one block of panels are.
     """
 
-    rows: int
-    panels: int
-    taps: int
-    depth: int
-    parts: int = 1
+    rows: Length
+    panels: Length
+    taps: Length
+    depth: Length
+    parts: Length = 1
 
-    def row_blocks(self, m: int) -> int:
+    def row_blocks(self, m: Length) -> Any:
         """Blocks of rows in one part; the last ones of the last part may be empty."""
-        return max(1, -(-m // (self.rows * self.parts)))
+        return maximum(1, ceil_div(m, self.rows * self.parts))
 
-    def tasks(self, m: int, panels: int, groups: int) -> int:
+    def tasks(self, m: Length, panels: Length, groups: Length) -> Any:
         """Number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each group."""
-        return groups * self.parts * self.row_blocks(m) * -(-panels // self.panels)
+        return groups * self.parts * self.row_blocks(m) * ceil_div(panels, self.panels)
+
+    def steps(self, taps: Length, depth: Length) -> Any:
+        """Condition: a sum of so many terms is cut into several steps."""
+        return any_of(less(self.depth, depth), less(self.taps, taps))
 
 
-def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: int) -> Blocking:
+class _Way(NamedTuple):
+    """How rows and panels are cut: parts of the rows, panels and tiles of rows of a block at most, and whether blocks
+    of rows are made equal."""
+
+    parts: Length
+    panel_limit: Length
+    row_limit: Length
+    equal_rows: Length
+
+
+def fit(given: Blocking, tile: RegisterTile, m: Length, n: Length, depth: Length, taps: int) -> Blocking:
     """The blocking nearest to ``given``, which may hold any integers, that the kernels can run: whole tiles of rows,
     sums that fit the stack, and steps of either taps or channels."""
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     unit = max(tile.step, 8)
-    k_block = min(-(-_clamp(given.depth, depth) // unit) * unit, depth)
-    tap_block = _clamp(given.taps, min(taps, TABLE_TAPS)) if k_block == depth else 1
-    p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // max(tile.variants())))
-    m_block = -(-_clamp(given.rows, m) // tile.rows) * tile.rows
-    if tap_block < taps or k_block < depth:
-        m_block = min(m_block, sums // p_block // tile.rows * tile.rows)
-    return Blocking(m_block, p_block, tap_block, k_block, _clamp(given.parts, -(-m // m_block)))
+    k_block = minimum(ceil_div(_clamp(given.depth, depth), unit) * unit, depth)
+    tap_block = select(equal(k_block, depth), _clamp(given.taps, min(taps, TABLE_TAPS)), 1)
+    p_block = _clamp(given.panels, minimum(ceil_div(n, tile.columns), sums // max(tile.variants())))
+    m_block = ceil_div(_clamp(given.rows, m), tile.rows) * tile.rows
+    several = any_of(less(tap_block, taps), less(k_block, depth))
+    m_block = select(several, minimum(m_block, sums // p_block // tile.rows * tile.rows), m_block)
+    return Blocking(m_block, p_block, tap_block, k_block, _clamp(given.parts, ceil_div(m, m_block)))
 
 
 def cut(
     tile: RegisterTile,
-    m: int,
-    n: int,
-    depth: int,
+    m: Length,
+    n: Length,
+    depth: Length,
     taps: int,
-    groups: int,
+    groups: Length,
     threads: int,
     given: Blocking | None = None,
     beside: bool = False,
@@ -117,51 +159,126 @@ def cut(
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
+    lens = (m, n, depth, groups)
+    how = (threads, beside, forming, shared)
+    if not any(isinstance(length, Dim) for length in lens):
+        return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
+    found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
+    first = next(length for length in lens if isinstance(length, Dim))
+    for sample in samples_along(first, symbols_of(lens)):
+        own = [evaluate(length, sample) for length in lens]
+        if min(own) < 1 or (found and own[lens.index(first)] <= found[-1][0]):
+            continue
+        way, _, costs = _best(tile, own[0], own[1], own[2], taps, own[3], *how)
+        if not found or costs.get(found[-1][1], float("inf")) > KEPT_COST * costs[way]:
+            found.append((own[lens.index(first)], way))
+    chosen = [*(found[0][1] if found else _Way(1, NEAR_PANELS, 32, 0))]
+    for start, way in found[1:]:
+        chosen = [select(less(first, start), before, after) for before, after in zip(chosen, way)]
+    made = _block(tile, m, n, _Steps.of(tile, m, depth, taps), _Way(*chosen), threads)
+    return _bounded(made, tile, taps, depth)
+
+
+def samples_along(length: Dim, symbols: list[Dim]) -> Iterator[dict[Dim, int]]:
+    """Yield values of symbols for which a length grows: its last symbol does, its others are the least that they can
+    be, and all that it does not have are as in the example."""
+    *others, last = symbols_of([length])
+    hints = length.scope.hints()
+    fixed = {s: hints[s] for s in symbols} | {s: max(s.low or 1, 1) for s in others}
+    bounds = max(last.low or 1, 1), last.high
+    for value in dict.fromkeys(max(bounds[0], v if bounds[1] is None else min(v, bounds[1])) for v in SAMPLE_LENGTHS):
+        yield fixed | {last: value}
+
+
+class _Steps(NamedTuple):
+    """Taps and words of one step of the sum, and how many steps there are."""
+
+    taps: Length
+    depth: Length
+    count: Length
+
+    @staticmethod
+    def of(tile: RegisterTile, m: Length, depth: Length, taps: int) -> _Steps:
+        near_depth = tile.near_depth or DEPTH
+        whole = any_of(less_equal(m, tile.rows), less_equal(2 * taps * depth, 3 * near_depth))
+        tap_block, k_block = min(taps, TABLE_TAPS), depth
+        if not isinstance(whole, int) or not whole:
+            own_taps, own_depth = steps_within(tile, depth, taps, near_depth)
+            tap_block, k_block = select(whole, tap_block, own_taps), select(whole, k_block, own_depth)
+        return _Steps(tap_block, k_block, ceil_div(taps, tap_block) * ceil_div(depth, k_block))
+
+
+def _block(tile: RegisterTile, m: Length, n: Length, steps: _Steps, way: _Way, threads: int) -> Blocking:
+    """Blocks that are cut in a way."""
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
+    panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
+    near = maximum(1, panel_bytes // (right * tile.columns * steps.taps * steps.depth))
+    sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
+    panels, parts = ceil_div(n, tile.columns), way.parts
+    most = ceil_div(m, parts * tile.rows) * tile.rows
+    p_block = _even(ceil_div(panels * parts, threads), minimum(way.panel_limit, near), 1)
+    most_rows = maximum(tile.rows, row_bytes // (left * steps.depth))
+    most_rows = minimum(select(less(1, steps.count), sums // p_block, most), most_rows)
+    whole = most_rows // tile.rows * tile.rows
+    m_block = minimum(_even(most, way.row_limit * tile.rows, tile.rows), select(equal(whole, 0), most_rows, whole))
+    blocks = ceil_div(m, parts * m_block)
+    rows = select(way.equal_rows, ceil_div(m, parts * blocks), m_block)
+    return Blocking(rows, p_block, steps.taps, steps.depth, parts)
+
+
+def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Blocking:
+    """Blocks whose sums fit the stack, of which that was asked for other lengths."""
+    sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
+    p_block = minimum(made.panels, sums // max(tile.variants()))
+    most = sums // p_block // tile.rows * tile.rows  # what a tile writes are whole ones
+    rows = select(made.steps(taps, depth), minimum(made.rows, most), made.rows)
+    return Blocking(maximum(rows, 1), p_block, made.taps, made.depth, made.parts)
+
+
+def _best(
+    tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int, beside: bool, forming: bool,
+    shared: bool,
+) -> tuple[_Way, Blocking, dict[_Way, float]]:  # fmt: skip
+    """The way with the least cost, its blocks, and the costs of others."""
+    steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
-    near_depth = tile.near_depth or DEPTH
-    if m <= tile.rows or taps * depth <= 1.5 * near_depth:
-        tap_block, k_block = min(taps, TABLE_TAPS), depth
-    else:
-        tap_block, k_block = steps_within(tile, depth, taps, near_depth)
-    steps = -(-taps // tap_block) * -(-depth // k_block)
-    panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
-    near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
     tallest = max(tile.variants())
-    best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
-    tried: set[tuple[int, int, int]] = set()  # a product of few rows has few
+    best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
+    costs: dict[_Way, float] = {best_way: best_cost}
+    tried: dict[tuple[Length, ...], float] = {}  # a product of few rows has few
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
-            p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
-            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, row_bytes // (left * k_block)))
-            if sums < p_block * (tallest if steps == 1 else min(most, tile.rows)):
-                continue
             for row_limit in (32, 16, 8, 4, 2, 1):
-                m_block = min(
-                    _even(most, row_limit * tile.rows, tile.rows), most_rows // tile.rows * tile.rows or most_rows
-                )
-                blocks = -(-m // (parts * m_block))
-                for rows in (m_block, -(-m // (parts * blocks))):
-                    if (rows, p_block, parts) in tried:
+                for equal_rows in (0, 1):
+                    way = _Way(parts, panel_limit, row_limit, equal_rows)
+                    blocking = _block(tile, m, n, steps, way, threads)
+                    if sums < blocking.panels * (tallest if steps.count == 1 else min(most, tile.rows)):
                         continue
-                    tried.add((rows, p_block, parts))
-                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
+                    key = (blocking.rows, blocking.panels, parts)
+                    if key in tried:
+                        costs[way] = tried[key]
+                        continue
                     inside = shared and groups_inside(blocking, tile, m, panels, depth, taps, groups)
-                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads, 1 if inside else groups)
+                    passes = 1 if inside else groups
+                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads, passes)
                     if forming:
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
+                    costs[way] = tried[key] = cost
                     if cost < best_cost * CLEARLY:
-                        best, best_cost = blocking, cost
-    return best
+                        best_way, best, best_cost = way, blocking, cost
+    return best_way, best, costs
 
 
-def steps_within(tile: RegisterTile, depth: int, taps: int, limit: int) -> tuple[int, int]:
+def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tuple[Any, Any]:
     """Taps of equal steps, and words of one, of at most ``limit`` words if a step of the tile has not more."""
-    if depth >= limit:
-        return 1, _even(depth, limit, max(tile.step, 8))
-    return _even(taps, max(1, min(limit // depth, TABLE_TAPS)), 1), depth
+    deep = less_equal(limit, depth)
+    own_depth = select(deep, _even(depth, limit, max(tile.step, 8)), depth)
+    if isinstance(deep, int) and deep:
+        return 1, own_depth
+    own_taps = _even(taps, maximum(1, minimum(limit // maximum(depth, 1), TABLE_TAPS)), 1)
+    return select(deep, 1, own_taps), own_depth
 
 
 def cut_lines(
@@ -255,17 +372,23 @@ def _forming(
     return FORM_CYCLES * tile.packing.parts * tasks * min(blocking.rows, m) * terms
 
 
+def odd(length: Length) -> Any:
+    """Return a length if it is odd, else the next one: rows that are an odd number of lines apart lie in different sets
+    of a cache."""
+    return length + 1 - length % 2
+
+
 def _divisors(number: int) -> list[int]:
     """All divisors, the largest first."""
     return [d for d in range(number, 0, -1) if number % d == 0]
 
 
-def _clamp(value: int, most: int) -> int:
-    return max(1, min(value, most))
+def _clamp(value: Length, most: Length) -> Any:
+    return maximum(1, minimum(value, most))
 
 
-def _even(total: int, limit: int, multiple: int) -> int:
+def _even(total: Length, limit: Length, multiple: int) -> Any:
     """Block of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to ``multiple``."""
-    parts = -(-total // max(limit, 1))
-    block = -(-total // parts)
-    return min(-(-block // multiple) * multiple, max(limit, 1))
+    limit = maximum(limit, 1)
+    block = ceil_div(total, ceil_div(total, limit))
+    return minimum(ceil_div(block, multiple) * multiple, limit)

@@ -6,9 +6,11 @@ The left-hand side is always read in place, with any strides. One kernel serves 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import Dim, Length, known_equal, known_less, maximum
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ALONG_N, MOVING, NOT_COMPUTED, Epilogue
@@ -48,6 +50,7 @@ class GemmPacked(Solver[GemmProblem]):
     is one over a zero."""
 
     name = "gemm"
+    open_lens = True
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         if problem.types.uniform is None:
@@ -55,13 +58,13 @@ class GemmPacked(Solver[GemmProblem]):
         return super().refused_types(problem)
 
     def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
+        if problem.prologue and not (known_less(0, problem.k) and known_equal(problem.a_strides[-1], 1)):
             return "the prologue reads an empty or strided sum"
         return None if problem.b_constant else "the right-hand side is not a constant"
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_for(problem.types)
-        return (distinct_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
+        return (distinct_matrices(problem), panel_count(tile, problem.n), maximum(problem.k, 1), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
@@ -72,11 +75,11 @@ class GemmPacked(Solver[GemmProblem]):
         pack_panels(distinct, target[..., : problem.k, :])
         return out
 
-    def panel_strides(self, problem: GemmProblem) -> tuple[int, ...]:
+    def panel_strides(self, problem: GemmProblem) -> tuple[Any, ...]:
         """Batch strides of the packed panels, in elements."""
         _, panels, k, columns = self.packed_lens(problem)
-        strides: list[int] = []
-        size = panels * k * columns
+        strides: list[Any] = []
+        size: Any = panels * k * columns
         for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
             strides.insert(0, size if stride else 0)
             size *= length if stride else 1
@@ -97,6 +100,8 @@ class GemmPacked(Solver[GemmProblem]):
 class Unpacked(Solver[GemmProblem]):
     """A solver whose right-hand side is an activation: nothing is packed at compile time."""
 
+    open_lens = True
+
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         return ()
 
@@ -116,7 +121,8 @@ class GemmInPlace(Unpacked):
             return "the right-hand side is a constant: packing it is free"
         if problem.k == 0:
             return "the sum is empty"
-        return None if problem.b_strides[-1] == 1 or problem.n == 1 else "the right-hand side's rows are not contiguous"
+        contiguous = known_equal(problem.b_strides[-1], 1) or known_equal(problem.n, 1)
+        return None if contiguous else "the right-hand side's rows are not contiguous"
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
@@ -163,7 +169,7 @@ class GemmPacking(Unpacked):
         return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
 
 
-def distinct_matrices(problem: GemmProblem) -> int:
+def distinct_matrices(problem: GemmProblem) -> Any:
     """Distinct right-hand sides of a batch."""
     return math.prod(length for length, stride in zip(problem.batch, problem.b_strides[:-2]) if stride)
 
@@ -188,7 +194,7 @@ def product_launches(
     epilogue: Epilogue,
     batched: Batched,
     w: Operand,
-    w_steps: tuple[int, int],
+    w_steps: tuple[Length, Length],
     threads: int,
     blocking: Blocking | None,
     masked: bool = False,
@@ -215,9 +221,9 @@ def _launch(
     problem: GemmProblem,
     epilogue: Epilogue,
     batched: Batched,
-    offsets: dict[str, int],
+    offsets: dict[str, Length],
     w: Operand,
-    w_steps: tuple[int, int],
+    w_steps: tuple[Length, Length],
     threads: int,
     given: Blocking | None,
     masked: bool,
@@ -228,7 +234,7 @@ def _launch(
     split: SplitRows | SplitNear | None,
     gaps: LineGaps | None,
 ) -> Launch:
-    depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
+    depth, accumulator = maximum(tile.depth(problem.k), 1), problem.types.accumulator
     left, right, _ = _sizes(problem, tile)
     before: PrologueRows | SplitNear | None = split if isinstance(split, SplitNear) else None
     if problem.prologue and before is None:
@@ -255,9 +261,9 @@ def _launch(
     panels = panel_count(tile, problem.n)
     if near:
         near.declare(macro, blocking)
-    if tile.finishes and not masked:
+    if tile.finishes and not masked and not isinstance(problem.n % tile.columns, Dim):
         macro.steady, macro.x_row, macro.in_place = "True", "near_ld" if before else "x_ld", not before
-        macro.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
+        macro.contiguous = known_less(0, problem.k) and known_equal(problem.a_strides[-1], 1)
     macro.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
     x_step = problem.a_strides[-1] if problem.k else 0
     arguments.integers(x_step=x_step, w_step=w_steps[0], w_panel=w_steps[1])

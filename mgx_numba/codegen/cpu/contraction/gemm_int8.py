@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....core.dim import Length, known_equal, maximum
 from ....core.types import numpy_dtype
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
@@ -48,7 +49,7 @@ class GemmInt8(GemmPacked):
         """Matrices, panels, the row of the columns' sums (if the tile wants it) and one for each word, columns."""
         tile = tile_for(problem.types)
         *outer, _, columns = super().packed_lens(problem)
-        return (*outer, _first_row(tile) + max(tile.depth(problem.k), 1), columns)
+        return (*outer, _first_row(tile) + maximum(tile.depth(problem.k), 1), columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """As `GemmPacked.pack_weights`, in words: int32."""
@@ -121,7 +122,7 @@ class GemmPackingInt8(Unpacked):
         return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
 
 
-def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[int], start: int) -> Launch:
+def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[Length], start: Length) -> Launch:
     """The launch that writes `word_rows` of the right-hand side ``w[*lens, k, n]`` as panels, ``start`` bytes into
     scratch. A panel is one task. Zeros pad the last words and the last panel."""
     given, together, word = problem.types.b, tile.packing.k_interleave, tile.right_word
@@ -133,7 +134,7 @@ def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[int], s
     k_stride, n_stride = problem.b_strides[-2:]
     arguments.integers(n=problem.n, k=problem.k, k_stride=k_stride, n_stride=n_stride, panels=panels)
     rows = row_start(arguments, [*lens, panels], [*problem.b_strides[:-2], tile.columns * n_stride])
-    contiguous = n_stride == 1 or problem.n == 1
+    contiguous = known_equal(n_stride, 1) or known_equal(problem.n, 1)
 
     def element(j: int) -> str:
         if contiguous:
@@ -179,12 +180,13 @@ def _first_row(tile: RegisterTile) -> int:
     return int(tile.packing.column_sums)
 
 
-def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[int, ...] | None:
+def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[Length, ...] | None:
     """Strides of the left-hand side in words, if it already lies as the tile reads it."""
     together = tile.packing.k_interleave
     *outer, k_stride = problem.a_strides
-    as_it_is = tile.packing.a in ("", problem.types.a) and k_stride == 1 and not problem.k % (together * tile.step)
-    if not as_it_is or any(stride % together for stride in outer):
+    as_it_is = tile.packing.a in ("", problem.types.a) and known_equal(k_stride, 1)
+    whole = known_equal(problem.k % (together * tile.step), 0)
+    if not as_it_is or not whole or not all(known_equal(stride % together, 0) for stride in outer):
         return None
     return (*(stride // together for stride in outer), 1)
 
@@ -201,7 +203,7 @@ def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 
 def left_words(
     problem: GemmProblem, tile: RegisterTile, pitch: int = 0
-) -> tuple[tuple[Launch, ...], tuple[int, ...], int]:
+) -> tuple[tuple[Launch, ...], tuple[Length, ...], Length]:
     """The launch that brings rows into the tile's form, their strides then in words, and the bytes that they take.
 
     A row is one task. Rows that a batch repeats are there once. Rows lie ``pitch`` elements apart, by default as suits
@@ -226,7 +228,7 @@ def left_words(
     arguments.pointer("packed", "scratch", "int8" if size == 1 else form)
     arguments.integers(k=problem.k, k_stride=problem.a_strides[-1], pitch=pitch)
     task = row_start(arguments, lens, problem.a_strides)
-    contiguous = problem.a_strides[-1] == 1 or problem.k == 1
+    contiguous = known_equal(problem.a_strides[-1], 1) or known_equal(problem.k, 1)
 
     def vector(left: str) -> list[str]:
         return _pack_vector(given, form, lanes, contiguous, left, close)

@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 
+from ....core.dim import known_equal
 from ...launch import Launch, Operand, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE, ElementTypes
@@ -96,7 +97,7 @@ def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
     """Whether the kernel that multiplies makes bfloat16 of the left-hand side: then it does so for each block of
     panels, but reads it where it lies."""
-    if tile.packing.a != "bfloat16" or problem.a_strides[-1] != 1:
+    if tile.packing.a != "bfloat16" or not known_equal(problem.a_strides[-1], 1):
         return False
     if problem.low_parts:
         return False
@@ -130,7 +131,7 @@ class GemmTiles(GemmPacked):
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.low_parts and tile_of(problem.types).packing.parts == 1:
             return NO_PARTS
-        if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or problem.a_strides[-1] != 1):
+        if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or not known_equal(problem.a_strides[-1], 1)):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 

@@ -8,10 +8,13 @@ neighbouring panels.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from ....core.dim import Dim, known_equal
+from ...alternatives import fixed
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
@@ -50,26 +53,32 @@ class GemvPacked(GemmPacked):
     name = "gemv"
     _streams: ClassVar[Mapping[int, float]] = {4: 0.97, 2: 1.0, 1: 1.05}
     """Panels read side by side, and the time that reading a byte takes then (measured, AVX-512, any memory)."""
+    packed_as = GemmPacked.name
+    _most_rows: ClassVar[int] = MOST_ROWS
     _stored_as: str | None = None
     """Dtype of the words that packed weights consist of, if it is not the problem's."""
 
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
-        if problem.batch_count != 1 or problem.m > MOST_ROWS:
-            return f"more than {MOST_ROWS} rows or one product"
+        if not known_equal(problem.batch_count, 1) or problem.m > self._most_rows:
+            return f"more than {self._most_rows} rows or one product"
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
-        """One launch; there is nothing to block."""
+        """One launch; there is nothing to block. Where the number of rows is symbolic, it is made for as many as there
+        may be, the last of which is read again for those that there are not, or for one if that is the example."""
         epilogue, strides, threads, _ = setting
-        tile = tile_for(problem.types)
+        tile, rows_here = tile_for(problem.types), problem.m
+        if isinstance(rows_here, Dim):
+            problem = dataclasses.replace(problem, m=1 if rows_here == 1 else self._most_rows)
+            rows_here = 1 if problem.m == 1 else rows_here
         columns = self._panel_columns(problem, tile)
         panels = -(-problem.n // columns)
         stored, sums = self._stored_as or tile.right_word, problem.types.accumulator
         size = math.prod(self.packed_lens(problem)) * ITEMSIZE[stored]
         workers = threads if size > ALONE_BYTES else 1
-        most = tile.rows * tile.vectors * tile.lanes // (problem.m * columns)
+        most = tile.rows * tile.vectors * tile.lanes // (fixed(problem.m) * columns)
         streams = best_streams(self._streams, most, panels, workers)
         groups = -(-panels // streams)
         grain = task_grain(groups, size, workers)
@@ -79,22 +88,30 @@ class GemvPacked(GemmPacked):
         rows = Rows(epilogue, sums, tile.lanes)
         rows.pointers(arguments)
         arguments.integers(n=problem.n, depth=problem.k, panels=panels)
+        if isinstance(rows_here, Dim):
+            arguments.integers(count=rows_here)
         arguments.integers(x_step=problem.a_strides[-1], x_ld=problem.a_strides[-2], out_ld=problem.out_strides[-1])
         for k, operand in enumerate(epilogue.operands):
             if operand.access in ("full", "per_m"):
                 own = strides[k] if k < len(strides) and strides[k] else (problem.n if operand.access == "full" else 1,)
                 arguments.integers(**{f"e{k}_ld": own[-1]})
-        product = [f"panel = group * {streams}", *self._product(problem, tile, streams)]
-        text = kernel_text([*arguments.bind(), *finished_rows(problem.m, epilogue, rows, streams * columns, product)])
+        starts = [f"x{r}" if isinstance(rows_here, Dim) else f"{r} * x_ld" for r in range(fixed(problem.m))]
+        product = [f"panel = group * {streams}", *self._product(problem, tile, streams, starts)]
+        count = "count" if isinstance(rows_here, Dim) else rows_here
+        if isinstance(rows_here, Dim):
+            product = [*(f"x{r} = imin({r}, count - 1) * x_ld" for r in range(fixed(problem.m))), *product]
+        made = finished_rows(fixed(problem.m), epilogue, rows, streams * columns, product, count=count)
+        text = kernel_text([*arguments.bind(), *made])
         kernel = cpu_kernel(kernel_name(self.name, epilogue), text)
-        moved = ITEMSIZE[sums] * problem.m * (problem.k + problem.n) + size
-        return Solution((Launch(kernel, arguments.values, TaskRange(groups, grain), problem.flops, moved),))
+        flops = 2 * rows_here * problem.n * problem.k
+        moved = ITEMSIZE[sums] * rows_here * (problem.k + problem.n) + size
+        return Solution((Launch(kernel, arguments.values, TaskRange(groups, grain), flops, moved),))
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return tile.columns
 
-    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
-        return _product(problem, tile, streams)
+    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int, starts: Sequence[str]) -> list[str]:
+        return _product(problem, tile, streams, starts)
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
         """None: weights are read once, in the order in which they lie."""
@@ -154,18 +171,24 @@ def chain_sets(chains: int, unroll: int) -> int:
 
 
 def finished_rows(
-    m: int, epilogue: Epilogue, rows: Rows, columns: int, product: list[str], streams: int = 1
+    m: int,
+    epilogue: Epilogue,
+    rows: Rows,
+    columns: int,
+    product: list[str],
+    streams: int = 1,
+    count: int | str | None = None,
 ) -> list[str]:
     """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes.
 
-    Columns of a group are neighbours. With ``streams`` they lie in so many places, each ``groups`` as wide ones apart.
+    With ``count`` so many rows of them are there. Columns of a group are neighbours. With ``streams`` they lie in so many places, each ``groups`` as wide ones apart.
     """
     width = columns // streams
     row = ["out_row = i * out_ld + n0", f"sums_row = i * {columns}" + (f" + stream * {width}" if streams > 1 else "")]
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
             row.append(f"e{k}_row = i * e{k}_ld" + (" + n0" if operand.access == "full" else ""))
-    finish = [f"for i in range({m}):", *indent([*row, *rows.text()])]
+    finish = [f"for i in range({m if count is None else count}):", *indent([*row, *rows.text()])]
     if streams == 1:
         body = [f"n0 = group * {width}", f"columns = imin(n - n0, {width})", *product, *finish]
     else:
@@ -179,18 +202,21 @@ def finished_rows(
     ]
 
 
-def _product(problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
-    """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
-    m, lanes, vectors, columns = problem.m, tile.lanes, tile.vectors, tile.columns
+def _product(problem: GemmProblem, tile: RegisterTile, streams: int, starts: Sequence[str]) -> list[str]:
+    """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it.
+
+    ``starts`` are expressions of where rows on the left begin.
+    """
+    m, lanes, vectors, columns = len(starts), tile.lanes, tile.vectors, tile.columns
     sets = chain_sets(m * streams * vectors, UNROLL)
     sums, stored = problem.types.accumulator, problem.types.b != problem.types.accumulator
     cells = [(q, v, r) for q in range(streams) for v in range(vectors) for r in range(m)]
     lines = [f"w{q} = offset(w, imin(panel + {q}, panels - 1) * depth * {columns})" for q in range(streams)]
     lines += [f"s{s}_{q}_{v}_{r} = const_{sums}(0, {lanes})" for s in range(sets) for q, v, r in cells]
-    step = "" if problem.a_strides[-1] == 1 else " * x_step"
+    step = "" if known_equal(problem.a_strides[-1], 1) else " * x_step"
 
     def term(place: str, s: int) -> list[str]:
-        body = [f"a{r} = load_splat(x, {r} * x_ld + ({place}){step}, {lanes})" for r in range(m)]
+        body = [f"a{r} = load_splat(x, {starts[r]} + ({place}){step}, {lanes})" for r in range(m)]
         for q in range(streams):
             for v in range(vectors):
                 weights = f"load(w{q}, ({place}) * {columns} + {v * lanes}, {lanes})"

@@ -6,10 +6,12 @@ Rows of weights that are multiplied by zeros alone, as half of them are after a 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from ....core.dim import known_equal
 from ...problems.gemm import GemmProblem
 from ...statements import indent
 from .. import host
@@ -54,6 +56,8 @@ class GemvInt16(GemvPacked):
     name = "gemv_int16"
     rounds_weights = True
     _streams: ClassVar = {2: 1.0, 1: 1.03, 4: 1.1}
+    packed_as = name
+    _most_rows = _MOST_ROWS
     _stored_as = "int32"
 
     def refused_types(self, problem: GemmProblem) -> str | None:
@@ -65,8 +69,6 @@ class GemvInt16(GemvPacked):
     def declines(self, problem: GemmProblem) -> str | None:
         if not problem.fast_math:
             return "weights may not be rounded without fast_math"
-        if problem.m > _MOST_ROWS:
-            return f"more than {_MOST_ROWS} rows"
         return super().declines(problem)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
@@ -103,14 +105,14 @@ class GemvInt16(GemvPacked):
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return (4 if problem.n > 2 * tile.lanes else 2) * tile.lanes
 
-    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
+    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int, starts: Sequence[str]) -> list[str]:
         """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
-        m, lanes = problem.m, tile.lanes
+        m, lanes = len(starts), tile.lanes
         columns = self._panel_columns(problem, tile)
         vectors, row = columns // lanes, columns // 2
         cells = [(q, v, r) for q in range(streams) for v in range(vectors) for r in range(m)]
         sets = chain_sets(len(cells), UNROLL)
-        listing = problem.a_strides[-1] == 1
+        listing = known_equal(problem.a_strides[-1], 1)
         needed = FAR_ROWS if 4 * math.prod(self.packed_lens(problem)) >= FAR_BYTES else NEAR_ROWS
         step = "" if listing else " * x_step"
         ahead, listed_ahead = (min(BLOCK, bytes_ // (4 * row)) for bytes_ in (PREFETCH_BYTES, LISTED_BYTES))
@@ -120,7 +122,7 @@ class GemvInt16(GemvPacked):
         def term(place: str, s: int, near: str) -> list[str]:
             """Of row ``k``, whose words are at a place."""
             lines = [f"word = ({place}) * {row}", f"near = ({near}) * {row}"]
-            lines += [f"a{r} = mul(load_splat(x, {r} * x_ld + (k){step}, {lanes}), down)" for r in range(m)]
+            lines += [f"a{r} = mul(load_splat(x, {starts[r]} + (k){step}, {lanes}), down)" for r in range(m)]
             for q in range(streams):
                 lines += [f"prefetch(w{q}, near + {at})" for at in range(0, row, host.CACHE_LINE // 4)]
             for q, v in words:
@@ -159,7 +161,7 @@ class GemvInt16(GemvPacked):
         every += ["    else:", "        for i in range(head, rows):"]
         every += indent(["k = first + i", *term("before + i", 0, "before + i"), *shifted], 3)
         if listing:
-            block += ["found = rows", "if look:", *indent(_list_rows(m, lanes, listed_ahead))]
+            block += ["found = rows", "if look:", *indent(_list_rows(starts, lanes, listed_ahead))]
             block += [f"if found * {SPARSE} > rows * {needed}:", "    look = False", *indent(every), "else:"]
             some = [
                 "i = cast_int64(load_scalar(listed, j))",
@@ -201,14 +203,14 @@ class GemvInt16(GemvPacked):
         ]
 
 
-def _list_rows(m: int, lanes: int, ahead: int) -> list[str]:
+def _list_rows(starts: Sequence[str], lanes: int, ahead: int) -> list[str]:
     """Statements: ``listed``, the ``found`` rows of a block that the left-hand side does not multiply by zeros alone.
 
     So many as are asked for ``ahead`` follow them: the next block's first.
     """
-    mask = "ne(load_tail(x, {} * x_ld + first + i, imin(rows - i, {lanes}), 0, {lanes}), 0)"
-    lines = [f"some = {mask.format(0, lanes=lanes)}"]
-    lines += [f"some = logical_or(some, {mask.format(r, lanes=lanes)})" for r in range(1, m)]
+    mask = "ne(load_tail(x, {} + first + i, imin(rows - i, {lanes}), 0, {lanes}), 0)"
+    lines = [f"some = {mask.format(starts[0], lanes=lanes)}"]
+    lines += [f"some = logical_or(some, {mask.format(start, lanes=lanes)})" for start in starts[1:]]
     numbers = f"add(splat(cast_int32(i), {lanes}), iota_int32({lanes}))"
     lines.append(f"found += store_where(listed, found, {numbers}, some)")
     after = f"add(splat(cast_int32({BLOCK} + i), {lanes}), iota_int32({lanes}))"

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
+from ....core.dim import Length, ceil_div
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...kernel import KernelSource
@@ -87,12 +88,12 @@ class MacroKernel:
     def sizes(
         self,
         blocking: Blocking,
-        m: int,
-        n: int,
-        panels: int,
-        depth: int,
+        m: Length,
+        n: Length,
+        panels: Length,
+        depth: Length,
         taps: int,
-        groups: int,
+        groups: Length,
         beside: bool,
         inside: bool = False,
     ) -> None:
@@ -101,20 +102,22 @@ class MacroKernel:
         Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
         parts of a group. With ``inside`` they walk all groups of a block of panels, which these share.
         """
-        p_blocks = -(-panels // blocking.panels)
+        p_blocks = ceil_div(panels, blocking.panels)
         around = 1 if inside else p_blocks
         self.arguments.integers(
             m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
             m_blocks=blocking.row_blocks(m), p_blocks=p_blocks, panel_every=groups if inside else 1,
             parts=blocking.parts, part_every=p_blocks * (groups if beside or inside else 1), groups=groups,
             group_every=around if beside or inside else around * blocking.parts,
-            k_block=blocking.depth, keep=int(blocking.depth < depth or blocking.taps < taps),
+            k_block=blocking.depth, keep=blocking.steps(taps, depth),
         )  # fmt: skip
         if self.several_taps:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
         if self.steady:
             even = RUNS if self.runs else int(bool(self.x_row))
-            kernel = finish_source(self.tile, self.epilogue, even, n, self.contiguous)
+            columns = n % self.tile.columns
+            assert isinstance(columns, int), f"sums of {n} columns are finished in registers"
+            kernel = finish_source(self.tile, self.epilogue, even, columns or self.tile.columns, self.contiguous)
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:

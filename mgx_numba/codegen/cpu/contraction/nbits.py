@@ -34,6 +34,7 @@ class BlockSolver(Solver[GemmProblem]):
     """A solver for weights in blocks: all have them packed in one way, so that they are held once."""
 
     reads_blocks = True
+    packed_as = "blocks"
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         return packed_lens(problem)

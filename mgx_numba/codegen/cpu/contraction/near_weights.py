@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from ....core.dim import Length, maximum, minimum
 from ....dataclass import dataclass
 from ...problems.gemm import BlockFormat
 from ...statements import indent
@@ -28,15 +30,15 @@ class NearWeights:
     tile: RegisterTile
     word = "int32"
 
-    def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
+    def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
         """The blocking with steps of whole blocks that the buffer has room for."""
         size = self.form.size
         most = NEAR_BYTES // (4 * self.tile.columns)
-        rows = min(most, max(blocking.depth, size)) // size * size
-        wanted = dataclasses.replace(blocking, depth=rows, panels=min(blocking.panels, most // rows))
+        rows = minimum(most, maximum(blocking.depth, size)) // size * size
+        wanted = dataclasses.replace(blocking, depth=rows, panels=minimum(blocking.panels, most // rows))
         return fit(wanted, self.tile, m, n, depth, 1)
 
-    def steps(self, blocking: Blocking) -> tuple[int, int]:
+    def steps(self, blocking: Blocking) -> tuple[int, Any]:
         """Elements of the buffer from one k to the next, and from one panel to the next."""
         whole = -(-blocking.depth // self.form.size) * self.form.size
         return self.tile.columns, whole * self.tile.columns

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import Length
 from ....core.pages import aligned_bytes
 from ....parallel import allowed_cpus, on_threads
 from ..microkernels.register_tile import RegisterTile
@@ -22,7 +24,7 @@ def aligned_zeros(lens: Sequence[int], dtype: str) -> np.ndarray:
     return aligned_bytes(size).view(dtype).reshape(lens)
 
 
-def panel_count(tile: RegisterTile, columns: int) -> int:
+def panel_count(tile: RegisterTile, columns: Length) -> Any:
     """Panels that hold ``columns`` columns."""
     return -(-columns // tile.columns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....core.dim import Dim, Length, known_equal, known_less_equal
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.element_types import ITEMSIZE
@@ -21,14 +22,14 @@ MOST_DIMS = 3
 
 def pack_launch(
     tile: RegisterTile,
-    lens: Sequence[int],
-    strides: Sequence[int],
-    n: int,
-    n_stride: int,
-    k: int,
-    k_stride: int,
-    offset: int = 0,
-    target: int = 0,
+    lens: Sequence[Length],
+    strides: Sequence[Length],
+    n: Length,
+    n_stride: Length,
+    k: Length,
+    k_stride: Length,
+    offset: Length = 0,
+    target: Length = 0,
 ) -> tuple[Launch, ...]:
     """Launches that pack ``w[*lens, k, n]`` (``offset`` bytes in) into ``scratch[*lens, panel, k, tile.columns]``.
 
@@ -39,7 +40,7 @@ def pack_launch(
     size = ITEMSIZE[tile.dtype]
     panels = panel_count(tile, n)
     matrix = panels * k * tile.columns
-    if len(lens) > MOST_DIMS:
+    if len(lens) > MOST_DIMS and not isinstance(lens[0], Dim):
         inner = math.prod(lens[1:])
         return tuple(
             launch
@@ -49,28 +50,32 @@ def pack_launch(
                 offset + index * strides[0] * size, target + index * inner * matrix * size,
             )
         )  # fmt: skip
-    lens, strides = [1] * (MOST_DIMS - len(lens)) + lens, [0] * (MOST_DIMS - len(lens)) + strides
+    rank = max(MOST_DIMS, len(lens))
+    lens, strides = [1] * (rank - len(lens)) + lens, [0] * (rank - len(lens)) + strides
     arguments = Arguments()
     arguments.pointer("w", Operand("w", offset), tile.dtype)
     arguments.pointer("packed", Operand("scratch", target), tile.dtype)
-    arguments.integers(
-        n=n, k=k, n_stride=n_stride, k_stride=k_stride, panels=panels, len1=lens[1], len2=lens[2],
-        stride0=strides[0], stride1=strides[1], stride2=strides[2],
-    )  # fmt: skip
-    rows_contiguous = n_stride == 1 or n == 1
+    arguments.integers(n=n, k=k, n_stride=n_stride, k_stride=k_stride, panels=panels)
+    arguments.integers(**{f"len{d}": lens[d] for d in range(1, rank)})
+    arguments.integers(**{f"stride{d}": strides[d] for d in range(rank)})
+    rows_contiguous = known_equal(n_stride, 1) or known_equal(n, 1)
     if rows_contiguous:
         layout, body = "rows", _contiguous_rows(tile)
-    elif k_stride == 1:
+    elif known_equal(k_stride, 1):
         layout, body = "columns", _contiguous_columns(tile)
     else:
         layout, body = "scattered", _scattered(tile)
+    inner_places = [
+        line
+        for d in range(rank - 1, 0, -1)
+        for line in (f"b{d} = imod(outer, len{d})", *([f"outer = idiv(outer, len{d})"] if d > 1 else ()))
+    ]
+    terms = " + ".join(f"b{d} * stride{d}" for d in range(1, rank))
     task = [
         "outer = idiv(task, panels)",
         f"n0 = imod(task, panels) * {tile.columns}",
-        "b2 = imod(outer, len2)",
-        "outer = idiv(outer, len2)",
-        "b1 = imod(outer, len1)",
-        "start = idiv(outer, len1) * stride0 + b1 * stride1 + b2 * stride2 + n0 * n_stride",
+        *inner_places,
+        f"start = idiv(outer, len1) * stride0 + {terms} + n0 * n_stride",
         f"columns = imin(n - n0, {tile.columns})",
         f"target = task * k * {tile.columns}",
         *body,
@@ -81,9 +86,9 @@ def pack_launch(
     return (Launch(source, arguments.values, TaskRange(count * panels, 1), 0, moved),)
 
 
-def row_start(arguments: Arguments, lens: Sequence[int], strides: Sequence[int]) -> list[str]:
+def row_start(arguments: Arguments, lens: Sequence[Length], strides: Sequence[Length]) -> list[str]:
     """Statements: ``start``, where the row of number ``task`` begins among rows of such lens and strides."""
-    dims = [(n, s) for n, s in zip(lens, strides) if n > 1]
+    dims = [(n, s) for n, s in zip(lens, strides) if not known_less_equal(n, 1)]
     for d, (length, stride) in enumerate(dims):
         arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
     lines = ["rest = task", "start = 0"]

@@ -13,10 +13,13 @@ Grids of one part have notes of infinity and NaN where tiles read behind taps (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import Length, ceil_div, known_equal
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
@@ -30,6 +33,7 @@ from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from ..part_form import LARGEST, bits_of, number_text
+from .blocking import odd
 from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
@@ -123,15 +127,15 @@ class SplitRows:
     ``strides`` and the way to the low parts in words."""
 
     pack: tuple[Launch, ...]
-    strides: tuple[int, ...]
-    low: int
-    scratch: int
+    strides: tuple[Length, ...]
+    low: Length
+    scratch: Length
 
 
-def parts_pitch(k: int) -> int:
+def parts_pitch(k: Length) -> Any:
     """Elements from a row of ``k`` of a part to the next: rows end with zeros and are an odd number of lines long, so
     that those of a tile lie in different sets of the cache."""
-    return (-(-k // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
+    return odd(ceil_div(k, LINE_ELEMENTS)) * LINE_ELEMENTS
 
 
 def fills_lines(problem: ConvProblem) -> bool:
@@ -151,8 +155,8 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
         return SplitRows((), (*(s // together for s in problem.a_strides[:-1]), 1), problem.low_parts // together, 0)
     lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
     pitch = parts_pitch(problem.k)
-    row, rows = pitch // together, int(np.prod(lens))
-    words = [row * int(np.prod(lens[d + 1 :])) for d in range(len(lens))]
+    row, rows = pitch // together, math.prod(lens)
+    words = [row * math.prod(lens[d + 1 :]) for d in range(len(lens))]
     batch = len(problem.batch)
     words = [w if s or d == batch else 0 for d, (w, s) in enumerate(zip(words, problem.a_strides))]
     size = ITEMSIZE["bfloat16"] * rows * pitch
@@ -161,7 +165,7 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
     arguments.pointer("high", "scratch", "bfloat16")
     arguments.pointer("low", Operand("scratch", size), "bfloat16")
     arguments.integers(k=problem.k, k_stride=problem.a_strides[-1], pitch=pitch)
-    contiguous = problem.a_strides[-1] == 1 or problem.k == 1
+    contiguous = known_equal(problem.a_strides[-1], 1) or known_equal(problem.k, 1)
 
     def vector(left: str) -> list[str]:
         end, fill = ("_tail", f"{left}, 0, ") if left else ("", "")

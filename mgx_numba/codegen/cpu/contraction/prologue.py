@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from ....core.dim import Length, ceil_div, known_less_equal, less_equal, select
 from ....dataclass import dataclass
 from ...launch import Operand
 from ...printer import print_body
@@ -12,7 +13,7 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Prologue
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
-from .blocking import Blocking, fit
+from .blocking import Blocking, fit, odd
 from .macro_kernel import MacroKernel, even_table
 
 __all__ = ["PrologueRows"]
@@ -33,18 +34,18 @@ class PrologueRows:
     dtype: str
     tile: RegisterTile
 
-    def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
+    def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
         """The blocking with steps that are short enough for the buffer."""
         most = (NEAR_BYTES // max(self.tile.rows, self.tile.tall) // LINE - 1) * LINE // ITEMSIZE[self.dtype]
-        if blocking.depth <= most:
+        if known_less_equal(blocking.depth, most):
             return blocking
-        even = -(-depth // -(-depth // most))
+        even = select(less_equal(blocking.depth, most), blocking.depth, ceil_div(depth, ceil_div(depth, most)))
         return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
 
     def declare(self, macro: MacroKernel, blocking: Blocking, offsets: Mapping[str, int]) -> None:
         """Set a macro-kernel's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
         size, arguments = ITEMSIZE[self.dtype], macro.arguments
-        arguments.integers(near_ld=(-(-blocking.depth * size // LINE) | 1) * LINE // size)
+        arguments.integers(near_ld=odd(ceil_div(blocking.depth * size, LINE)) * LINE // size)
         for k, operand in enumerate(self.prologue.operands):
             start = ITEMSIZE[operand.dtype] * offsets[f"a{k}"]
             arguments.pointer(f"a{k}_at", Operand(f"a{k}", start), operand.dtype)

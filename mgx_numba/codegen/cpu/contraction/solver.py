@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from ...alternatives import lengths_in
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -74,6 +75,22 @@ def stored_types_refused(types: ElementTypes) -> str | None:
     return None
 
 
+def _lengths(problem: ConvProblem | GemmProblem) -> tuple[Any, ...]:
+    """All that may be symbolic."""
+    operands = problem.prologue.operands if problem.prologue else ()
+    more = (problem.low_parts, *(operand.batch_strides for operand in operands))
+    if isinstance(problem, GemmProblem):
+        p = problem
+        return (p.m, p.n, p.k, p.batch, p.a_strides, p.b_strides, p.out_strides, *more)
+    return (problem.batch, problem.x_strides[0], *_image_lengths(problem), *more)
+
+
+def _image_lengths(problem: ConvProblem) -> tuple[Any, ...]:
+    """What of a convolution has nothing to do with the number of images."""
+    p = problem
+    return (p.in_lens, p.x_strides[1:], p.out_strides, p.pads_begin, p.pads_end, p.output_padding)
+
+
 class UnsuitedWeights(Exception):
     """Weights that a solver cannot store in its form, which only their values tell."""
 
@@ -96,6 +113,10 @@ class Solver(Protocol, Generic[P]):
             (`ConvProblem.line_gap`).
         large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
             are made only if one of its optimal lengths takes them.
+        packed_as: what the order of packed weights is called, if not as the solver: those of the same name hold them
+            once.
+        open_batch: whether it computes convolutions of a symbolic number of images.
+        open_lens: whether it computes problems of which any length may be symbolic.
         most_blockings: blockings near its own that tuning measures at most: each costs up to `tuner.ROUNDS` samples.
         revision: raised with each change of its kernels that times depend on, so that what was measured before is a
             hint and is measured again; 0 of the first.
@@ -108,6 +129,9 @@ class Solver(Protocol, Generic[P]):
     looks_at_values: ClassVar[bool] = False
     large_alone: ClassVar[bool] = False
     line_gaps: ClassVar[bool] = False
+    packed_as: ClassVar[str] = ""
+    open_batch: ClassVar[bool] = False
+    open_lens: ClassVar[bool] = False
     most_blockings: ClassVar[int] = 8
     reads_shuffled: ClassVar[bool] = False
     revision: ClassVar[int] = 0
@@ -128,9 +152,20 @@ class Solver(Protocol, Generic[P]):
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
         if problem.low_parts and not self.reads_parts:
             return NO_PARTS
+        symbols = self.refused_symbols(problem)
+        if symbols is not None:
+            return symbols
         if (blocks is not None) == self.reads_blocks:
             return None
         return "the weights are in blocks of few bits" if blocks else "the weights are in no blocks"
+
+    def refused_symbols(self, problem: P) -> str | None:
+        """Why a problem with symbolic lengths cannot be planned; None if it can, and if it has none."""
+        if not any(True for _ in lengths_in(_lengths(problem))):
+            return None
+        if isinstance(problem, ConvProblem) and not any(True for _ in lengths_in(_image_lengths(problem))):
+            return None if self.open_batch else "the number of images is symbolic"
+        return None if self.open_lens else "a length is symbolic"
 
     def refused_types(self, problem: P) -> str | None:
         """Why the element types are none for this solver; by default it has to have one dtype, and a tile for that."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from ....core.dim import Length, ceil_div, known_less_equal, less_equal, select
 from ....dataclass import dataclass
 from ...launch import Operand
 from ...printer import print_body
@@ -20,7 +21,7 @@ from ...statements import indent
 from .. import host
 from ..microkernels.register_tile import RegisterTile
 from ..records import Record, RecordText, pointer
-from .blocking import Blocking, fit
+from .blocking import Blocking, fit, odd
 from .macro_kernel import MacroKernel, even_table
 from .parts import LINE_ELEMENTS, halve_vector, one_by_one, row_note, split_vector
 
@@ -53,19 +54,19 @@ class SplitNear:
     tile: RegisterTile
     prologue: Prologue | None = None
 
-    def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
+    def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
         """The blocking with steps that are short enough for the buffer."""
         most = _most_words(self.tile)
-        if blocking.depth <= most:
+        if known_less_equal(blocking.depth, most):
             return blocking
-        even = -(-depth // -(-depth // most))
+        even = select(less_equal(blocking.depth, most), blocking.depth, ceil_div(depth, ceil_div(depth, most)))
         return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
 
     def declare(self, macro: MacroKernel, blocking: Blocking, offsets: Mapping[str, int]) -> None:
         """Set a macro-kernel's ``setup``, ``table`` and ``instead``; ``offsets`` has the first element of each operand
         ``a<k>``."""
         arguments = macro.arguments
-        near_ld = (blocking.depth // _LINE | 1) * _LINE
+        near_ld = odd(blocking.depth // _LINE) * _LINE
         low = self.tile.rows * near_ld
         arguments.integers(near_ld=near_ld, low=2 * low, terms=self.k)
         for k, operand in enumerate(self.prologue.operands if self.prologue else ()):

@@ -8,7 +8,9 @@ tile finishes its sums in registers.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from ....core.dim import Length, minimum
 from ....dataclass import dataclass
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
@@ -37,12 +39,12 @@ class StoredNear:
     tile: RegisterTile
     packed_panel: int
 
-    def fit(self, blocking: Blocking, m: int, n: int, depth: int, taps: int = 1) -> Blocking:
+    def fit(self, blocking: Blocking, m: Length, n: int, depth: int, taps: int = 1) -> Blocking:
         """The blocking with as many panels as the buffer has room for."""
         most = NEAR_BYTES // (4 * self._panel(blocking))
-        return fit(dataclasses.replace(blocking, panels=min(blocking.panels, most)), self.tile, m, n, depth, taps)
+        return fit(dataclasses.replace(blocking, panels=minimum(blocking.panels, most)), self.tile, m, n, depth, taps)
 
-    def steps(self, blocking: Blocking) -> tuple[int, int]:
+    def steps(self, blocking: Blocking) -> tuple[int, Any]:
         """Elements of the buffer from one term to the next, and from one panel to the next."""
         return self.tile.columns, self._panel(blocking)
 
@@ -66,12 +68,12 @@ class StoredNear:
             *indent(vectors, 3),
         ]
 
-    def _panel(self, blocking: Blocking) -> int:
+    def _panel(self, blocking: Blocking) -> Any:
         return blocking.taps * blocking.depth * self.tile.columns
 
 
 def stored_near(
-    own: RegisterTile, types: ElementTypes, rows: int, blocking: Blocking, packed_panel: int
+    own: RegisterTile, types: ElementTypes, rows: Length, blocking: Blocking, packed_panel: int
 ) -> StoredNear | None:
     """How weights of these types, packed for the tile ``own``, are brought near for so many rows; None if that tile
     shall read them.
@@ -83,8 +85,8 @@ def stored_near(
     tile = tile_for(element_types(types.a))
     if own.packing.k_interleave > 1 or own.step > 1 or (own.columns, own.lanes) != (tile.columns, tile.lanes):
         return None
-    if min(rows, blocking.rows) < FEWEST_TILES * tile.rows or not tile.finishes:
+    if minimum(rows, blocking.rows) < FEWEST_TILES * tile.rows or not tile.finishes:
         return None
     near = StoredNear(types.b, tile, packed_panel)
-    together = min(FEWEST_PANELS, blocking.panels)
+    together = minimum(FEWEST_PANELS, blocking.panels)
     return near if 4 * near.steps(blocking)[1] * together <= NEAR_BYTES else None

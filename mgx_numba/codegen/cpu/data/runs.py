@@ -13,7 +13,17 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ....core.dim import (
-    Length, ceil_div, is_symbolic, known_equal, known_in, known_less_equal, less, maximum, minimum, preferred, typical,
+    Length,
+    ceil_div,
+    is_symbolic,
+    known_equal,
+    known_in,
+    known_less_equal,
+    less,
+    maximum,
+    minimum,
+    preferred,
+    typical,
 )  # fmt: skip
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange

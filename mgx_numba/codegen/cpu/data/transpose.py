@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from math import prod
 
 from ....core.dim import (
-    Length, ceil_div, is_symbolic, known_equal, known_in, known_less_equal, less_equal, maximum, minimum, permitted,
+    Length,
+    all_of,
+    ceil_div,
+    is_symbolic,
+    known_equal,
+    known_in,
+    known_less_equal,
+    less_equal,
+    maximum,
+    minimum,
+    permitted,
     typical,
 )  # fmt: skip
 from ...arguments import Arguments
@@ -84,21 +94,24 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
             continue
         if count in (2, 3, 4):
             lanes = _block(widest, length)
-            if lanes >= SMALLEST_BLOCK:
+            if lanes:
                 return plan.ribbon(intrinsic, length, count, step, lanes)
         wide = 1 << (count - 1).bit_length()
         if 4 < count <= WIDEST_RIBBON and wide <= widest and permitted(less_equal(wide, length)):
             make = plan.packed if intrinsic == "interleave" else plan.unpacked
             return make(length, count, step, wide)
     size = 0 if known_in(x_step, 0) else _block(widest, *lens)
-    return plan.blocks(size, lens, (x_step, out_step)) if size >= SMALLEST_BLOCK else None
+    return plan.blocks(size, lens, (x_step, out_step)) if size else None
 
 
 def _block(widest: int, *lens: Length) -> int:
-    """Return the largest power of two up to the least of some lengths; 0 if one that is not known is shorter."""
+    """Return the rows of a block: the largest power of two up to the least of some lengths, of those that are known.
+
+    0 if that is too few, or another one is shorter.
+    """
     least = min([widest, *(n for n in lens if not is_symbolic(n))])
     size: int = 1 << (least.bit_length() - 1)
-    return size if all(permitted(less_equal(size, n)) for n in lens) else 0
+    return size if size >= SMALLEST_BLOCK and permitted(all_of(*(less_equal(size, n) for n in lens))) else 0
 
 
 class _Plan:
@@ -232,7 +245,9 @@ class _Plan:
             "while i < last:",
             *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"]),
         ]
-        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, minimum(length, RIBBON) * count, prologue)
+        return self._launch(
+            f"{intrinsic}_kernel", lines, self.points * chunks, minimum(length, RIBBON) * count, prologue
+        )
 
     def packed(self, length: Length, count: int, step: Length, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension, to runs of ``count`` elements.

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from ....core.dim import Length
 from ....dataclass import dataclass
 from ...lang.target import itemsize
 from ...problems.element_types import ElementTypes
@@ -150,7 +152,7 @@ class RegisterTile:
         together = self.packing.k_interleave
         return dtype if together == 1 else f"int{8 * together * itemsize(dtype)}"
 
-    def depth(self, k: int) -> int:
+    def depth(self, k: Length) -> Any:
         """Words of a row of k elements, in whole steps."""
         return -(-k // (self.packing.k_interleave * self.step)) * self.step
 

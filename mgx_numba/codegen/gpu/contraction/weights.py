@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
+from ....core.strided import Strided
 from ...problems.convolution import ConvProblem
 
 __all__ = ["CHANNELS", "COLUMNS", "ROWS", "WeightOrder", "pack_weights", "packed_lens"]
 
+Weights = TypeVar("Weights", np.ndarray, Strided)
+"""The weights, or where they lie."""
 WeightOrder = tuple[int, int, int, int]
 """Of the axes groups, taps, input channels of a group, output channels of a group: which comes first, and so on."""
 
@@ -26,11 +31,15 @@ def packed_lens(problem: ConvProblem, order: WeightOrder) -> tuple[int, int, int
     return lens[first], lens[second], lens[third], lens[fourth]
 
 
-def pack_weights(problem: ConvProblem, order: WeightOrder, weights: np.ndarray) -> np.ndarray:
-    """Weights of `ConvProblem.weight_lens` in an order; a view of them where their memory allows it."""
+def pack_weights(problem: ConvProblem, order: WeightOrder, weights: Weights) -> Weights:
+    """Weights of `ConvProblem.weight_lens` in an order; a view of them where their memory allows it.
+
+    Raises:
+        ValueError: of places alone: the view takes a copy.
+    """
     groups, taps, inputs, outputs = packed_lens(problem, ROWS)
     if problem.transposed:
         rows = weights.reshape(groups, inputs, outputs, taps).transpose(0, 3, 1, 2)
     else:
         rows = weights.reshape(groups, outputs, inputs, taps).transpose(0, 3, 2, 1)
-    return rows.transpose(order)
+    return rows.transpose(*order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.dim import known_equal, known_same
 from ....core.pages import aligned_array
 from ....core.shape import common_lens
 from ....parallel import in_parts
@@ -175,7 +176,7 @@ def scaled_convolution_operand(m: Match, b: RewriteBuilder) -> object:
     exact=False,
 )
 def add_convolutions(m: Match, b: RewriteBuilder) -> object:
-    if m.left.op != m.right.op or m.v.shape.lens != m.w.shape.lens:
+    if m.left.op != m.right.op or not known_same(m.v.shape.lens, m.w.shape.lens):
         return "the convolutions differ in more than weights"
     if m.ins.shape.type not in WIDE:
         return "weights would be rounded once more"
@@ -195,12 +196,12 @@ def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
     small = list(outer)
     for axis in range(len(outer)):
         both = all(
-            axis < len(outer) + 2 - s.shape.ndim or s.shape.lens[axis - (len(outer) + 2 - s.shape.ndim)] == 1
+            axis < len(outer) + 2 - s.shape.ndim or known_equal(s.shape.lens[axis - (len(outer) + 2 - s.shape.ndim)], 1)
             for s in (m.x, m.y)
         )
         if both:
             small[axis] = 1
-    if tuple(small) == outer:
+    if known_same(small, outer):
         return "no batch axis repeats in both operands"
     left = b.broadcast(m.x, (*small, *m.a.shape.lens[-2:]))
     right = b.broadcast(m.y, (*small, *m.b.shape.lens[-2:]))

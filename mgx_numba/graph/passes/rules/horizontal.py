@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....core.dim import known_same
 from ....core.shape import Shape, common_lens
 from ....dataclass import dataclass
 from ...constants import CONSTANT_VIEWS, compact, constant_array, is_constant
@@ -34,7 +35,7 @@ class Branch:
 def biased(root: Instruction, axis: int) -> Branch | None:
     """The contraction with its bias, ``None`` when its weights are no constants of its own."""
     weights = root.inputs[1]
-    if not is_constant(weights) or _base(weights) is None:
+    if not is_constant(weights) or constant_array(weights) is None or _base(weights) is None:
         return None
     result, bias = root, None
     user = _only_user(result)
@@ -138,7 +139,7 @@ def _with(lens: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
 
 
 def _fits(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> bool:
-    return len(a) == len(b) and _without(a, axis) == _without(b, axis)
+    return len(a) == len(b) and known_same(_without(a, axis), _without(b, axis))
 
 
 def _dot_check(m: Match) -> str | None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ....core.dim import known_equal, known_less_equal
 from ....core.shape import Shape
 from ....core.types import Type
 from ....ops.dot import FP8
@@ -123,7 +124,7 @@ def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
     ins = m.ins
     out = ins.shape.lens
     sources: list[Instruction] = []
-    repeated = [n > 1 for n in out]
+    repeated = [not known_less_equal(n, 1) for n in out]
     variable = False
     for i in ins.inputs:
         if uniform_value(i) is not None:
@@ -134,7 +135,7 @@ def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
         source = i.inputs[0]
         missing = len(out) - source.shape.ndim
         for axis in range(missing, len(out)):
-            if source.shape.lens[axis - missing] != 1:
+            if not known_equal(source.shape.lens[axis - missing], 1):
                 repeated[axis] = False
         variable = variable or not is_constant(source)
         sources.append(source)

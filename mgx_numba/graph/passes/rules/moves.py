@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....core.dim import known_equal, known_same
 from ....core.shape import Shape, invert_permutation
 from ...constants import constant_array, is_constant, uniform_value
 from ...instruction import Instruction
@@ -51,7 +52,7 @@ def reshape_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     if len(set(views)) != 1 or views[0].name not in ("reshape", "squeeze", "unsqueeze") or len(views[0].users) > 1:
         return None
     source = views[0].inputs[0]
-    if is_constant(source) or len(views[0].inputs) != 1 or 1 in (source.shape.elements,):
+    if is_constant(source) or len(views[0].inputs) != 1 or known_equal(source.shape.elements, 1):
         return None
     if not source.shape.standard or _is_row_reshape(views[0]):
         return "the reshape is better where it is"
@@ -66,7 +67,7 @@ def reshape_after_pointwise(m: Match, b: RewriteBuilder) -> object:
 
 def _is_row_reshape(ins: Instruction) -> bool:
     old, new = ins.inputs[0].shape.lens, ins.shape.lens
-    return bool(old) and bool(new) and old[-1] == new[-1]
+    return bool(old) and bool(new) and known_equal(old[-1], new[-1])
 
 
 @rule("reshape_dot", op("reshape unsqueeze", some("x")), exact=True)
@@ -77,7 +78,7 @@ def reshape_before_dot(m: Match, b: RewriteBuilder) -> object:
     """
     if not _is_row_reshape(m.ins) or m.ins.shape.ndim <= m.x.shape.ndim:
         return None
-    if m.ins.name == "unsqueeze" and m.ins.shape.lens[-2:] != m.x.shape.lens:
+    if m.ins.name == "unsqueeze" and not known_same(m.ins.shape.lens[-2:], m.x.shape.lens):
         return "rows would become matrices"
     chain: list[Instruction] = []
     value = m.x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import is_symbolic, known_equal, known_less_equal
 from ....core.types import Type
 from ....ops.reduce import ReduceOperator
 from ...instruction import Instruction
@@ -21,7 +22,9 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
 
     Narrow floats are summed and multiplied in float32, as reductions do; integers wrap as their sums and products do.
     """
-    if not isinstance(m.ins.op, ReduceOperator) or len(m.ins.inputs) != 1 or 0 in m.wide.shape.lens:
+    if not isinstance(m.ins.op, ReduceOperator) or len(m.ins.inputs) != 1:
+        return None
+    if any(known_equal(n, 0) for n in m.wide.shape.lens):
         return None
     lens = m.wide.shape.lens
     axes = {a % len(lens) for a in m.ins.op.axes} or set(range(len(lens)))
@@ -30,10 +33,16 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
         return None
     type, count = m.ins.shape.type, prod(lens[a] for a in repeated)
     changes = m.ins.op.repeated != "same" and type is not Type.bool_type
+    if changes and is_symbolic(count):
+        return "how often elements are repeated is known when the program runs"
+    if not changes and not known_less_equal(1, count):
+        return "there may be no elements"
     value = b.broadcast(m.x, [1 if a in repeated else n for a, n in enumerate(lens)])
     if changes and type.is_floating:
         value = b.convert(value, type.compute)
-    if prod(value.shape.lens[a] for a in axes) > 1 or (value.shape.type is not type and not changes):
+    if not known_less_equal(prod(value.shape.lens[a] for a in axes), 1) or (
+        value.shape.type is not type and not changes
+    ):
         value = b.op(m.ins.op, value)
     if not changes:
         return value  # max(spread(x)) -> max(x); likewise min mean any all
@@ -47,7 +56,11 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
 def _repeated(x: Instruction, lens: tuple[int, ...]) -> set[int]:
     """Axes of length ``lens`` along which a value that is broadcast to them repeats."""
     missing = len(lens) - x.shape.ndim
-    return {a for a, n in enumerate(lens) if n > 1 and (a < missing or x.shape.lens[a - missing] == 1)}
+    return {
+        a
+        for a, n in enumerate(lens)
+        if not known_less_equal(n, 1) and (a < missing or known_equal(x.shape.lens[a - missing], 1))
+    }
 
 
 def _power(b: RewriteBuilder, x: Instruction, exponent: int) -> Instruction:
@@ -69,6 +82,8 @@ def arg_broadcast(m: Match, b: RewriteBuilder) -> object:
     if axis not in _repeated(m.x, lens):
         return None
     last = bool(attributes["select_last_index"])
+    if last and is_symbolic(lens[axis]):
+        return "the last index is known when the program runs"
     return b.scalar(lens[axis] - 1 if last else 0, m.ins)  # argmax(spread(x)) -> 0, or the last of equal elements
 
 

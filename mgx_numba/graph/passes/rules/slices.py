@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from ....core.dim import is_symbolic, known_equal, known_less, known_less_equal, known_same
 from ...constants import constant_array
 from ...instruction import Instruction
 from ..build import RewriteBuilder
@@ -23,7 +24,7 @@ def bounds(ins: Instruction) -> dict[int, tuple[int, int]]:
 
 def _slice(b: RewriteBuilder, x: Instruction, ranges: dict[int, tuple[int, int]]) -> Instruction:
     """``x`` within ranges; ranges of whole axes are left out."""
-    kept = {a: r for a, r in sorted(ranges.items()) if r != (0, x.shape.lens[a])}
+    kept = {a: r for a, r in sorted(ranges.items()) if not known_same(r, (0, x.shape.lens[a]))}
     if not kept:
         return x
     starts, ends = zip(*kept.values())
@@ -49,10 +50,14 @@ def slice_of_concat(m: Match, b: RewriteBuilder) -> object:
     parts, start = [], 0
     for part in m.whole.inputs:
         end = start + part.shape.lens[axis]
-        if start < high and end > low:
-            if (start < low or end > high) and not (start <= low and high <= end):
-                return "a part would be cut"
-            parts.append((part, max(low - start, 0), min(high, end) - start))
+        if known_less_equal(high, start) or known_less_equal(end, low):
+            pass
+        elif known_less_equal(low, start) and known_less_equal(end, high):
+            parts.append((part, 0, end - start))
+        elif known_less_equal(start, low) and known_less_equal(high, end):
+            parts.append((part, low - start, high - start))
+        else:
+            return "a part would be cut"
         start = end
     if not parts or len(parts) == len(m.whole.inputs):
         return "the slice spans every part"
@@ -70,10 +75,13 @@ def reshape_of_slice(m: Match, b: RewriteBuilder) -> object:
         return "the reshape is a view already, or would copy anyway"
     ((axis, (start, end)),) = ranges.items()
     split = len(new) - len(old) + 1
-    if split < 2 or new[:axis] != old[:axis] or new[axis + split :] != old[axis + 1 :]:
+    if split < 2 or not known_same((*new[:axis], *new[axis + split :]), (*old[:axis], *old[axis + 1 :])):
         return "the reshape does more than split the sliced axis"
     inner = prod(new[axis + 1 : axis + split])
-    if inner == 0 or start % inner or end % inner or m.x.shape.lens[axis] % inner:
+    whole = (
+        all(known_equal(n % inner, 0) for n in (start, end, m.x.shape.lens[axis])) if known_less(0, inner) else False
+    )
+    if not whole:
         return "the slice does not begin and end with whole parts"
     lens = (*new[:axis], m.x.shape.lens[axis] // inner, *new[axis + 1 :])
     return _slice(b, b.reshape(m.x, lens), {axis: (start // inner, end // inner)})
@@ -94,7 +102,7 @@ def nested_concats(m: Match, b: RewriteBuilder) -> object:
             pending.extend(reversed(part.inputs))
         else:
             flat.append(part)
-    flat = [p for p in flat if p.shape.lens[axis]] or flat[:1]
+    flat = [p for p in flat if not known_equal(p.shape.lens[axis], 0)] or flat[:1]
     if len(flat) == 1:
         return flat[0]  # concat(x) -> x
     if flat == m.ins.inputs:
@@ -121,9 +129,9 @@ def _adjacent(b: RewriteBuilder, left: Instruction, right: Instruction, axis: in
     if left.name != "slice" or right.name != "slice" or left.inputs != right.inputs or len(left.inputs) != 1:
         return None
     first, second = bounds(left), bounds(right)
-    if axis not in first or axis not in second or first[axis][1] != second[axis][0]:
+    if axis not in first or first.keys() != second.keys() or not known_equal(first[axis][1], second[axis][0]):
         return None
-    if {a: r for a, r in first.items() if a != axis} != {a: r for a, r in second.items() if a != axis}:
+    if not all(known_same(r, second[a]) for a, r in first.items() if a != axis):
         return None
     return _slice(b, left.inputs[0], {**first, axis: (first[axis][0], second[axis][1])})
 
@@ -145,7 +153,11 @@ def gather_of_range(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"] % m.x.shape.ndim
     values = constant_array(m.indices)
     length = m.x.shape.lens[axis]
-    if values is None or values.size == 0 or values.size > length:
+    if values is None or values.size == 0 or m.indices.shape.symbolic:
+        return "indices are not a range"
+    if is_symbolic(length):
+        return _gather_of_symbolic(m, b, axis, values.astype(np.int64).reshape(-1))
+    if values.size > length:
         return "indices are not a range"
     flat = values.astype(np.int64).reshape(-1)
     flat = np.where(flat < 0, flat + length, flat)
@@ -162,6 +174,21 @@ def gather_of_range(m: Match, b: RewriteBuilder) -> object:
     if m.indices.shape.scalar and m.indices.shape.lens == (1,):
         return b.op("squeeze", part, axes=(axis,))  # gather(x, i) -> squeeze(x[i:i+1])
     return reshaped(b, part, m.ins.shape.lens)  # gather(x, [i, i+1, ...]) -> x[i:j]
+
+
+def _gather_of_symbolic(m: Match, b: RewriteBuilder, axis: int, indices: np.ndarray) -> object:
+    """``gather(x, [i, i+1, ...]) -> x[i:j]`` along an axis of symbolic length, with indices that it always has."""
+    length = m.x.shape.lens[axis]
+    if (np.diff(indices) != 1).any() or indices[0] < 0 <= indices[-1]:
+        return "indices are not neighbours"
+    start = int(indices[0]) + (length if indices[0] < 0 else 0)
+    end = start + indices.size
+    if not (known_less_equal(0, start) and known_less_equal(end, length)):
+        return "an index may be out of range"
+    part = _slice(b, m.x, {axis: (start, end)})
+    if m.indices.shape.without_axes:
+        return b.op("squeeze", part, axes=(axis,))
+    return reshaped(b, part, m.ins.shape.lens)
 
 
 SLICE_RULES = (

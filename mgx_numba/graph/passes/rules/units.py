@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.dim import hint, known_equal
 from ....core.types import Type
 from ...constants import compact, constant_array, uniform_value
 from ...folds import normal_reciprocal
@@ -170,7 +171,7 @@ def _divide_by_spread(m: Match) -> str | None:
     exact=False,
 )
 def divide_by_broadcast(m: Match, b: RewriteBuilder) -> object:
-    if m.x.shape.elements * 2 > m.ins.shape.elements or m.x.shape.elements == 1:
+    if hint(m.x.shape.elements) * 2 > hint(m.ins.shape.elements) or known_equal(m.x.shape.elements, 1):
         return "the divisor is not much smaller"
     return b.op("mul", m.y, b.broadcast(b.op("recip", m.x), m.ins.shape.lens))  # y / spread(x) -> y * spread(1 / x)
 

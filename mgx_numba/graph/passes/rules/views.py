@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.dim import known_equal, known_less, known_same
 from ...constants import uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
@@ -25,9 +26,9 @@ def squeezed_axes(lens: Sequence[int], target: Sequence[int]) -> tuple[int, ...]
     axes: list[int] = []
     position = 0
     for axis, n in enumerate(lens):
-        if position < len(target) and target[position] == n:
+        if position < len(target) and known_equal(target[position], n):
             position += 1
-        elif n == 1:
+        elif known_equal(n, 1):
             axes.append(axis)
         else:
             return None
@@ -37,9 +38,9 @@ def squeezed_axes(lens: Sequence[int], target: Sequence[int]) -> tuple[int, ...]
 def reshaped(b: RewriteBuilder, x: Instruction, lens: Sequence[int]) -> Instruction:
     """``x`` with other lengths in canonical form."""
     old, new = x.shape.lens, tuple(lens)
-    if len(old) == len(new) and old == new:
+    if known_same(old, new):
         return x
-    if (len(old) != 1 or old != (1,)) and (len(new) != 1 or new != (1,)):
+    if not known_same(old, (1,)) and not known_same(new, (1,)):
         axes = squeezed_axes(old, new)
         if axes is not None:
             return b.op("squeeze", x, axes=axes)
@@ -60,7 +61,7 @@ def same_lengths(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.attributes()
     if m.ins.name == "transpose" and attributes["permutation"] != tuple(range(m.ins.shape.ndim)):
         return None  # `transpose_of_ones` has those whose axes of length 1 move
-    if m.x.shape.lens != m.ins.shape.lens:
+    if not known_same(m.x.shape.lens, m.ins.shape.lens):
         return None
     if m.ins.name == "pad" and any(attributes["pads"]):
         return "content moves"
@@ -98,12 +99,12 @@ def nested_reshapes(m: Match, b: RewriteBuilder) -> object:
 @rule("canonical_reshape", op("reshape flatten unsqueeze", some("x")), exact=True)
 def canonical_reshape(m: Match, b: RewriteBuilder) -> object:
     ins, lens = m.ins, m.ins.shape.lens
-    if 1 in (ins.shape.elements, m.x.shape.elements):
+    if known_equal(ins.shape.elements, 1):
         return "one element"
     if ins.name == "unsqueeze" and all(s == 1 for s in ins.op.attributes()["steps"]):
         return None
     only_ones = squeezed_axes(m.x.shape.lens, lens) is not None or squeezed_axes(lens, m.x.shape.lens) is not None
-    if ins.name == "reshape" and ins.op.attributes()["dims"] == lens and not only_ones:
+    if ins.name == "reshape" and known_same(ins.op.attributes()["dims"], lens) and not only_ones:
         return None
     return reshaped(b, m.x, lens)  # flatten(x) -> reshape(x); reshape that drops ones -> squeeze
 
@@ -116,7 +117,7 @@ def nested_transposes(m: Match, b: RewriteBuilder) -> object:
 
 @rule("transpose_ones", op("transpose", some("x")), exact=True)
 def transpose_of_ones(m: Match, b: RewriteBuilder) -> object:
-    moved = [axis for axis in m.ins.op.attributes()["permutation"] if m.x.shape.lens[axis] != 1]
+    moved = [axis for axis in m.ins.op.attributes()["permutation"] if not known_equal(m.x.shape.lens[axis], 1)]
     if moved != sorted(moved):
         return None
     if not m.x.shape.standard:
@@ -130,7 +131,7 @@ def broadcast_form(m: Match, b: RewriteBuilder) -> object:
         one = m.x if m.x.shape.ndim <= m.ins.shape.ndim else b.op("squeeze", m.x)
         return b.op("multibroadcast", one, out_lens=m.ins.shape.lens)
     trailing = m.ins.shape.ndim - m.x.shape.ndim - m.ins.op.attributes()["axis"]
-    if m.x.shape.elements == 1:
+    if known_equal(m.x.shape.elements, 1):
         return b.op("multibroadcast", m.x if m.x.shape.lens == (1,) else _flat(b, m.x), out_lens=m.ins.shape.lens)
     inner = reshaped(b, m.x, (*m.x.shape.lens, *[1] * trailing))
     return b.op("multibroadcast", inner, out_lens=m.ins.shape.lens)  # broadcast(x) -> multibroadcast(unsqueeze(x))
@@ -148,7 +149,7 @@ def nested_broadcasts(m: Match, b: RewriteBuilder) -> object:
 @rule("broadcast_leading_ones", op("multibroadcast", op("unsqueeze", some("x"), bind="inner")), exact=True)
 def broadcast_leading_ones(m: Match, b: RewriteBuilder) -> object:
     added = m.inner.shape.ndim - m.x.shape.ndim
-    if m.x.shape.elements == 1 or m.inner.shape.lens != (1,) * added + m.x.shape.lens:
+    if known_equal(m.x.shape.elements, 1) or not known_same(m.inner.shape.lens, (1,) * added + m.x.shape.lens):
         return None
     return b.broadcast(m.x, m.ins.shape.lens)  # spread(unsqueeze[0](x)) -> spread(x)
 
@@ -163,17 +164,17 @@ def reshape_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     if any(s != 1 for s in attributes.get("steps", ())):
         return "an axis is split"
     old, new = m.wide.shape.lens, m.ins.shape.lens
-    if m.ins.shape.lens == (1,) or m.wide.shape.lens == (1,):
+    if known_same(m.ins.shape.lens, (1,)) or known_same(m.wide.shape.lens, (1,)):
         return "one element"
     small = _aligned(m.x, len(old))
     if m.ins.name == "squeeze":
-        axes = attributes["axes"] or tuple(axis for axis, n in enumerate(old) if n == 1)
+        axes = attributes["axes"] or tuple(axis for axis, n in enumerate(old) if known_equal(n, 1))
         inner = [n for axis, n in enumerate(small) if axis not in axes]
     else:
         axes = attributes["axes"]
         rest = iter(small)
         inner = [1 if axis in axes else next(rest) for axis in range(len(new))]
-    while len(inner) > 1 and inner[0] == 1:
+    while len(inner) > 1 and known_equal(inner[0], 1):
         inner.pop(0)
     if uniform_value(m.x) is not None:
         return b.scalar(uniform_value(m.x), m.ins)
@@ -199,7 +200,7 @@ def slice_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     kept = [
         (axis - missing, start, end)
         for axis, start, end in zip(attributes["axes"], attributes["starts"], attributes["ends"])
-        if small[axis] != 1 or m.wide.shape.lens[axis] == 1
+        if not known_equal(small[axis], 1) or known_equal(m.wide.shape.lens[axis], 1)
     ]
     kept = [k for k in kept if k[0] >= 0]
     inner = m.x
@@ -232,7 +233,7 @@ def reshape_transpose_reshape(m: Match, b: RewriteBuilder) -> object:
     order = _axis_order(factors, permutation)
     if order is None:
         return "an axis is torn apart"
-    order += [axis for axis, n in enumerate(m.x.shape.lens) if n == 1]
+    order += [axis for axis, n in enumerate(m.x.shape.lens) if known_equal(n, 1)]
     return reshaped(
         b, b.transpose(m.x, order), m.ins.shape.lens
     )  # reshape(transpose(reshape(x))) -> reshape(transpose(x))
@@ -243,16 +244,16 @@ def _factors(old: Sequence[int], new: Sequence[int]) -> list[int] | None:
     owner: list[int] = []
     axis, inside = 0, 1
     for n in new:
-        if n == 1:
+        if known_equal(n, 1):
             owner.append(-1)
             continue
-        while axis < len(old) and old[axis] == 1:
+        while axis < len(old) and known_equal(old[axis], 1):
             axis += 1
-        if axis == len(old) or not n or old[axis] % (inside * n):
+        if axis == len(old) or not known_less(0, n) or not known_equal(old[axis] % (inside * n), 0):
             return None
         owner.append(axis)
         inside *= n
-        if inside == old[axis]:
+        if known_equal(inside, old[axis]):
             axis, inside = axis + 1, 1
     return owner
 

@@ -68,7 +68,8 @@ def write_library(
 
     Raises:
         OptionError: a bad name; too many weights to embed; other CPU features than when it was compiled.
-        UnsupportedError: the plan has host steps, each of which is named; or the system is not Linux on x86-64.
+        UnsupportedError: the plan has host steps, each of which is named, or symbolic lengths; or the system is not
+            Linux on x86-64.
         CompileError: there is no compiler though ``link`` is true, or it fails.
         FormatError: a file cannot be written.
     """
@@ -112,6 +113,12 @@ def _check(plan: Plan, name: str) -> None:
         raise OptionError(f"export_library: the name {name} is that of a header which every library has")
     if host.triple().split("-")[0] != "x86_64" or not sys.platform.startswith("linux"):
         raise UnsupportedError("export_library: libraries are written for Linux on x86-64 alone")
+    if plan.symbols:
+        listed = ", ".join(map(str, plan.symbols))
+        raise UnsupportedError(
+            f"export_library: libraries take inputs of fixed lengths, and {listed} are known at run time: settle them "
+            "when the model is read, or by program.reshape, and compile again"
+        )
     hosted = [step for step in plan.steps if isinstance(step, HostStep)]
     if hosted:
         listed = "\n".join(

@@ -5,18 +5,27 @@ from __future__ import annotations
 from ....codegen.cpu import host
 from ....codegen.cpu.data.rows import mover
 from ....codegen.cpu.data.transpose import transpose_launch
+from ....codegen.problems.cluster import Tensor
 from ....codegen.space import collapse
+from ....core.dim import hint
 from ...lowering.buffers import View
 
 __all__ = ["copies_in_runs"]
 
 
-def copies_in_runs(source: View, target: View) -> bool:
+def copies_in_runs(read: View, written: View) -> bool:
     """Whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""
+    source, target = (_at_hints(view.tensor) for view in (read, written))  # either answer is right
     space = collapse(target.lens, [source.strides, target.strides], order_by=1)
     if not space.rank:
         return True
     length, inner = space.lens[-1], [s[-1] for s in space.strides]
     if inner == [1, 1] or (inner == [0, 1] and length >= host.lanes(mover(source.type))):
         return True
-    return transpose_launch(source.tensor, target.tensor) is not None
+    return transpose_launch(source, target) is not None
+
+
+def _at_hints(tensor: Tensor) -> Tensor:
+    """Return a tensor with the example lengths in the place of symbolic ones."""
+    lens, strides = (tuple([hint(n) for n in own]) for own in (tensor.lens, tensor.strides))
+    return Tensor(tensor.type, lens, strides, hint(tensor.offset))

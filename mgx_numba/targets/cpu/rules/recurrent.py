@@ -38,10 +38,10 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
         return
     problem, operands = found
     for condition, own, weights in _packed(low, ins, problem, scales, points):
-        chosen = low.solve(plan, own, low.threads, low.origin(ins))
+        chosen = only_where(condition, low.solve(plan, own, low.threads, low.origin(ins)))
         scratch = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
         for launch in chosen.launches:
-            low.launch(only_where(condition, launch), {**operands, "w": weights, "scratch": scratch}, ins)
+            low.launch(launch, {**operands, "w": weights, "scratch": scratch}, ins)
 
 
 def _packed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -32,6 +32,7 @@ from ....codegen.problems.gemm import GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.shape import Shape, row_major_strides
+from ....core.strided import Strided
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
@@ -366,10 +367,10 @@ def _packing(problem: ConvProblem, order: WeightOrder, filled: FilledImages | No
 
 def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: WeightOrder, view: View) -> View:
     """Weights that are not constant in the order that kernels read: they are copied in every run."""
-    pack = partial(pack_weights, problem, order)
-    packed = view.aliased(pack)
+    pack: Callable[[Strided], Strided] = partial(pack_weights, problem, order)
+    packed = view.viewed(pack)
     if packed is None:
-        packed = low.materialized(view, row_major_strides(view.lens), ins).aliased(pack)
+        packed = low.materialized(view, row_major_strides(view.lens), ins).viewed(pack)
     assert packed is not None
     return low.materialized(packed, row_major_strides(packed_lens(problem, order)), ins)
 

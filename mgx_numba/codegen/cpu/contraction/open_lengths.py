@@ -1,0 +1,289 @@
+"""Contractions of symbolic lengths: which solvers compute them for which lengths, and their launches.
+
+Solvers are compared for sample lengths, by estimates over plain numbers. A few are chosen that lose little anywhere; a
+table of thresholds of one length, the rows as a rule, says where each is taken. Then each plans the symbolic problem
+(`codegen.alternatives`). One of them, the *general* one, serves all lengths that no other takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ....core.dim import (
+    Dim,
+    Length,
+    all_of,
+    any_of,
+    evaluate,
+    known_equal,
+    less,
+    less_equal,
+    negate,
+    symbols_of,
+)
+from ....dataclass import dataclass
+from ....errors import UnsupportedError
+from ...alternatives import Alternative, alternatives, at_lengths, lengths_in, one_solution, only_where, served
+from ...launch import Solution
+from ...problems.convolution import ConvProblem
+from ...problems.epilogue import ALONG_N
+from ...problems.gemm import GemmProblem
+from ...tuning.request import Candidate, Request
+from . import CONV_SOLVERS, GEMM_SOLVERS
+from .blocking import samples_along
+from .gemm import distinct_matrices
+from .select import SECONDS_PER_BYTE
+
+__all__ = ["Part", "flattened", "solve_open"]
+
+MOST_SOLVERS = 4
+"""Solvers of one contraction: each has kernels, and some have weights of their own."""
+WORTH, WORTH_OWN_WEIGHTS = 0.05, 0.25
+"""Part of the time that another solver has to save at some length, where its weights are those of others or where they
+are held once more. Estimates are no better than the first."""
+WORTH_MEAN = 0.01
+"""The same over all sample lengths: for one length alone no kernel is made."""
+BISECTIONS = 4
+"""Steps in which a threshold between two samples is looked for."""
+
+Samples = list[dict[Dim, int]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one solver does: the launches have no tasks for lengths that are others'."""
+
+    candidate: Candidate
+    request: Request
+    solution: Solution
+
+
+class _Open(NamedTuple):
+    """A symbolic contraction, the length that thresholds are of (None: there are none), and its symbols."""
+
+    request: Request
+    feature: Dim | None
+    symbols: list[Dim]
+    solvers: Sequence[Any]
+    chosen: Callable[[Request], Any]
+
+    def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
+        """Seconds of each solver that applies, for sample lengths."""
+        problem = at_lengths(self.request.problem, sample)
+        preferred = self.chosen(replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample)))
+        found = {}
+        for solver in self.solvers:
+            if solver.refusal(problem) is None:
+                seconds = solver.estimate(problem, self.request.threads)
+                found[solver.name] = seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
+        if preferred in found:  # measured to be the quickest
+            found[preferred] = min(found.values())
+        return found
+
+    def named(self, name: str) -> Any:
+        """Return a solver."""
+        return next(solver for solver in self.solvers if solver.name == name)
+
+
+def solve_open(
+    request: Request,
+    plan: Callable[[Request, Candidate], Solution],
+    chosen: Callable[[Request], str] = lambda _: "",
+    unsuited: Collection[str] = (),
+) -> tuple[list[Part], Length]:
+    """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
+
+    Args:
+        request: the contraction.
+        plan: what solvers do, `Solver.plan` in the end.
+        chosen: of a contraction of plain numbers the name of the solver that measurements say; empty if there are none.
+        unsuited: names of solvers that shall not compute it.
+
+    Raises:
+        UnsupportedError: no solver applies for the example lengths; the message has every solver's reason.
+    """
+    problem = request.problem
+    solvers: Sequence[Any] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
+    refused = {s.name: "it shall not be taken" if s.name in unsuited else s.refused_symbols(problem) for s in solvers}
+    symbols = symbols_of(lengths_in((problem, request.strides)))
+    open_ = _Open(request, _feature(problem), symbols, [s for s in solvers if refused[s.name] is None], chosen)
+    samples = _samples(open_)
+    table = [open_.costs(sample) for sample in samples]
+    if not table[0]:
+        plain = at_lengths(problem, samples[0])
+        reasons = "; ".join(f"{s.name}: {refused[s.name] or s.refusal(plain)}" for s in solvers)
+        raise UnsupportedError(f"no solver for {problem}: {reasons}")
+    general, names = _picked(open_, table)
+    where = _thresholds(open_, samples, table, names)
+    parts: list[Part] = []
+    taken: list[Length] = []
+    covered: Length = 0
+    for name in [*(one for one in names if one != general), general]:
+        own = [sample for sample, costs in zip(samples, table) if name in costs]
+        limit = all_of(*map(negate, taken)) if name == general else where[name]
+        found = _planned(request, open_.named(name), plan, limit, own)
+        if not found:
+            continue
+        conditions = [all_of(limit, one.condition) for one in found]
+        solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
+        if len(solution.launches) == len(found[0].result.launches):  # all are one
+            solution = only_where(any_of(*conditions), solution)
+        parts.append(Part(Candidate(open_.named(name)), request, solution))
+        taken += conditions
+        covered = 1 if name == general and known_equal(served(found), 1) else any_of(*taken)
+    return parts, covered
+
+
+def flattened(request: Request) -> Request:
+    """Return a product whose batch is rows of one product where that is so for all lengths: then solvers for few rows
+    see how many there are."""
+    problem = request.problem
+    if not isinstance(problem, GemmProblem) or not problem.batch or problem.prologue:
+        return request
+    if not known_equal(distinct_matrices(problem), 1):
+        return request
+    strides = [tuple(problem.a_strides[:-1]), tuple(problem.out_strides)]
+    for k, operand in enumerate(request.epilogue.operands):
+        own = request.strides[k] if k < len(request.strides) else ()
+        if not own and operand.access in (*ALONG_N, "per_m"):
+            return request
+        if own:
+            strides.append(tuple(own))
+    lens = (*problem.batch, problem.m)
+    for one in strides:
+        if not all(known_equal(one[d], one[d + 1] * lens[d + 1]) for d in range(len(lens) - 1)):
+            return request
+    rows = replace(
+        problem, m=problem.batch_count * problem.m, batch=(), a_strides=problem.a_strides[-2:],
+        b_strides=problem.b_strides[-2:], out_strides=problem.out_strides[-1:],
+    )  # fmt: skip
+    return replace(request, problem=rows, strides=tuple(tuple(own[-1:]) for own in request.strides))
+
+
+def _feature(problem: GemmProblem | ConvProblem) -> Dim | None:
+    """Return the symbolic length that matters most for which solver is the quickest."""
+    if isinstance(problem, ConvProblem):
+        lengths = [problem.batch * problem.out_pixels, *problem.in_lens]
+    else:
+        shared = known_equal(distinct_matrices(problem), 1)
+        rows = problem.batch_count * problem.m if shared else problem.m
+        lengths = [rows, problem.n, problem.k, problem.batch_count]
+    return next((length for length in lengths if isinstance(length, Dim)), None)
+
+
+def _samples(open_: _Open) -> Samples:
+    """Return values of the symbols to compare solvers for: the example first, then as the feature grows."""
+    scope = open_.symbols[0].scope
+    found: Samples = [{s: one[s] for s in open_.symbols} for one in (scope.hints(), *scope.samples)]
+    if open_.feature is not None:
+        found += samples_along(open_.feature, open_.symbols)
+    return [dict(one) for one in dict.fromkeys(tuple(sample.items()) for sample in found)]
+
+
+def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, list[str]]:
+    """Return the solver that serves where no other does, and all that are worth having."""
+    names = list(dict.fromkeys(name for costs in table for name in costs))
+    losses = {name: [_loss(costs, [name]) for costs in table] for name in names}
+    everywhere = [name for name in names if math.inf not in losses[name]] or names
+    general = min(everywhere, key=lambda name: sum(losses[name]))
+    picked = [general]
+    while len(picked) < MOST_SOLVERS:
+        now = [_loss(costs, picked) for costs in table]
+        gains = {}
+        for name in names:
+            own = [before - _loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
+            shared = any(_weights(open_, name) == _weights(open_, one) for one in picked)
+            if max(own, default=0) > (WORTH if shared else WORTH_OWN_WEIGHTS) and sum(own) > WORTH_MEAN * len(table):
+                gains[name] = sum(own)
+        if not gains:
+            break
+        picked.append(max(gains, key=lambda name: gains[name]))
+    return general, picked
+
+
+def _loss(costs: Mapping[str, float], names: Sequence[str]) -> float:
+    """Return the part by which the quickest of some solvers takes longer than the quickest of all."""
+    if not costs:
+        return 0.0
+    return min((costs[name] for name in names if name in costs), default=math.inf) / min(costs.values()) - 1
+
+
+def _weights(open_: _Open, name: str) -> Any:
+    """Return what tells a solver's packed weights from others; None where it packs none."""
+    solver, problem = open_.named(name), open_.request.problem
+    lens = solver.packed_lens(problem)
+    return (solver.packed_as or solver.name, *lens, *solver.packing_key(problem)) if lens else None
+
+
+def _thresholds(
+    open_: _Open, samples: Samples, table: Sequence[Mapping[str, float]], names: Sequence[str]
+) -> dict[str, Length]:
+    """Return the condition under which each solver is taken."""
+    feature = open_.feature
+    if feature is None or len(names) == 1:
+        return {name: 1 if name == names[0] else 0 for name in names}
+    rows = sorted(zip((evaluate(feature, s) for s in samples), range(len(samples))), key=lambda one: one[0])
+    runs: list[tuple[int, int, str]] = []  # from which length on, which sample that is, whose
+    for value, number in rows:
+        costs = {name: table[number][name] for name in names if name in table[number]}
+        if not costs:
+            continue
+        best = min(costs, key=lambda name: costs[name])
+        if runs and costs.get(runs[-1][2], math.inf) <= (1 + WORTH) * costs[best]:
+            continue
+        if runs:
+            value = _bisected(open_, feature, rows, value, runs[-1][2], best)
+        runs.append((value, number, best))
+    where: dict[str, list[Length]] = {name: [] for name in names}
+    for k, (start, _, name) in enumerate(runs):
+        after = runs[k + 1][0] if k + 1 < len(runs) else None
+        bounds = [less_equal(start, feature)] if k else []
+        where[name].append(all_of(*bounds, *([less(feature, after)] if after is not None else [])))
+    return {name: any_of(*conditions) for name, conditions in where.items()}
+
+
+def _bisected(
+    open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value: int, before: str, after: str
+) -> int:
+    """Return the least length found, up to ``value``, for which a solver is quicker than the one before."""
+    low = max((v for v, _ in rows if v < value), default=value)
+    *others, last = symbols_of([feature])
+    hints = feature.scope.hints()
+    for _ in range(BISECTIONS):
+        middle = (low + value) // 2
+        sample = {s: hints[s] for s in open_.symbols} | {s: max(s.low or 1, 1) for s in others} | {last: middle}
+        if middle <= low or evaluate(feature, sample) != middle:
+            break
+        costs = open_.costs(sample)
+        if costs.get(before, math.inf) <= (1 + WORTH) * costs.get(after, math.inf):
+            low = middle
+        else:
+            value = middle
+    return value
+
+
+def _planned(
+    request: Request, solver: Any, plan: Callable[[Request, Candidate], Solution], limit: Length, samples: Samples
+) -> list[Alternative[Solution]]:
+    """Return the solutions of a solver for the samples within a limit, and where they serve there."""
+    inside = [sample for sample in samples if evaluate(limit, sample)]
+
+    def solve(problem: tuple[Any, Any]) -> Solution:
+        reason = solver.refusal(problem[0])
+        if reason is not None:
+            raise UnsupportedError(reason)
+        return plan(request, Candidate(solver))
+
+    problem = request.problem, request.strides
+    if not inside:
+        return []
+    scope = next(lengths_in(problem)).scope
+    with scope.trial(inside[0]):
+        try:
+            found = alternatives(problem, solve, inside)
+        except UnsupportedError:
+            return []
+    return [one for one in found if any(evaluate(one.condition, sample) for sample in inside)]

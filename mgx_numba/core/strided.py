@@ -1,0 +1,151 @@
+"""Views: where in memory the elements of a tensor lie, and what transposes, slices, broadcasts and reshapes make of it.
+
+Lengths, strides and offsets may be symbolic (`core.dim`). They ask nothing about symbols that
+shape rules have not asked: a reshape that is no view for all lengths is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .dim import Dim, Length, ceil_div, known_equal, known_less_equal
+
+__all__ = ["Strided", "reshaped"]
+
+
+class Strided(NamedTuple):
+    """Lengths, strides and offset of a view, in elements. Its methods give other views of the same memory, with the
+    strides that NumPy would give."""
+
+    lens: tuple[Any, ...]  # of `Length`s
+    strides: tuple[Any, ...]
+    offset: Any = 0
+
+    def transpose(self, *permutation: int) -> Strided:
+        """Return the view with axes in another order."""
+        lens, strides = self.lens, self.strides
+        return Strided(tuple([lens[p] for p in permutation]), tuple([strides[p] for p in permutation]), self.offset)
+
+    def slice(self, axis: int, start: Length, end: Length, step: int = 1) -> Strided:
+        """Return every ``step``-th position of an axis from ``start`` to before ``end``, which is not before it.
+
+        A negative step walks down from ``start`` to above ``end``, which may be -1.
+        """
+        distance = end - start if step > 0 else start - end
+        lens, strides = list(self.lens), list(self.strides)
+        lens[axis] = ceil_div(distance, abs(step))
+        offset = self.offset + start * strides[axis]
+        strides[axis] = strides[axis] * step
+        return Strided(tuple(lens), tuple(strides), offset)
+
+    def flip(self, *axes: int) -> Strided:
+        """Return the view with some axes in reverse order."""
+        found = self
+        for axis in axes:
+            found = found.slice(axis, found.lens[axis] - 1, -1, -1)
+        return found
+
+    def broadcast(self, lens: Sequence[Length]) -> Strided:
+        """Return the view with new axes in front and axes of length 1 stretched; these get stride 0.
+
+        Raises:
+            ValueError: the lengths do not broadcast.
+        """
+        missing = len(lens) - len(self.lens)
+        if missing < 0:
+            raise ValueError(f"{len(self.lens)} axes do not broadcast to {len(lens)}")
+        strides: list[Length] = [0] * missing
+        for own, length, stride in zip(self.lens, lens[missing:], self.strides):
+            if known_equal(own, 1):
+                strides.append(0)
+            elif known_equal(own, length):
+                strides.append(stride)
+            elif own == 1:  # the shape rule asked that, too
+                strides.append(0)
+            else:
+                raise ValueError(f"lengths {list(self.lens)} do not broadcast to {list(lens)}")
+        return Strided(tuple(lens), tuple(strides), self.offset)
+
+    def reshape(self, *lens: Length) -> Strided:
+        """Return the view with other lengths of the same elements in row-major order.
+
+        Raises:
+            ValueError: that takes a copy.
+        """
+        strides = reshaped(self.lens, self.strides, lens)
+        if strides is None:
+            raise ValueError(f"lengths {list(self.lens)} cannot be seen as {list(lens)} without a copy")
+        return Strided(lens, strides, self.offset)
+
+
+def reshaped(
+    lens: Sequence[Length], strides: Sequence[Length], new_lens: Sequence[Length]
+) -> tuple[Length, ...] | None:
+    """Return strides with which new lengths show the same elements in row-major order; None if that takes a copy.
+
+    Of symbolic lengths a view is found only where it is one for all lengths. The strides are those of
+    ``numpy.reshape(copy=False)``, also of axes of length 1 and of empty tensors.
+    """
+    if len(lens) == len(new_lens) and all(map(known_equal, lens, new_lens)):
+        return tuple(strides)
+    if not known_equal(_product(lens), _product(new_lens)):
+        return None
+    if _row_major(lens, strides):
+        found, step = [], 1
+        for n in reversed(new_lens):
+            found.append(step)
+            step = step * n if isinstance(n, Dim) or n else step
+        return tuple(reversed(found))
+    return _split_and_merged(lens, strides, new_lens)
+
+
+def _split_and_merged(
+    lens: Sequence[Length], strides: Sequence[Length], new_lens: Sequence[Length]
+) -> tuple[Length, ...] | None:
+    """Return strides as NumPy finds them: the fewest axes of both sides that have equal products are one run."""
+    old = [(n, stride) for n, stride in zip(lens, strides) if isinstance(n, Dim) or n != 1]
+    found: list[Length] = [0] * len(new_lens)
+    i = j = 0  # the runs' first axes
+    while i < len(old) and j < len(new_lens):
+        end, new_end = i + 1, j + 1
+        size, new_size = old[i][0], new_lens[j]
+        while not known_equal(size, new_size):
+            if new_end < len(new_lens) and known_less_equal(new_size, size):
+                new_size, new_end = new_size * new_lens[new_end], new_end + 1
+            elif end < len(old) and known_less_equal(size, new_size):
+                size, end = size * old[end][0], end + 1
+            else:
+                return None
+        if not all(known_equal(old[k][1], old[k + 1][0] * old[k + 1][1]) for k in range(i, end - 1)):
+            return None
+        found[new_end - 1] = old[end - 1][1]
+        for k in range(new_end - 1, j, -1):
+            found[k - 1] = found[k] * new_lens[k]
+        i, j = end, new_end
+    if i < len(old) or not all(known_equal(n, 1) for n in new_lens[j:]):
+        return None
+    for k in range(j, len(new_lens)):
+        found[k] = found[j - 1] if j else 1
+    return tuple(found)
+
+
+def _row_major(lens: Sequence[Length], strides: Sequence[Length]) -> bool:
+    """Return whether elements lie side by side in row-major order, whatever the strides of axes of length 1 are."""
+    if any(isinstance(n, int) and n == 0 for n in lens):
+        return True
+    step: Length = 1
+    for n, stride in zip(reversed(lens), reversed(strides)):
+        if isinstance(n, int) and n == 1:
+            continue
+        if not known_equal(stride, step):
+            return False
+        step = step * n
+    return True
+
+
+def _product(lens: Sequence[Length]) -> Length:
+    found: Length = 1
+    for n in lens:
+        found = found * n
+    return found

@@ -1,0 +1,344 @@
+"""Arithmetic on values of which some elements are symbolic lengths, as models compute shapes.
+
+Such a value is an array of objects: integers and `Dim`; of floating-point types also floats and `Ratio`. Operators keep
+their meaning: pointwise ones are evaluated through the scalar protocol, others move elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial, reduce
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.dim import (
+    Dim, Length, all_of, any_of, ceil_div, equal, less, less_equal, maximum, minimum, negate, range_of, select,
+)  # fmt: skip
+from ..core.shape import Shape
+from ..core.types import Type
+from ..ops.base import Operator
+from ..ops.reduce import ReduceOperator
+
+__all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_lengths"]
+
+MOST = 1 << 12
+"""Elements of a value that is followed: shapes have some tens."""
+
+MOVING = frozenset(
+    "gather concat slice step reverse squeeze unsqueeze reshape reshape_lazy transpose flatten identity contiguous"
+    " broadcast multibroadcast scalar".split()
+)
+"""Operators whose result consists of elements of their first input, of ``concat`` of all."""
+
+EXACT_BITS = {Type.half_type: 11, Type.bf16_type: 8, Type.float_type: 24, Type.double_type: 53}
+"""Bits of significands (IEEE 754; bfloat16 has 8): integers of so many bits are exact."""
+
+
+class Ratio(NamedTuple):
+    """A symbolic length divided by a power of two: an element of a floating-point type."""
+
+    numerator: Dim
+    denominator: int
+
+
+class _Element(NamedTuple):
+    """An element of a value, ``numerator / denominator`` exactly; the denominator is a power of two."""
+
+    numerator: Length
+    denominator: int
+    type: Type
+
+
+class _NotFollowed(Exception):
+    """An operator's result is no number that follows from lengths exactly."""
+
+
+def has_lengths(value: Any) -> bool:
+    """Return whether some element of a value is symbolic."""
+    if not isinstance(value, np.ndarray) or value.dtype != object:
+        return False
+    return any(isinstance(v, (Dim, Ratio)) for v in value.flat)
+
+
+def array_of_lengths(values: Sequence[Any], lens: Sequence[int]) -> np.ndarray:
+    """Return an array of numbers and symbolic lengths; of int64, if there are integers alone."""
+    found = np.empty(len(values), object)
+    found[:] = values
+    if all(isinstance(v, int) for v in values):
+        found = found.astype(np.int64)
+    return found.reshape(tuple(lens))
+
+
+def fold_lengths(
+    op: Operator, output: Shape, inputs: Sequence[Shape], values: Sequence[np.ndarray]
+) -> np.ndarray | None:
+    """Return the value of an operator on values of which some are symbolic; None if it does not follow exactly.
+
+    Args:
+        op: the operator; it holds no symbolic length itself.
+        output: shape of its result.
+        inputs: shapes of its inputs.
+        values: of its inputs.
+    """
+    if output.is_dynamic or output.symbolic or output.elements > MOST:
+        return None
+    try:
+        if op.name in MOVING:
+            if op.name != "concat" and any(map(has_lengths, values[1:])):
+                return None
+            found = list(np.asarray(op.compute(output, values)).flat)
+        elif op.pointwise:
+            found = _pointwise(op, [i.type for i in inputs], values, output)
+        elif isinstance(op, ReduceOperator) and len(values) == 1 and op.name in _REDUCTIONS:
+            found = _reduced(op, inputs[0].type, values[0])
+        else:
+            return None
+    except (_NotFollowed, AttributeError, ZeroDivisionError):
+        return None
+    if any(isinstance(v, (Dim, Ratio)) for v in found):
+        return array_of_lengths([v.item() if isinstance(v, np.generic) else v for v in found], output.lens)
+    return np.array(found, output.type.numpy).reshape(output.lens)
+
+
+def _pointwise(op: Operator, types: Sequence[Type], values: Sequence[np.ndarray], output: Shape) -> list[Any]:
+    columns = zip(*(np.broadcast_to(v, output.lens).flat for v in values))
+    return [_computed(op, types, column, output.type) for column in columns]
+
+
+def _computed(op: Operator, types: Sequence[Type], column: Sequence[Any], result: Type) -> Any:
+    """Return one element of a pointwise operator's result."""
+    if not any(isinstance(v, (Dim, Ratio)) for v in column):
+        arrays = [np.array([v], type.numpy) for v, type in zip(column, types)]
+        return np.asarray(op.compute(Shape(result, (1,)), arrays))[0]
+    found = op.scalar(_HANDLER, *(_element(v, type) for v, type in zip(column, types)))  # type: ignore[attr-defined]
+    return _value(found)
+
+
+def _element(value: Any, type: Type) -> _Element:
+    if isinstance(value, Ratio):
+        return _Element(value.numerator, value.denominator, type)
+    if isinstance(value, Dim):
+        return _Element(value, 1, type)
+    if type not in EXACT_BITS:
+        return _Element(int(value), 1, type)
+    if not isfinite(value):
+        raise _NotFollowed
+    exact = Fraction(float(value))
+    return _Element(exact.numerator, exact.denominator, type)
+
+
+def _value(element: _Element) -> Any:
+    numerator, denominator, type = element
+    if isinstance(numerator, Dim):
+        return numerator if denominator == 1 else Ratio(numerator, denominator)
+    return numerator / denominator if type in EXACT_BITS else numerator
+
+
+def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
+    """Return an element, if its type holds it exactly for all lengths; else that is asked."""
+    if type in EXACT_BITS:
+        most = 1 << EXACT_BITS[type]
+        while denominator > 1 and _divides(2, numerator):
+            numerator, denominator = numerator // 2, denominator // 2
+        least = -most
+        if denominator > most:
+            raise _NotFollowed  # far below what is normal, or no sum of few powers of two
+    elif type is Type.bool_type:
+        least, most = 0, 1
+    elif type.is_integral and not type.is_narrow:
+        info = np.iinfo(type.numpy)
+        least, most = info.min, info.max
+    else:
+        raise _NotFollowed
+    low, high = range_of(numerator)
+    if type is not Type.int64_type:  # a tensor has fewer elements, and so have lengths
+        if (low is None or low < least) and not less_equal(least, numerator):
+            raise _NotFollowed
+        if (high is None or high > most) and not less_equal(numerator, most):
+            raise _NotFollowed
+    return _Element(numerator, denominator, type)
+
+
+def _divides(divisor: int, length: Length) -> bool:
+    return length.divisor % divisor == 0 if isinstance(length, Dim) else length % divisor == 0
+
+
+class _LengthScalar:
+    """Handler of the scalar protocol whose values are `_Element`; what it lacks is not followed."""
+
+    def dtype(self, x: _Element) -> Type:
+        return x.type
+
+    def const(self, value: float | int | bool, dtype: Type) -> _Element:
+        return _element(value, dtype)
+
+    def cast(self, x: _Element, dtype: Type) -> _Element:
+        if dtype is Type.bool_type:
+            return _Element(negate(equal(x.numerator, 0)), 1, dtype)
+        if dtype in EXACT_BITS or x.denominator == 1:
+            return _exact(x.numerator, x.denominator, dtype)
+        return _exact(_truncated(x.numerator, x.denominator), 1, dtype)
+
+    cast_loosely = cast
+
+    def where(self, condition: _Element, a: _Element, b: _Element) -> _Element:
+        p, q, over = _common(a, b)
+        return _exact(select(negate(equal(condition.numerator, 0)), p, q), over, a.type)
+
+    def fma(self, a: _Element, b: _Element, c: _Element) -> _Element:
+        return self.add(self.mul(a, b), c)
+
+    def add(self, a: _Element, b: _Element) -> _Element:
+        p, q, over = _common(a, b)
+        return _exact(p + q, over, _number(a))
+
+    def sub(self, a: _Element, b: _Element) -> _Element:
+        p, q, over = _common(a, b)
+        return _exact(p - q, over, _number(a))
+
+    def mul(self, a: _Element, b: _Element) -> _Element:
+        return _exact(a.numerator * b.numerator, a.denominator * b.denominator, _number(a))
+
+    def div(self, a: _Element, b: _Element) -> _Element:
+        p, q, over = _common(a, b)
+        if a.type in EXACT_BITS:
+            if isinstance(q, Dim) or not q:
+                raise _NotFollowed
+            exact = Fraction(over, 1) / q * Fraction(1, over)
+            if exact.denominator & (exact.denominator - 1):
+                raise _NotFollowed
+            return _exact(p * exact.numerator, exact.denominator, a.type)
+        return _exact(_truncated(p, q), 1, a.type)
+
+    def mod(self, a: _Element, b: _Element) -> _Element:
+        return _exact(a.numerator % _positive(b.numerator), 1, _integral(a))
+
+    def fmod(self, a: _Element, b: _Element) -> _Element:
+        p, q = a.numerator, b.numerator
+        return _exact(p - _truncated(p, q) * q, 1, _integral(a))
+
+    def min(self, a: _Element, b: _Element) -> _Element:
+        p, q, over = _common(a, b)
+        return _exact(minimum(p, q), over, a.type)
+
+    def max(self, a: _Element, b: _Element) -> _Element:
+        p, q, over = _common(a, b)
+        return _exact(maximum(p, q), over, a.type)
+
+    def neg(self, a: _Element) -> _Element:
+        return _exact(-a.numerator, a.denominator, _number(a))
+
+    def abs(self, a: _Element) -> _Element:
+        return _exact(abs(a.numerator), a.denominator, _number(a))
+
+    def floor(self, a: _Element) -> _Element:
+        return _Element(a.numerator // a.denominator, 1, a.type)
+
+    def ceil(self, a: _Element) -> _Element:
+        return _Element(ceil_div(a.numerator, a.denominator), 1, a.type)
+
+    def pow(self, a: _Element, b: _Element) -> _Element:
+        if isinstance(b.numerator, Dim) or b.denominator != 1 or not 0 <= b.numerator <= 4:
+            raise _NotFollowed
+        return _exact(a.numerator**b.numerator, a.denominator**b.numerator, _number(a))
+
+    def lt(self, a: _Element, b: _Element) -> _Element:
+        p, q, _ = _common(a, b)
+        return _Element(less(p, q), 1, Type.bool_type)
+
+    def gt(self, a: _Element, b: _Element) -> _Element:
+        return self.lt(b, a)
+
+    def le(self, a: _Element, b: _Element) -> _Element:
+        return self.logical_not(self.lt(b, a))
+
+    def ge(self, a: _Element, b: _Element) -> _Element:
+        return self.logical_not(self.lt(a, b))
+
+    def eq(self, a: _Element, b: _Element) -> _Element:
+        p, q, _ = _common(a, b)
+        return _Element(equal(p, q), 1, Type.bool_type)
+
+    def ne(self, a: _Element, b: _Element) -> _Element:
+        return self.logical_not(self.eq(a, b))
+
+    def logical_not(self, a: _Element) -> _Element:
+        return _Element(equal(a.numerator, 0), 1, Type.bool_type)
+
+    def logical_and(self, a: _Element, b: _Element) -> _Element:
+        return _Element(all_of(_holds(a), _holds(b)), 1, Type.bool_type)
+
+    def logical_or(self, a: _Element, b: _Element) -> _Element:
+        return _Element(any_of(_holds(a), _holds(b)), 1, Type.bool_type)
+
+    def logical_xor(self, a: _Element, b: _Element) -> _Element:
+        return _Element(equal(_holds(a) + _holds(b), 1), 1, Type.bool_type)
+
+
+_HANDLER = _LengthScalar()
+
+
+def _holds(x: _Element) -> Length:
+    found: Length = negate(equal(x.numerator, 0))
+    return found
+
+
+def _common(a: _Element, b: _Element) -> tuple[Any, Any, int]:
+    """Return the numerators of two elements over their common denominator, and that."""
+    over = max(a.denominator, b.denominator)
+    return a.numerator * (over // a.denominator), b.numerator * (over // b.denominator), over
+
+
+def _number(x: _Element) -> Type:
+    if x.type is Type.bool_type:  # a sum of these is a disjunction
+        raise _NotFollowed
+    return x.type
+
+
+def _integral(x: _Element) -> Type:
+    if x.type in EXACT_BITS:
+        raise _NotFollowed
+    return _number(x)
+
+
+def _positive(x: Length) -> Length:
+    low, _ = range_of(x)
+    if low is None or low <= 0:
+        raise _NotFollowed
+    return x
+
+
+def _truncated(a: Length, b: Length) -> Any:
+    """Return the quotient by a positive number, rounded toward zero."""
+    if isinstance(b, int) and b < 0:
+        a, b = -a, -b
+    _positive(b)
+    low, _ = range_of(a)
+    if low is not None and low >= 0:
+        return a // b
+    return select(less(a, 0), -(-a // b), a // b)
+
+
+_REDUCTIONS: dict[str, Callable[[_Element, _Element], _Element]] = {
+    "reduce_sum": _HANDLER.add,
+    "reduce_prod": _HANDLER.mul,
+    "reduce_min": _HANDLER.min,
+    "reduce_max": _HANDLER.max,
+}
+
+
+def _reduced(op: ReduceOperator, type: Type, value: np.ndarray) -> list[Any]:
+    axes = {a % value.ndim for a in op.axes} or set(range(value.ndim))
+    kept = [a for a in range(value.ndim) if a not in axes]
+    rows = np.transpose(value, [*kept, *sorted(axes)]).reshape(*(value.shape[a] for a in kept), -1)
+    if not rows.shape[-1]:
+        raise _NotFollowed
+    found = []
+    for place in itertools.product(*map(range, rows.shape[:-1])):
+        elements = map(partial(_element, type=type), rows[place])
+        found.append(_value(reduce(_REDUCTIONS[op.name], elements)))
+    return found

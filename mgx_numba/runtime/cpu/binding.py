@@ -1,0 +1,322 @@
+"""Binding a symbolic plan: its numbers are evaluated natively for the lengths of a call, and written into a context.
+
+A context is bound to one set of symbols' values at a time. For another set, `BIND` evaluates the plan's size program
+and writes what follows from it: argument slots, offsets of patches, the table of steps that have tasks, lengths and
+bytes of parameters and outputs. Python has a part in it only where memory has to grow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...codegen.launch import TaskRange
+from ...core.dim import Dim, Length, evaluate
+from ...core.types import numpy_dtype
+from ...errors import CompileError, MgxError, ShapeError, UnsupportedError
+from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
+from ..plan import HostFunction, HostStep, Plan, PlannedStep, Pointer, Step, TensorView
+from ..size_program import SizeProgram
+from .bind_kernel import MAX_CLAIMS, Bound, Status
+from .threads import NativeKernel
+
+__all__ = ["Binding", "BindingTables", "Made"]
+
+Made: TypeAlias = tuple[tuple[int, ...], np.dtype, int]
+"""Lens, dtype and bytes of an output."""
+
+
+class BindingTables:
+    """What bindings of all contexts of a symbolic plan have in common.
+
+    Attributes:
+        program: the size program of all numbers of the plan.
+        sources: for each symbol the parameter and the axis whose length it is.
+        words: the `Bound` words that are the same for all contexts.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        writes: Sequence[Sequence[tuple[int, Length, int]]],
+        numbers: Sequence[tuple[Length, Length, Length, Length, int]],
+        patch_count: int,
+        code: tuple[int, int],
+    ) -> None:
+        """Compile the size program.
+
+        Args:
+            plan: the symbolic plan.
+            writes: for each native step the places, expressions and bases of its `Write` entries.
+            numbers: tasks, grain, operations, bytes and segment of each native step.
+            patch_count: patches of the plan.
+            code: addresses of `EVALUATE` and `BIND`.
+
+        Raises:
+            CompileError: a symbol is no parameter's length.
+        """
+        self.plan = plan
+        self.sources = [_source(plan, symbol) for symbol in plan.symbols]
+        self._run = NativeKernel(code[1])
+        self.program = program = SizeProgram(plan.symbols)
+        axes = [program.number(length) for p in plan.parameters for length in p.lens]
+        condition = program.number(plan.condition)
+        checked = len(program.rows)
+        axes += [program.number(length) for o in plan.outputs for length in o.lens or ()]
+        outputs = [(o.lens, numpy_dtype(o.dtype).itemsize) for o in plan.outputs]
+        sizes = [program.number(0 if lens is None else math.prod(lens) * item) for lens, item in outputs]
+        arena_bytes = program.number(plan.arena_bytes)
+        step_words = []
+        entries: list[tuple[int, int, int]] = []
+        for (*lengths, segment), own in zip(numbers, writes, strict=True):
+            step_words.append([*map(program.number, lengths), len(entries), segment])
+            entries += [(place, program.number(length), base) for place, length, base in own]
+        step_words.append([0, 0, 0, 0, len(entries), 0])
+        limits = [(_or(s.low, 0), _or(s.high, (1 << 63) - 1)) for s in plan.symbols]
+        self._memory = program.memory()
+        self._zero = 8 * len(program.constants)
+        self._axes = axes
+        tables = {
+            Bound.ROWS: program.table(),
+            Bound.RANGES: _table(limits),
+            Bound.SOURCES: _table(self.sources),
+            Bound.NUMBERS: _table(step_words),
+            Bound.WRITES: _table(entries),
+            Bound.AXES: _table(axes),
+            Bound.BYTES: _table(sizes),
+        }
+        self._kept = list(tables.values())
+        self.words = {word: address_of(table) for word, table in tables.items()} | {
+            Bound.GIVEN: len(plan.symbols),
+            Bound.EVALUATE: code[0],
+            Bound.BIND: code[1],
+            Bound.CONDITION: condition,
+            Bound.ARENA_BYTES: arena_bytes,
+            Bound.CHECKED: checked,
+            Bound.ROW_COUNT: len(program.rows),
+            Bound.STEP_COUNT: len(numbers),
+            Bound.AXIS_COUNT: len(axes),
+            Bound.OUTPUT_COUNT: len(sizes),
+            Bound.PATCH_COUNT: patch_count,
+            Bound.ALLOWED: BIG,
+        }
+
+    def block(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return a new `Bound` block, the memory of its values, and the part of it that is the symbols'."""
+        memory = self._memory.copy()
+        block = np.zeros(Bound.WORDS, np.int64)
+        for word, value in self.words.items():
+            block[word] = value
+        block[Bound.VALUES] = address_of(memory) + self._zero
+        first = self._zero // 8
+        return block, memory, memory[first : first + len(self.sources)]
+
+    def run(self, block: np.ndarray, checking: bool = False) -> Status:
+        """Bind the context of a block to the symbols' values in it, or evaluate the condition alone."""
+        self._run(address_of(block), int(checking), 0)
+        return Status(block[Bound.STATUS])
+
+    def given(self, inputs: Sequence[np.ndarray]) -> list[int]:
+        """Return the symbols' values, by the shapes of one array for each parameter.
+
+        Raises:
+            ShapeError: an array has too few axes for its parameter.
+        """
+        try:
+            return [inputs[parameter].shape[axis] for parameter, axis in self.sources]
+        except IndexError:
+            parameter = next(p for p, axis in self.sources if len(inputs[p].shape) <= axis)
+            raise self.mismatch(inputs, parameter) from None
+
+    def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
+        """Return the symbols' values if the plan serves inputs of these shapes, else None."""
+        parameters = self.plan.parameters
+        if any(len(a.shape) != len(p.lens) for a, p in zip(inputs, parameters, strict=True) if p.lens):
+            return None
+        block, memory, symbols = self.block()
+        given = self.given(inputs)
+        symbols[:] = given
+        if self.run(block, checking=True) is not Status.BOUND:
+            return None
+        lens = iter(memory[np.array(self._axes, np.int64) + self._zero // 8].tolist())
+        for array, parameter in zip(inputs, parameters):
+            own = [next(lens) for _ in parameter.lens]
+            if own and tuple(own) != array.shape:
+                return None
+        return dict(zip(self.plan.symbols, given))
+
+    def mismatch(self, inputs: Sequence[np.ndarray], number: int) -> ShapeError:
+        """Return the error of an input whose shape does not fit the plan."""
+        parameter = self.plan.parameters[number]
+        wanted = ", ".join(map(str, parameter.lens))
+        return ShapeError(f"run: input {parameter.name} has shape {inputs[number].shape}, the plan takes ({wanted})")
+
+
+class Binding:
+    """One context's state of a symbolic plan: the arena, and the numbers for the lengths that it is bound to."""
+
+    def __init__(self, tables: BindingTables, job: np.ndarray, template: np.ndarray) -> None:
+        """Make the state of a context that is bound to no lengths.
+
+        Args:
+            tables: those of the plan.
+            job: the context's `Job` block.
+            template: records of all native steps, with the addresses of their arguments.
+        """
+        self._tables = tables
+        self._block, memory, self._given = tables.block()
+        axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
+        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(outputs, np.int64)
+        self._positions, self._kept_steps = (np.zeros(len(template), np.int64) for _ in range(2))
+        self._memory = (memory, job, template)
+        for word, array in (
+            (Bound.JOB, job),
+            (Bound.TEMPLATE, template),
+            (Bound.KEPT, self._kept_steps),
+            (Bound.POSITIONS, self._positions),
+            (Bound.LENS, self._lens),
+            (Bound.ROOMS, self._rooms),
+        ):
+            self._block[word] = address_of(array)
+        self.address = address_of(self._block)
+        self._seen = 0
+        self._take_arena(0)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the arena."""
+        return int(self._block[Bound.CAPACITY])
+
+    def settle(self, inputs: Sequence[np.ndarray]) -> None:
+        """Bind the context to the lengths of a call's inputs, unless it is bound to them.
+
+        Raises:
+            ShapeError: the plan does not serve these lengths.
+            MgxError: there is not enough memory.
+            UnsupportedError: a step has too many tiles.
+        """
+        given = self._tables.given(inputs)
+        if not self._block[Bound.READY] or self._given.tolist() != given:
+            self._given[:] = given
+            status = self._tables.run(self._block)
+            if status is Status.ROOM:
+                self._make_room()
+                status = self._tables.run(self._block)
+            if status is not Status.BOUND:
+                raise self._error(status)
+        if self._seen != self._block[Bound.BINDINGS]:
+            self._note()
+        for number, (array, lens) in enumerate(zip(inputs, self._parameters, strict=True)):
+            if lens and array.shape != lens:
+                raise self._tables.mismatch(inputs, number)
+
+    def view(self, view: TensorView) -> TensorView:
+        """Return a view with numbers in the place of expressions."""
+        found = self._views.get(id(view))
+        if found is None:
+            region, index, offset = view.pointer
+            pointer = Pointer(region, index, self._value(offset))
+            lens, strides = (tuple(map(self._value, lengths)) for lengths in (view.lens, view.strides))
+            found = self._views[id(view)] = (TensorView(pointer, view.dtype, lens, strides), view)
+        return found[0]
+
+    def function(self, step: HostStep) -> HostFunction:
+        """Return the function of a host step for the lengths that the context is bound to."""
+        if step.bind is None:
+            return step.function
+        found = self._functions.get(id(step))
+        if found is None:
+            found = self._functions[id(step)] = step.bind(self.values)
+        return found
+
+    def kept(self) -> list[int]:
+        """Return the native step of each record in the job's table."""
+        return self._kept_steps[: self._block[Bound.RECORDS]].tolist()
+
+    def records(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the range of the job's table that a range of native steps is."""
+        return int(self._positions[begin]), int(self._positions[end])
+
+    def leaves_out(self, native: int, step: PlannedStep) -> bool:
+        """Return whether a native step has no tasks though a result of it has elements."""
+        begin, end = self.records(native, native + 1)
+        return begin == end and (not step.outputs or any(0 not in self.view(view).lens for view in step.outputs))
+
+    def _value(self, length: Length) -> int:
+        return evaluate(length, self.values, self._known)
+
+    def _note(self) -> None:
+        """Take over the numbers that a binding has written."""
+        self._seen = self._block[Bound.BINDINGS]
+        plan = self._tables.plan
+        self.values: dict[Dim, int] = dict(zip(plan.symbols, self._given.tolist()))
+        self._known: dict[Dim, int] = {}
+        self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by identity: lengths are not to be compared
+        self._functions: dict[int, HostFunction] = {}
+        lens = iter(self._lens.tolist())
+        self._parameters = [tuple([next(lens) for _ in parameter.lens]) for parameter in plan.parameters]
+        self.outputs: list[Made | None] = []
+        for output, room in zip(plan.outputs, self._rooms.tolist(), strict=True):
+            own = None if output.lens is None else tuple([next(lens) for _ in output.lens])
+            made = None if own is None else (own, numpy_dtype(output.dtype), room - ALIGNMENT)
+            self.outputs.append(made)
+
+    def _make_room(self) -> None:
+        """Let the arena grow to the bytes that the last binding needs, and its outputs take their bytes.
+
+        Raises:
+            MgxError: there is not so much memory.
+        """
+        needed, results = (int(self._block[word]) for word in (Bound.NEEDED, Bound.RESULTS))
+        try:
+            expect_room(needed + results, f"results of {results} bytes and what is computed on the way to them, in all")
+            self._block[Bound.ALLOWED] = max(results, BIG)
+            if needed > self.capacity:
+                # Lengths that grow step by step, as of a cache, find room for a while.
+                spare = needed // 4 if self.capacity else 0
+                self._take_arena(0)
+                self._take_arena(needed + spare)
+        except MemoryError as error:
+            raise MgxError(f"run: not enough memory for the lengths {self._lengths()}: {error}") from error
+
+    def _take_arena(self, size: int) -> None:
+        self.arena = scratch(size)
+        self._block[Bound.ARENA], self._block[Bound.CAPACITY] = address_of(self.arena), size
+
+    def _lengths(self) -> str:
+        pairs = zip(self._tables.plan.symbols, self._given.tolist())
+        return ", ".join(f"{symbol}={value}" for symbol, value in pairs)
+
+    def _error(self, status: Status) -> MgxError:
+        if status is Status.UNSERVED:
+            return ShapeError(f"run: the plan does not serve the lengths {self._lengths()}")
+        if status is Status.UNCOUNTABLE:
+            steps = [step for step in self._tables.plan.steps if isinstance(step, Step)]
+            step = steps[int(self._block[Bound.STEP])]
+            assert isinstance(step.geometry, TaskRange)
+            tasks = evaluate(step.geometry.tasks, dict(zip(self._tables.plan.symbols, self._given.tolist())))
+            return UnsupportedError(
+                f"step {step.label or step.kernel.name}: {tasks} tiles for the lengths {self._lengths()}; tiles plus "
+                f"one grain a thread must stay below {MAX_CLAIMS}"
+            )
+        return MgxError(f"run: for the lengths {self._lengths()} sizes exceed the bytes that can be addressed")
+
+
+def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
+    """Return the parameter and the axis whose length a symbol is."""
+    for number, parameter in enumerate(plan.parameters):
+        for axis, length in enumerate(parameter.lens):
+            if isinstance(length, Dim) and length is symbol:
+                return number, axis
+    raise CompileError(f"the length {symbol} is that of no parameter's axis, so that no run can tell it")
+
+
+def _table(rows: Sequence[Any]) -> np.ndarray:
+    return np.array(rows, np.int64).reshape(-1)
+
+
+def _or(bound: int | None, otherwise: int) -> int:
+    return otherwise if bound is None else bound

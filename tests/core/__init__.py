@@ -1,0 +1,1 @@
+"""Tests of lengths, shapes and views."""
