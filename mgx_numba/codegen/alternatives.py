@@ -160,7 +160,7 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
             merged.append(one)
     if len(merged) == 1:
         return merged[0].result
-    launches = [only_where(one.condition, launch) for one in merged for launch in one.result.launches]
+    launches = [_only_where(one.condition, launch) for one in merged for launch in one.result.launches]
     return replace(merged[0].result, launches=tuple(launches), scratch=maximum(*(one.result.scratch for one in merged)))
 
 
