@@ -492,6 +492,11 @@ def known_less_equal(a: Length, b: Length) -> bool:
     return type(found := less(b, a)) is int and found == 0
 
 
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
+
+
 def preferred(condition: Length) -> bool:
     """Return whether a condition holds, where a right result follows from either answer.
 
