@@ -235,7 +235,7 @@ class Settling:
         return value
 
     def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
-        argument = Argument.from_array(np.ascontiguousarray(value))
+        argument = Argument.from_array(np.ascontiguousarray(value) if value.ndim else value)
         literal = target._link(Instruction(Literal(), (), argument.shape, literal=argument), None)
         literal.debug_symbols = ins.debug_symbols
         return literal

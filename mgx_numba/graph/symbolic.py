@@ -19,7 +19,6 @@ from ..core.dim import (
     Length,
     Scope,
     SymbolicLengthError,
-    known_less_equal,
     substitute,
     symbols_of,
 )  # fmt: skip
@@ -188,19 +187,32 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
 
 
 def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return what one symbol would have to be so that two lengths are equal that operators asked for last."""
-    for guard in reversed(scope.guards.values()):
-        ((monomial, coefficient), *more) = guard.condition.terms
-        if guard.answer or more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != "zero":
-            continue
-        difference = monomial[0].operands[0]
-        for symbol in reversed(scope.symbols):
-            for m, c in difference.terms:
-                rest = -c * (difference - c * symbol)
-                others = symbols_of([rest])
-                alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in others)
-                if alone and str(symbol) not in known and known_less_equal(1, rest):
-                    return str(symbol), rest
+    """Return what one symbol would have to be so that two lengths are equal that operators compared last.
+
+    Comparisons for equality come first: of others, such as whether a part is longer than the whole, equal lengths are a
+    usual case.
+    """
+    guards = list(reversed(scope.guards.values()))
+    for kind in ("zero", "negative"):
+        for guard in guards:
+            ((monomial, coefficient), *more) = guard.condition.terms
+            if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
+                continue
+            if kind == "negative" or not guard.answer:
+                found = _solved(scope, monomial[0].operands[0], known)
+                if found is not None:
+                    return found
+    return None
+
+
+def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol, and the expression of others that it is where a difference is 0."""
+    for symbol in reversed(scope.symbols):
+        for m, c in difference.terms:
+            rest = -c * (difference - c * symbol)
+            alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
+            if alone and str(symbol) not in known and scope.value(rest) >= 1:
+                return str(symbol), rest
     return None
 
 
