@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dim import (
-    Dim, Length, all_of, any_of, ceil_div, equal, less, less_equal, maximum, minimum, negate, range_of, select,
+    Dim,
+    Length,
+    all_of,
+    any_of,
+    ceil_div,
+    equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    negate,
+    range_of,
+    select,
 )  # fmt: skip
 from ..core.shape import Shape
 from ..core.types import Type
