@@ -353,6 +353,8 @@ class Settling:
         count = self.program.module_count
         try:
             return self._body(ins, body, inputs)
+        except SymbolicLengthError:
+            raise
         except MgxError as error:
             self.program.remove_modules_since(count)
             return str(error)
