@@ -242,7 +242,9 @@ class Settling:
 
     def _broadcast(self, ins: Instruction, inputs: list[Instruction], target: Module) -> list[Instruction]:
         """Inputs of a pointwise operator whose ranges were the same and whose lengths are not: one of them is 1."""
-        if any(i.shape.is_dynamic for i in inputs) or all(known_same(i.shape.lens, inputs[0].shape.lens) for i in inputs):
+        if any(i.shape.is_dynamic for i in inputs) or all(
+            known_same(i.shape.lens, inputs[0].shape.lens) for i in inputs
+        ):
             return inputs
         if any(i.shape.ndim != inputs[0].shape.ndim for i in inputs):
             return inputs
@@ -351,6 +353,8 @@ class Settling:
         count = self.program.module_count
         try:
             return self._body(ins, body, inputs)
+        except SymbolicLengthError:
+            raise
         except MgxError as error:
             self.program.remove_modules_since(count)
             return str(error)

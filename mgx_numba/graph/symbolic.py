@@ -47,13 +47,11 @@ SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
 """Lengths that all symbols have together in samples: kernels differ where an axis has one element, where rows are
 shorter than a vector or a tile, and where estimates prefer another algorithm."""
-MOST_RELATIONS = 8
+MOST_RELATIONS = 64
 """Relations between lengths that are looked for in a program."""
 
 
-def symbolic_program(
-    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None
-) -> Program:
+def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
@@ -199,7 +197,8 @@ def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] |
         for symbol in reversed(scope.symbols):
             for m, c in difference.terms:
                 rest = -c * (difference - c * symbol)
-                alone = m == symbol.terms[0][0] and abs(c) == 1 and symbol not in symbols_of([rest])
+                others = symbols_of([rest])
+                alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in others)
                 if alone and str(symbol) not in known and known_less_equal(1, rest):
                     return str(symbol), rest
     return None
@@ -226,6 +225,9 @@ class _Symbolic(Settling):
         twin = self._folded(twin, target)
         self._check(twin)
         return twin
+
+    def _fitting(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module | str:
+        return self._body(ins, body, inputs)  # an error may be of lengths that are not known to be equal
 
     def _note(self, ins: Instruction) -> None:
         """Remember whether the value of an instruction holds symbolic lengths."""
@@ -286,5 +288,3 @@ class _Symbolic(Settling):
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
             raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
-
-
