@@ -104,6 +104,17 @@ def test_minimisation_finds_the_node_that_matters() -> None:
     onnx.checker.check_model(small.model)
 
 
+def test_minimisation_keeps_nodes_that_matter_although_nothing_reads_them() -> None:
+    case = _chain()
+    nodes = [helper.make_node("Abs", ["a"], ["u"]), helper.make_node("Neg", ["u"], ["v"])]
+    case.model.graph.node.extend(nodes)
+    case.model.graph.output.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, [None]))
+    small = minimise(case, lambda case: [n.op_type for n in case.model.graph.node].count("Neg") == 2)
+    assert [n.op_type for n in small.model.graph.node] == ["Neg", "Neg"]
+    assert [o.name for o in small.model.graph.output] == ["c"]
+    np.testing.assert_array_equal(small.feeds["u"], [1, 0, 3])
+
+
 def test_a_wrong_result_is_seen() -> None:
     """The check can fail: a cpu target whose ReLU is none does."""
     from mgx_numba.ops.unary import Relu
