@@ -19,7 +19,7 @@ from ...core.dim import Dim, Length, evaluate
 from ...core.types import numpy_dtype
 from ...errors import CompileError, MgxError, ShapeError, UnsupportedError
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
-from ..plan import HostFunction, HostStep, Plan, PlannedStep, Pointer, Step, TensorView
+from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
 from ..size_program import SizeProgram
 from .bind_kernel import MAX_CLAIMS, Bound, Status
 from .sizes import Evaluator
@@ -166,12 +166,12 @@ class BindingTables:
 
     @cached_property
     def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
-        """A size program for the tensors that steps name, and the numbers of offset, lens and strides of each, by the
-        identity of its view. Only host steps and observers ask for them."""
+        """A size program for the tensors of host steps, and the numbers of offset, lens and strides of each, by the
+        identity of its view."""
         program = SizeProgram(self.plan.symbols)
         numbers = {}
         for step in self.plan.steps:
-            for view in (*(() if isinstance(step, Step) else step.inputs), *step.outputs):
+            for view in () if isinstance(step, Step) else (*step.inputs, *step.outputs):
                 own = map(program.number, (view.pointer.offset, *view.lens, *view.strides))
                 numbers[id(view)] = np.array([*own], np.int64)
         return Evaluator(program), numbers
@@ -251,7 +251,7 @@ class Binding:
         if found is None:
             program, numbers = self._tables.view_numbers
             own = numbers.get(id(view))
-            if own is None:  # of nobody's step
+            if own is None:  # an observer's
                 values = [evaluate(length, self.values) for length in (view.pointer.offset, *view.lens, *view.strides)]
             else:
                 if self._view_values is None:
@@ -279,11 +279,6 @@ class Binding:
     def records(self, begin: int, end: int) -> tuple[int, int]:
         """Return the range of the job's table that a range of native steps is."""
         return int(self._positions[begin]), int(self._positions[end])
-
-    def leaves_out(self, native: int, step: PlannedStep) -> bool:
-        """Return whether a native step has no tasks though a result of it has elements."""
-        begin, end = self.records(native, native + 1)
-        return begin == end and (not step.outputs or any(0 not in self.view(view).lens for view in step.outputs))
 
     def _run(self) -> Status:
         self._tables.run(self.address)
