@@ -465,11 +465,6 @@ def known_in(length: Length, *values: int) -> bool:
     return not isinstance(length, Dim) and length in values
 
 
-def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(map(known_equal, a, b))
-
-
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):

@@ -213,6 +213,12 @@ def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple
             alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
             if alone and str(symbol) not in known and scope.value(rest) >= 1:
                 return str(symbol), rest
+    for m, _ in difference.terms:  # min(a, b) is a where a is b
+        for atom in m:
+            if atom.kind in ("min", "max"):
+                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
+                if found is not None:
+                    return found
     return None
 
 
