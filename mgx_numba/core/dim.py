@@ -494,7 +494,12 @@ def known_less_equal(a: Length, b: Length) -> bool:
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
     """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(map(known_equal, a, b))
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if x is not y and not known_equal(x, y):
+            return False
+    return True
 
 
 def preferred(condition: Length) -> bool:
