@@ -494,12 +494,7 @@ def known_less_equal(a: Length, b: Length) -> bool:
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
     """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    if len(a) != len(b):
-        return False
-    for x, y in zip(a, b):
-        if x is not y and not known_equal(x, y):
-            return False
-    return True
+    return len(a) == len(b) and all(x is y or known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
