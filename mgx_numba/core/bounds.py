@@ -130,9 +130,8 @@ def _product_range(monomial: Monomial, ranges: Ranges) -> Range:
 def tightened(terms: Terms, found: Range) -> Range:
     """Return a range of a sum that is narrower where a proof tells its sign."""
     low, high = found
-    if low is None or low < 0:
-        if never_negative(terms):
-            low = 1 if never_negative(_plus(terms, -1)) else 0
+    if (low is None or low < 0) and never_negative(terms):
+        low = 1 if never_negative(_plus(terms, -1)) else 0
     if low is not None and low > 0:
         return low, high
     if (high is None or high > 0) and never_negative(_negative(terms)):

@@ -29,10 +29,10 @@ from ..errors import MgxError
 from .bounds import Ranges, decided, facts_of, interval, quotient_of_products, quotient_range, tightened
 
 __all__ = [
-    "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
-    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "same",
-    "select", "substitute", "symbols_of", "typical",
+    "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
+    "common_divisor", "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less",
+    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred",
+    "range_of", "same", "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -256,6 +256,8 @@ class Dim:
 
 
 Length = int | Dim
+SharedLength = Any
+"""A `Length` in records that back ends without symbolic lengths share, for which it is a plain integer."""
 
 
 class Scope:
@@ -282,6 +284,7 @@ class Scope:
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
         self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
+        self._cautious = False
 
     def clear(self) -> None:
         """Forget symbols, samples and questions."""
@@ -361,27 +364,25 @@ class Scope:
         known = self.answered(condition)
         if known is not None:
             return known
+        if needed and self._cautious:
+            return False
         if condition not in self.preferences:
-            answer = bool(self.value(condition))
-            if needed and answer:
-                return self.ask(condition)
-            self.preferences[condition] = answer
-        elif needed and self.preferences[condition]:
-            return self.ask(condition)
-        return self.preferences[condition]
+            self.preferences[condition] = bool(self.value(condition))
+        answer = self.preferences[condition]
+        return self.ask(condition) if needed and answer else answer
 
     @contextlib.contextmanager
-    def trial(self, values: Mapping[Dim, int]) -> Iterator[None]:
+    def trial(self, values: Mapping[Dim, int], cautious: bool = False) -> Iterator[None]:
         """Meanwhile these are the example lengths, and what is asked is noted apart: this scope's own questions are
-        what they were before, afterwards."""
-        kept = self.guards, self.preferences, self._hints, self._values, self._closed
+        what they were before, afterwards. ``cautious``: nothing is `permitted` that is not known."""
+        kept = self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious
         given = {symbol.terms[0][0][0]: value for symbol, value in values.items()}
-        self.guards, self.preferences, self._values, self._closed = {}, {}, {}, False
+        self.guards, self.preferences, self._values, self._closed, self._cautious = {}, {}, {}, False, cautious
         self._hints = {**self._hints, **given}
         try:
             yield
         finally:
-            self.guards, self.preferences, self._hints, self._values, self._closed = kept
+            self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
         """Answer nothing any more that has not been asked."""
@@ -568,8 +569,8 @@ def known_less_equal(a: Length, b: Length) -> bool:
 
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
 
 
 def preferred(condition: Length) -> bool:
