@@ -171,6 +171,8 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
 
 def only_where(condition: Length, solution: Solution) -> Solution:
     """Return a solution whose launches have no tasks unless a condition holds."""
+    if type(condition) is int and condition:
+        return solution
     return replace(solution, launches=tuple(_only_where(condition, launch) for launch in solution.launches))
 
 

@@ -22,10 +22,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, inf, prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
+from .bounds import Ranges, interval, never_negative, quotient_of_products, quotient_range, tightened
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
@@ -433,8 +434,10 @@ def less(a: Length, b: Length) -> Any:
         return 1
     if difference.low is not None and difference.low >= 0:
         return 0
-    divisor = _content(difference)
-    constant = _constant(difference)
+    if (plain := _without_remainders(difference)) is not difference and not isinstance(plain, Dim):
+        return int(plain < 0)
+    difference = _without_factor(difference)
+    divisor, constant = _content(difference), _constant(difference)
     if divisor > 1:  # d*x + c < 0 is x < ceil(-c/d), the same as x + floor(c/d) < 0
         difference = _polynomial([(m, c // divisor) for m, c in difference.terms if m] + [((), constant // divisor)])
     return _of_atom("negative", (difference,), 0, 1, 1)
@@ -452,6 +455,9 @@ def equal(a: Length, b: Length) -> Any:
         return int(difference == 0)
     if (difference.low is not None and difference.low > 0) or (difference.high is not None and difference.high < 0):
         return 0
+    if (plain := _without_remainders(difference)) is not difference and not isinstance(plain, Dim):
+        return int(plain == 0)
+    difference = _without_factor(difference)
     divisor, constant = _content(difference), _constant(difference)
     if constant % divisor:
         return 0
@@ -472,11 +478,6 @@ def known_in(length: Length, *values: int) -> bool:
     return not isinstance(length, Dim) and length in values
 
 
-def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(map(known_equal, a, b))
-
-
 def known_less(a: Length, b: Length) -> bool:
     """Return whether a is less than b whatever the symbols are; no guard is noted."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
@@ -489,6 +490,11 @@ def known_less_equal(a: Length, b: Length) -> bool:
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a <= b
     return type(found := less(b, a)) is int and found == 0
+
+
+def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
 
 
 def preferred(condition: Length) -> bool:
@@ -701,41 +707,16 @@ def _made(terms: Terms) -> Dim:
     made = object.__new__(Dim)
     made.terms = terms
     made._text = None
-    made.low, made.high = _bounds(terms)
+    found = interval(terms)
+    if len({c > 0 for m, c in terms if m}) > 1:
+        found = tightened(terms, found)
+    made.low, made.high = found
     made.divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in terms))
     scopes = {id(atom.scope): atom.scope for m, _ in terms for atom in m}
     if len(scopes) != 1:
         raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
     (made.scope,) = scopes.values()
     return made
-
-
-def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    low: int | None = 0
-    high: int | None = 0
-    for monomial, coefficient in terms:
-        least, most = _monomial_bounds(monomial)
-        ends = (least, most) if coefficient > 0 else (most, least)
-        low = None if low is None or ends[0] is None else low + coefficient * ends[0]
-        high = None if high is None or ends[1] is None else high + coefficient * ends[1]
-    return low, high
-
-
-def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
-    low: int | None = 1
-    high: int | None = 1
-    for atom in monomial:
-        if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
-            low = low * atom.low
-            high = None if high is None or atom.high is None else high * atom.high
-        else:
-            own, other = (
-                (-inf if least is None else least, inf if most is None else most)
-                for least, most in ((low, high), (atom.low, atom.high))
-            )
-            ends = [x * y if x and y else 0 for x in own for y in other]
-            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
-    return low, high
 
 
 def _content(dim: Dim) -> int:
@@ -788,17 +769,20 @@ def _floordiv(a: Length, b: Length) -> Any:
     quotient = _exact_quotient(a, b)
     if quotient is not None:
         return quotient
-    (low, high), (least, most) = range_of(a), range_of(b)
-    if least is None or least <= 0:
-        return _of_atom("floordiv", (a, b), None, None, 1)
-    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
-    bounds = (
-        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
-        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
-    )
-    if bounds[0] is not None and bounds[0] == bounds[1]:
-        return bounds[0]
-    return _of_atom("floordiv", (a, b), *bounds, 1)
+    if isinstance(a, Dim) and b.low is not None and b.low > 0:
+        factor = _common_factor([*a.terms, *b.terms])
+        if factor is not None:
+            return _exact_quotient(a, factor) // _exact_quotient(b, factor)
+        whole = _whole_part(a, b)
+        if whole is not None:
+            return whole + (a - whole * b) // b
+        inner = _single_atom(a)
+        if inner is not None and inner.kind == "floordiv":
+            return inner.operands[0] // (inner.operands[1] * b)
+    low, high = quotient_range(range_of(a), range_of(b))
+    if low is not None and low == high:
+        return low
+    return _of_atom("floordiv", (a, b), low, high, 1)
 
 
 def _divided(a: Any, b: int) -> Any:
@@ -811,30 +795,77 @@ def _divided(a: Any, b: int) -> Any:
         return a // b
     if b == 1:
         return a
-    whole = [(m, c // b) for m, c in a.terms if c * prod([atom.divisor for atom in m]) % b == 0 and c % b == 0]
-    rest: Any = _polynomial([(m, c) for m, c in a.terms if c % b])
+    whole, rest = _split(a, b)
     if not isinstance(rest, Dim):
-        return _polynomial([*whole, ((), rest // b)])
+        return whole + rest // b
+    if rest.terms[0][1] < 0:  # the quotient of x is the one of b - 1 - x, rounded up and negative: one form of both
+        return whole - _divided(b - 1 - rest, b)
+    low, high = quotient_range((rest.low, rest.high), (b, b))
+    if low is not None and low == high:
+        return whole + low
     constant = _constant(rest)
-    if constant // b:  # the constant's whole part, so that what is left is the same for equal remainders
-        whole.append(((), constant // b))
-        rest = rest - constant // b * b
-    low, high = rest.low, rest.high
-    if low is not None and high is not None and low // b == high // b:
-        return _polynomial([*whole, ((), low // b)])
-    own = len(rest.terms) == 1 and rest.terms[0][1] == 1 and len(rest.terms[0][0]) == 1
-    inner = rest.terms[0][0][0] if own else None
-    if inner is not None and inner.kind == "floordiv" and isinstance(inner.operands[1], int):
-        found = _divided(inner.operands[0], inner.operands[1] * b)
-    else:
-        shared = gcd(_content(rest), b)
-        if shared > 1:  # (d*x + c) // (d*e) is (x + c//d) // e
-            reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
-            found = _divided(reduced, b // shared)
-        else:
-            bounds = (None if low is None else low // b, None if high is None else high // b)
-            found = _of_atom("floordiv", (rest, b), *bounds, 1)
-    return found + _polynomial(whole) if whole else found
+    inner = _single_atom(rest - constant)
+    if inner is not None and inner.kind == "floordiv":
+        divisor = inner.operands[1]
+        if isinstance(divisor, int) or (divisor.low is not None and divisor.low > 0):
+            return whole + (inner.operands[0] + constant * divisor) // (divisor * b)
+    shared = gcd(_content(rest), b)
+    if shared > 1:  # (d*x + c) // (d*e) is (x + c//d) // e
+        reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
+        return whole + _divided(reduced, b // shared)
+    return whole + _of_atom("floordiv", (rest, b), low, high, 1)
+
+
+def _split(a: Dim, b: int) -> tuple[Any, Any]:
+    """Return the quotients of the coefficients, rounded towards 0, and what is left; it has a constant from 0 on."""
+    terms = [(m, c // b if c > 0 or not m else -(-c // b)) for m, c in a.terms]
+    whole = _polynomial([(m, c) for m, c in terms if c])
+    return whole, a - whole * b
+
+
+def _single_atom(length: Length) -> Atom | None:
+    """Return the atom that an expression is, if it is one."""
+    if not isinstance(length, Dim) or len(length.terms) > 1:
+        return None
+    monomial, coefficient = length.terms[0]
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
+
+
+def _common_factor(terms: Sequence[tuple[Monomial, int]]) -> Dim | None:
+    """Return the product of atoms that all terms have in common and that are at least 1; None if there is none."""
+    if any(not m for m, _ in terms):
+        return None
+    common = [atom for atom in terms[0][0] if atom.low is not None and atom.low > 0]
+    for monomial, _ in terms[1:]:
+        left, both = list(monomial), []
+        for atom in common:
+            if atom in left:
+                left.remove(atom)
+                both.append(atom)
+        common = both
+    return _polynomial([(tuple(common), 1)]) if common else None
+
+
+def _without_factor(difference: Dim) -> Dim:
+    """Return an expression that has the sign of another one: without what all its terms have in common."""
+    factor = _common_factor(difference.terms)
+    if factor is None:
+        return difference
+    quotient = _exact_quotient(difference, factor)
+    return quotient if isinstance(quotient, Dim) else difference
+
+
+def _whole_part(a: Dim, b: Dim) -> Any:
+    """Return the quotient of the terms that a divisor of one term divides; None if there are none."""
+    if len(b.terms) > 1:
+        return None
+    ((factor, divisor),) = b.terms
+    found = []
+    for monomial, coefficient in a.terms:
+        other = quotient_of_products(monomial, factor)
+        if other is not None and coefficient % divisor == 0:
+            found.append((other, coefficient // divisor))
+    return _polynomial(found) if found else None
 
 
 def _exact_quotient(a: Length, b: Dim) -> Any:
@@ -879,21 +910,55 @@ def _mod(a: Length, b: Length) -> Any:
     if isinstance(b, int):
         if b <= 0 or not isinstance(a, Dim):
             return a - a // b * b
-        rest: Any = _polynomial([(m, c % b) for m, c in a.terms])
-        if not isinstance(rest, Dim):
-            return rest % b
-        if rest.divisor % b == 0:
-            return 0
-        if rest.low is not None and rest.high is not None and rest.low >= 0 and rest.high < b:
-            return rest
-        divisor = gcd(rest.divisor, b)
-        return _of_atom("mod", (rest, b), 0, b - divisor, divisor)
-    quotient = _floordiv(a, b)
-    if isinstance(quotient, int) or _exact_quotient(a, b) is not None:
-        return a - quotient * b
-    least, most = range_of(b)
-    positive = least is not None and least > 0
-    return _of_atom("mod", (a, b), 0 if positive else None, most - 1 if positive and most is not None else None, 1)
+        return _remainder(a, b)
+    if not isinstance(a, Dim) or b.low is None or b.low < 1:
+        return a - a // b * b
+    if _exact_quotient(a, b) is not None:
+        return 0
+    factor = _common_factor([*a.terms, *b.terms])
+    if factor is not None:
+        return factor * (_exact_quotient(a, factor) % _exact_quotient(b, factor))
+    whole = _whole_part(a, b)
+    if whole is not None:
+        return (a - whole * b) % b
+    if a.low is not None and a.low >= 0 and known_less(a, b):
+        return a
+    divisor = gcd(a.divisor, b.divisor)
+    return _of_atom("mod", (a, b), 0, None if b.high is None else b.high - divisor, divisor)
+
+
+def _remainder(a: Dim, b: int) -> Any:
+    """Return the remainder of the division by a plain integer, of the same form as `_divided` gives the quotient."""
+    _, rest = _split(a, b)
+    if not isinstance(rest, Dim):
+        return rest % b
+    if rest.divisor % b == 0:
+        return 0
+    if rest.terms[0][1] < 0:
+        return b - 1 - (b - 1 - rest) % b
+    if rest.low is not None and rest.high is not None and rest.low >= 0 and rest.high < b:
+        return rest
+    shared = gcd(_content(rest), b)
+    if shared > 1:  # (d*x + c) % (d*e) is (x + c//d) % e * d + c % d
+        reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
+        return reduced % (b // shared) * shared + _constant(rest) % shared
+    divisor = gcd(rest.divisor, b)
+    return _of_atom("mod", (rest, b), 0, b - divisor, divisor)
+
+
+def _without_remainders(length: Dim) -> Any:
+    """Return an expression with a - a//b*b in the place of a % b."""
+    found: Any = length
+    for monomial, coefficient in length.terms:
+        for atom in monomial:
+            if atom.kind == "mod":
+                a, b = atom.operands
+                others = list(monomial)
+                others.remove(atom)
+                factor = _polynomial([(tuple(others), coefficient)])
+                found = found + factor * (a - a // b * b - _polynomial([((atom,), 1)]))
+                break
+    return found
 
 
 def _extreme(kind: str, a: Length, b: Length) -> Any:

@@ -15,7 +15,7 @@ from .instruction import Instruction
 from .length_arithmetic import array_of_lengths, fold_lengths, has_lengths
 from .printer import format_instruction
 
-__all__ = ["Constants", "Followed", "integers", "awaits_lengths"]
+__all__ = ["Constants", "Followed", "awaits_lengths", "integers"]
 
 LARGEST = 1 << 24
 """Elements of a constant that is computed while reading: 64 MiB of float32. What is larger stays an instruction."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import platform
 import random
 import sys
@@ -13,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.alternatives import renamed
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
-from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
+from mgx_numba.core.dim import Dim, Scope, equal, evaluate, less, maximum, minimum, negate, select
 from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedError
 from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable, View
@@ -90,10 +90,21 @@ def same(found: list[np.ndarray], batch: int, seq: int) -> bool:
     return shapes and np.array_equal(found[0], first) and np.array_equal(found[1][written], rows[written])
 
 
+def fixed(value: Any, values: Mapping[Dim, int]) -> Any:
+    """A part of a plan with numbers in the place of expressions."""
+    if isinstance(value, (tuple, list)):
+        own = [fixed(one, values) for one in value]
+        return type(value)(*own) if isinstance(value, Pointer) else type(value)(own)
+    if isinstance(value, (Step, TaskRange, ParameterSpec, TensorSpec, TensorView)):
+        names = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{name: fixed(getattr(value, name), values) for name in names})
+    return evaluate(value, values) if isinstance(value, Dim) else value
+
+
 def at(plan: Plan, values: Mapping[Dim, int]) -> Plan:
     """The plan that is not symbolic for some lengths, without the steps that have no tasks."""
-    steps = [step for step in renamed(plan.steps, values) if isinstance(step, HostStep) or step.geometry.tasks > 0]
-    parts = {name: renamed(getattr(plan, name), values) for name in ("arena_bytes", "parameters", "outputs")}
+    steps = [step for step in fixed(plan.steps, values) if isinstance(step, HostStep) or step.geometry.tasks > 0]
+    parts = {name: fixed(getattr(plan, name), values) for name in ("arena_bytes", "parameters", "outputs")}
     return dataclasses.replace(plan, steps=steps, symbols=(), condition=1, **parts)
 
 
@@ -145,6 +156,7 @@ def test_lengths_that_are_not_served(add_kernel: KernelSource) -> None:
     }
     for name, inputs in wrong.items():
         assert not executable.serves(inputs), name
+        assert (executable.values(inputs) is None) == (name.partition(" ")[0] == "an" or "rank" in name)
         assert entry(dict(zip("xy", inputs))) is None, name
         with pytest.raises(ShapeError, match="the plan"):
             executable.run(inputs)
@@ -426,3 +438,33 @@ def test_what_takes_only_fixed_lengths_refuses_symbols(add_kernel: KernelSource,
     if sys.platform == "linux" and platform.machine() == "x86_64":
         with pytest.raises(UnsupportedError, match="fixed lengths, and batch, seq are known at run time"):
             write_library(Executable(plan, 1), tmp_path, "name", ["a", "b"])
+
+
+def test_offsets_may_nest_as_deep_as_a_plan_has_steps(add_kernel: KernelSource) -> None:
+    b, s = symbols()
+    places: list[Any] = [0]
+    for _ in range(600):
+        places.append(maximum(places[-1] + b * 64, s * 64))
+    steps: list[Step | HostStep] = []
+    for source, target in itertools.pairwise(places):
+        view = TensorView(Pointer(Region.ARENA, 0, target), "int64", (b, 8), (8, 1))
+        begin = X if not steps else Pointer(Region.ARENA, 0, source)
+        steps.append(Step(add_kernel, (begin, view.pointer, 1), TaskRange(b), outputs=(view,)))
+    steps.append(Step(add_kernel, (Pointer(Region.ARENA, 0, places[-1]), Pointer(Region.OUTPUT, 0), 0), TaskRange(b)))
+    plan = Plan(
+        steps,
+        places[-1] + b * 64,
+        [],
+        [ParameterSpec("x", "int64", (b, 8)), ParameterSpec("y", "int8", (s,))],
+        [TensorSpec("int64", (b, 8))],
+        symbols=(b, s),
+    )
+    executable = Executable(plan, 1)
+    for batch, seq in ((3, 4), (1, 3000)):
+        inputs = [np.arange(batch * 8).reshape(batch, 8), np.zeros(seq, np.int8)]
+        np.testing.assert_array_equal(executable.run(inputs)[0], inputs[0] + 600)
+        seen: list[int] = []
+        executable.run_traced(
+            inputs, lambda i, step, t, see, seen=seen: seen.extend(see(v)[0, 0] for v in step.outputs)
+        )
+        assert seen == list(range(1, 601))

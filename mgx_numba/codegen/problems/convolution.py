@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import field, replace
 
+from ...core.dim import known_equal, known_less, minimum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -33,7 +34,7 @@ class ConvProblem:
     memory that may be read. With ``low_parts`` the input is float32 in two parts, as `GemmProblem` has it, and
     ``x_strides`` are in their elements. Where ``shuffled`` is not 0, the input holds the channels of so many groups one
     behind the other, which are read in turns: channel j of the convolution is channel ``j // shuffled`` of group
-    ``j % shuffled``.
+    ``j % shuffled``. The number of images and lengths of the image may be symbolic (`core.dim`), with strides.
     """
 
     batch: int
@@ -79,7 +80,7 @@ class ConvProblem:
         if self.shuffled and self.in_channels % self.shuffled:
             raise ShapeError(f"{self.in_channels} channels do not divide into {self.shuffled} groups to shuffle")
         object.__setattr__(self, "out_lens", self._output_lens())
-        if min(self.out_lens) < 1:
+        if any(known_less(length, 1) for length in self.out_lens):
             raise ShapeError(f"convolution output lens {self.out_lens}; expected at least 1 in each dimension")
         x_default = packed_strides((self.batch, *self.in_lens, self.in_channels))[:-1]
         out_default = (self.out_pixels * self.out_channels, self.out_channels)
@@ -89,7 +90,7 @@ class ConvProblem:
             if len(value) != len(strides) and not lines:
                 raise ShapeError(f"convolution {name} has {len(value)} entries; expected {len(strides)}")
             object.__setattr__(self, name, value)
-        if len(self.out_strides) == 3 and not self.line_gap:
+        if len(self.out_strides) == 3 and known_equal(self.line_gap, 0):
             object.__setattr__(self, "out_strides", self.out_strides[::2])
 
     def _output_lens(self) -> tuple[int, ...]:
@@ -125,7 +126,7 @@ class ConvProblem:
     @property
     def phases(self) -> tuple[int, ...]:
         """Of a transposed one, along each axis: how many remainders by the stride its outputs leave."""
-        return tuple(map(min, self.out_lens, self.stride)) if self.transposed else ()
+        return tuple(map(minimum, self.out_lens, self.stride)) if self.transposed else ()
 
     @property
     def group_in(self) -> int:

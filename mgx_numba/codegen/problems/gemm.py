@@ -72,22 +72,23 @@ class GemmProblem:
     ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a. With
     ``blocks`` b is stored in that format, one matrix for the whole batch; its type is that of what the codes stand for.
     With ``low_parts`` a is float32 in two parts of bfloat16, the low ones so many of their elements behind the high
-    ones; ``a_strides`` are in these elements, and rows end with zeros up to whole lines of the cache.
+    ones; ``a_strides`` are in these elements, and rows end with zeros up to whole lines of the cache. Lengths and
+    strides may be symbolic (`core.dim`).
     """
 
-    m: Length
-    n: Length
-    k: Length
-    batch: tuple[Length, ...] = ()
-    a_strides: tuple[Length, ...] = ()
-    b_strides: tuple[Length, ...] = ()
-    out_strides: tuple[Length, ...] = ()
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...] = ()
+    a_strides: tuple[int, ...] = ()
+    b_strides: tuple[int, ...] = ()
+    out_strides: tuple[int, ...] = ()
     types: ElementTypes = FLOAT32
     b_constant: bool = True
     fast_math: bool = False
     prologue: Prologue | None = None
     blocks: BlockFormat | None = None
-    low_parts: Length = 0
+    low_parts: int = 0
 
     def __post_init__(self) -> None:
         rank = len(self.batch)
@@ -121,9 +122,9 @@ class GemmProblem:
         return ITEMSIZE[self.dtype]
 
 
-def packed_strides(lens: Sequence[Length]) -> tuple[Length, ...]:
+def packed_strides(lens: Sequence[Length]) -> tuple[Any, ...]:
     """Row-major strides of ``lens``, those of an empty axis as if it had length 1."""
-    strides: list[Length] = [1] * len(lens)
+    strides: list[Any] = [1] * len(lens)
     for i in range(len(lens) - 2, -1, -1):
         strides[i] = strides[i + 1] * maximum(plain_int(lens[i + 1]), 1)
     return tuple(strides)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
 from ..plan import HostFunction, HostStep, Plan, PlannedStep, Pointer, Step, TensorView
 from ..size_program import SizeProgram
 from .bind_kernel import MAX_CLAIMS, Bound, Status
+from .sizes import Evaluator
 from .threads import NativeKernel
 
 __all__ = ["Binding", "BindingTables", "Made"]
@@ -131,22 +133,42 @@ class BindingTables:
             parameter = next(p for p, axis in self.sources if len(inputs[p].shape) <= axis)
             raise self.mismatch(inputs, parameter) from None
 
+    def serves(self, inputs: Sequence[np.ndarray]) -> bool:
+        """Return whether the plan serves inputs of these shapes."""
+        return self._check(inputs) is Status.BOUND
+
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
-        """Return the symbols' values if the plan serves inputs of these shapes, else None."""
+        """Return the symbols' values if the shapes are those of the parameters for some values, else None."""
+        if self._check(inputs) is None:
+            return None
+        return dict(zip(self.plan.symbols, self.given(inputs)))
+
+    def _check(self, inputs: Sequence[np.ndarray]) -> Status | None:
+        """Return how a binding to the inputs' lengths begins; None if no values give their shapes."""
         parameters = self.plan.parameters
         if any(len(a.shape) != len(p.lens) for a, p in zip(inputs, parameters, strict=True) if p.lens):
             return None
         block, memory, symbols = self.block()
-        given = self.given(inputs)
-        symbols[:] = given
-        if self.run(block, checking=True) is not Status.BOUND:
-            return None
+        symbols[:] = self.given(inputs)
+        status = self.run(block, checking=True)
         lens = iter(memory[np.array(self._axes, np.int64) + self._zero // 8].tolist())
         for array, parameter in zip(inputs, parameters):
             own = [next(lens) for _ in parameter.lens]
             if own and tuple(own) != array.shape:
                 return None
-        return dict(zip(self.plan.symbols, given))
+        return status
+
+    @cached_property
+    def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
+        """A size program for the tensors that steps name, and the numbers of offset, lens and strides of each, by the
+        identity of its view. Only host steps and observers ask for them."""
+        program = SizeProgram(self.plan.symbols)
+        numbers = {}
+        for step in self.plan.steps:
+            for view in (*(() if isinstance(step, Step) else step.inputs), *step.outputs):
+                own = map(program.number, (view.pointer.offset, *view.lens, *view.strides))
+                numbers[id(view)] = np.array([*own], np.int64)
+        return Evaluator(program), numbers
 
     def mismatch(self, inputs: Sequence[np.ndarray], number: int) -> ShapeError:
         """Return the error of an input whose shape does not fit the plan."""
@@ -183,6 +205,7 @@ class Binding:
             self._block[word] = address_of(array)
         self.address = address_of(self._block)
         self._seen = 0
+        self._view_values: np.ndarray | None = None
         self._take_arena(0)
 
     @property
@@ -217,10 +240,18 @@ class Binding:
         """Return a view with numbers in the place of expressions."""
         found = self._views.get(id(view))
         if found is None:
-            region, index, offset = view.pointer
-            pointer = Pointer(region, index, self._value(offset))
-            lens, strides = (tuple(map(self._value, lengths)) for lengths in (view.lens, view.strides))
-            found = self._views[id(view)] = (TensorView(pointer, view.dtype, lens, strides), view)
+            program, numbers = self._tables.view_numbers
+            own = numbers.get(id(view))
+            if own is None:  # of nobody's step
+                values = [evaluate(length, self.values) for length in (view.pointer.offset, *view.lens, *view.strides)]
+            else:
+                if self._view_values is None:
+                    self._view_values = program.values(self._given)
+                values = self._view_values[own].tolist()
+            axes = len(view.lens)
+            pointer = Pointer(view.pointer.region, view.pointer.index, values[0])
+            made = TensorView(pointer, view.dtype, tuple(values[1 : 1 + axes]), tuple(values[1 + axes :]))
+            found = self._views[id(view)] = (made, view)
         return found[0]
 
     def function(self, step: HostStep) -> HostFunction:
@@ -245,16 +276,13 @@ class Binding:
         begin, end = self.records(native, native + 1)
         return begin == end and (not step.outputs or any(0 not in self.view(view).lens for view in step.outputs))
 
-    def _value(self, length: Length) -> int:
-        return evaluate(length, self.values, self._known)
-
     def _note(self) -> None:
         """Take over the numbers that a binding has written."""
         self._seen = self._block[Bound.BINDINGS]
         plan = self._tables.plan
         self.values: dict[Dim, int] = dict(zip(plan.symbols, self._given.tolist()))
-        self._known: dict[Dim, int] = {}
         self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by identity: lengths are not to be compared
+        self._view_values = None
         self._functions: dict[int, HostFunction] = {}
         lens = iter(self._lens.tolist())
         self._parameters = [tuple([next(lens) for _ in parameter.lens]) for parameter in plan.parameters]

@@ -89,9 +89,9 @@ class Executable:
         self._idle: list[int] = []
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        # Of a symbolic plan it is known when an arena has grown. An array: native code reads it.
+        # Of a symbolic plan it is known when an arena has grown. A word in memory: native code reads it.
         arena_bytes = 0 if plan.symbols else plan.arena_bytes
-        self._idle_limit = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64)
+        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
@@ -106,11 +106,12 @@ class Executable:
             threads=self._threads,
             idle=self._idle,
             contexts=self._contexts,
-            limit=self._idle_limit,
+            limit=np.asarray(self._idle_limit),
         )
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
-        """Return the values of the plan's symbols for inputs that the plan serves; None if it serves others.
+        """Return the values of the plan's symbols for which the parameters have the inputs' shapes; None if there are
+        none. Whether the plan serves these values is not asked.
 
         ``inputs`` has one array for each of `Plan.parameters`, of which only the shapes are looked at; parameters
         without lens take any shape.
@@ -121,8 +122,10 @@ class Executable:
         return {} if all(a.shape == tuple(p.lens) for a, p in pairs if p.lens) else None
 
     def serves(self, inputs: Sequence[np.ndarray]) -> bool:
-        """Return whether the plan serves inputs of these shapes, see `values`."""
-        return self.values(inputs) is not None
+        """Return whether the plan serves inputs of these shapes: there are `values`, in the ranges of the symbols, for
+        which its condition holds."""
+        binding = self.tables.binding
+        return self.values(inputs) is not None if binding is None else binding.serves(inputs)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.

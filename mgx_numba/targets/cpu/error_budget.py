@@ -20,6 +20,7 @@ from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32
 from ...codegen.problems.gemm import GemmProblem
+from ...core.dim import hint
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -69,7 +70,7 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
     for core in layers:
         if core.name not in CONVOLUTIONS:
             continue
-        problem = bare_problem(core)
+        problem = bare_problem(core, hint)
         assert isinstance(problem, ConvProblem)
         size = _size(problem)
         counts[size] = counts.get(size, 0) + 1
@@ -152,6 +153,6 @@ def _averages(ins: Instruction) -> bool:
 def _size(problem: ConvProblem) -> Hashable:
     p = problem
     return (
-        p.batch, p.in_channels, p.out_channels, p.in_lens, p.kernel, p.stride, p.dilation, p.pads_begin, p.pads_end,
+        hint(p.batch), p.in_channels, p.out_channels, tuple(map(hint, p.in_lens)), p.kernel, p.stride, p.dilation, p.pads_begin, p.pads_end,
         p.groups, p.transposed,
     )  # fmt: skip

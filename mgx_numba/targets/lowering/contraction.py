@@ -22,11 +22,13 @@ from ...codegen.problems.fused_contraction import (
 )
 from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
 from ...codegen.tuning.request import Asked, Candidate
+from ...core.dim import Dim, Length, known_equal, known_in, known_less, known_less_equal
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
+from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
 
@@ -93,8 +95,13 @@ def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
     """Products write rows of contiguous columns, convolutions channels-last pixels."""
     core = core_of(ins)
     if core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
-        return shape.lens[-1] == 1 or shape.strides[-1] == 1
-    return pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
+        return known_equal(shape.lens[-1], 1) or known_equal(shape.strides[-1], 1)
+    return pixel_strides(shape.lens, shape.strides) is not None and _close(shape)
+
+
+def _close(shape: Shape) -> bool:
+    """Whether the channels of a pixel lie side by side."""
+    return known_equal(shape.lens[1], 1) or known_equal(shape.strides[1], 1)
 
 
 def chosen_solver(low: Lowering, request: Asked) -> Candidate:
@@ -127,7 +134,7 @@ def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> Non
     """The steps of a product, a convolution, or one of them with what is fused around it."""
     core = core_of(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
-    reason = "there are no elements" if 0 in lens else _refused(low, ins, core, has)
+    reason = "there are no elements" if any(known_in(n, 0) for n in lens) else _refused(low, ins, core, has)
     if reason is not None:
         low.host(ins, reason)
     elif core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
@@ -138,10 +145,19 @@ def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> Non
 
 def _refused(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> str | None:
     a, b, out = _types(core)
-    constant = all(low.constant_value(i) is not None for i in _operands(low, ins, core)[0][1:])
+    constant = all(_constant(low, i) is not None for i in _operands(low, ins, core)[0][1:])
     if core.name in BLOCK_PRODUCTS and not constant:
         return "the weights are not constant"
     return has.refused(a, b, out, constant)
+
+
+def _constant(low: Lowering, ins: Instruction) -> np.ndarray | None:
+    """As `Lowering.constant_value`, with length 1 along symbolic axes along which it repeats."""
+    view = low.values.get(ins)
+    if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT or not view.shape.symbolic:
+        return low.constant_value(ins)
+    once = [1 if isinstance(n, Dim) and known_in(s, 0) else n for n, s in zip(view.lens, view.strides)]
+    return low.constant_of(view.with_shape(Shape(view.type, once, view.strides)))
 
 
 def _types(core: Instruction) -> tuple[Type, Type, Type]:
@@ -183,11 +199,11 @@ def _prologue(
     for parameter in prologue_parameters(body, core)[1]:
         view = low.values[outer[parameter]]
         view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # the same in every pixel
-        if view.lens[1] > 1 and view.strides[1] not in (0, 1):
+        if view.lens[1] > 1 and not known_in(view.strides[1], 0, 1):
             view = low.materialized(view, row_major_strides(view.lens), ins)
-        image = view.strides[0] if view.lens[0] > 1 else 0
+        image = 0 if known_less_equal(view.lens[0], 1) else view.strides[0]
         views.append(view)
-        places.append(("per_k" if view.lens[1] > 1 and view.strides[1] else "scalar", (image,)))
+        places.append(("per_k" if view.lens[1] > 1 and not known_in(view.strides[1], 0) else "scalar", (image,)))
     prologue = make_prologue(body, core, places, low.options.fast_math)
     if prologue is not None:
         has.check(prologue.body)
@@ -213,7 +229,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
     a, b = low.values[a_ins], low.values[b_ins]
     m, k = a.lens[-2:]
     n, b_strides = core.shape.lens[-1], b.strides
-    weights, blocks, form = low.constant_value(b_ins), None, None
+    weights, blocks, form = _constant(low, b_ins), None, None
     if core.name in BLOCK_PRODUCTS:
         weights, blocks = None, _block_weights(low, [b_ins, *more])
         op: Any = core.op
@@ -245,14 +261,23 @@ def _block_weights(low: Lowering, inputs: Sequence[Instruction]) -> BlockWeights
 
 def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
     """An epilogue operand of a product, copied if its columns are strided, and how it varies."""
-    columns = view.strides[-1] if view.lens[-1] > 1 else (1 if any(view.strides[:-1]) else 0)
-    if columns not in (0, 1):
+    columns = view.strides[-1]
+    if known_less_equal(view.lens[-1], 1):
+        columns = 1 if any(_moves(view.strides[:-1])) else 0
+    if not known_in(columns, 0, 1):
         view = low.materialized(view, row_major_strides(view.lens), ins)
         columns = 1
-    rows = any(s for s, n in zip(view.strides[:-1], view.lens[:-1]) if n > 1)
+    rows = any(_moves(view.strides[:-1], view.lens[:-1]))
     if columns:
         return view, "full" if rows else "per_n"
     return view, "per_m" if rows else "scalar"
+
+
+def _moves(strides: Sequence[Length], lens: Sequence[Length] = ()) -> list[bool]:
+    """Whether each stride leads to other elements: of symbolic ones, whether it may."""
+    return [
+        not known_in(s, 0) and not (k < len(lens) and known_less_equal(lens[k], 1)) for k, s in enumerate(strides)
+    ]
 
 
 def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> None:
@@ -270,7 +295,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     weights = low.constant_value(w_ins)
     declared = low.output(ins)
     pixels = pixel_strides(declared.lens, declared.strides)
-    close = declared.lens[1] == 1 or declared.strides[1] == 1
+    close = _close(declared.shape)
     lines = line_strides(declared.lens, declared.strides) if has.line_gaps and pixels is None and close else None
     direct = pixels is not None and close
     target = declared if direct else low.allocate(Shape(declared.type, declared.lens, _nhwc_strides(declared.lens)))
@@ -321,7 +346,7 @@ def output_padding(op: Any, x: Sequence[int], weights: Sequence[int], out: Seque
 
 def channels_last(low: Lowering, ins: Instruction, x: View) -> View:
     """An input of a convolution with its channels side by side: itself, or a copy."""
-    if x.lens[1] == 1 or x.strides[1] == 1:
+    if _close(x.shape):
         return x
     return low.materialized(x, _nhwc_strides(x.lens), ins)
 
@@ -345,35 +370,36 @@ def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
 
 def pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
     """Strides of the image and of one pixel, if the spatial dimensions can be walked as one; else ``None``."""
-    pixel, expected = 0, -1
+    pixel: Any = 0
+    expected: Any = -1
     for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
-        if n == 1:
+        if known_equal(n, 1):
             continue
-        if expected < 0:
+        if known_less(expected, 0):
             pixel = s
-        elif s != expected:
+        elif not known_equal(s, expected):
             return None
         expected = s * n
-    return (strides[0] if lens[0] > 1 else 0), pixel
+    return (0 if known_less_equal(lens[0], 1) else strides[0]), pixel
 
 
 def line_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int] | None:
     """Strides of the image, of one line and of one pixel, if there are two spatial dimensions."""
     if len(lens) != 4:
         return None
-    return (strides[0] if lens[0] > 1 else 0), strides[2], strides[3]
+    return (0 if known_less_equal(lens[0], 1) else strides[0]), strides[2], strides[3]
 
 
 def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:
     """An epilogue operand of a convolution, copied if it cannot be walked by pixels, how it varies, its strides."""
     pixels = pixel_strides(view.lens, view.strides)
-    channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(pixels) else 0)
-    if pixels is None or channel not in (0, 1):
+    channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(_moves(pixels)) else 0)
+    if pixels is None or not known_in(channel, 0, 1):
         view = low.materialized(view, _nhwc_strides(view.lens), ins)
         pixels = pixel_strides(view.lens, view.strides)
         assert pixels is not None
         channel = 1
-    moving = any(pixels)
+    moving = any(_moves(pixels))
     if channel:
         return view, "full" if moving else "per_n", pixels if moving else ()
     return view, "per_m" if moving else "scalar", pixels if moving else ()

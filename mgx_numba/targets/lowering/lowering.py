@@ -257,6 +257,10 @@ class Lowering(PlanConstants):
         view = self.values.get(ins)
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
+        return self.constant_of(view)
+
+    def constant_of(self, view: View) -> np.ndarray | None:
+        """The array that a view of a constant stands for; None if its place or its lengths are symbolic."""
         if view.shape.symbolic or isinstance(view.offset, Dim):
             return None
         base = self.constants[view.buffer.index].reshape(-1)

@@ -77,7 +77,7 @@ class PlanConstants:
             how = ("blocks", problem.blocks.half_scales, *lens)
             return self.packed_blocks(blocks, how, lambda: solver.pack_blocks(problem, blocks))
         place = address_of(weights), weights.shape, weights.strides
-        how = (solver.name, lens, *solver.packing_key(problem))
+        how = (solver.packed_as or solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0

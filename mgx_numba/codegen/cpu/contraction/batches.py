@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ....core.dim import Dim, Length, known_equal
 from ....core.integers import plain_int
@@ -26,16 +27,16 @@ class Batched:
     ``a<k>`` for those of the prologue.
     """
 
-    m: Length
-    lens: list[Length]
-    strides: dict[str, list[Length]]
+    m: Any
+    lens: list[Any]
+    strides: dict[str, list[Any]]
 
     @property
-    def count(self) -> Length:
+    def count(self) -> Any:
         """Products in the batch."""
         return math.prod(self.lens)
 
-    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, Length]]]:
+    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, Any]]]:
         """Parts of at most so many batch dimensions, and the symbolic ones, with the element offset of each operand."""
         if len(self.lens) <= most or isinstance(self.lens[0], Dim):
             yield self, dict.fromkeys(self.strides, 0)
@@ -46,7 +47,7 @@ class Batched:
                 yield piece, {name: offset + index * self.strides[name][0] for name, offset in offsets.items()}
 
 
-def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strides: tuple[Length, ...]) -> Batched:
+def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strides: Sequence[Length]) -> Batched:
     """Drop and merge batch dimensions; those that share the right-hand side become rows where strides allow.
 
     Of symbolic lengths and strides that is done which is right for all that they can be.
@@ -54,7 +55,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     ``w_strides`` are the batch strides of the right-hand side as the kernel finds it.
     """
     rank = len(problem.batch)
-    table = {"x": list(problem.a_strides[: rank + 1]), "w": [*w_strides, 0], "out": list(problem.out_strides)}
+    table: dict[str, list[Any]] = {"x": list(problem.a_strides[: rank + 1]), "w": [*w_strides, 0], "out": list(problem.out_strides)}
     for k, operand in enumerate(epilogue.operands):
         if operand.access in MOVING:
             columns = problem.n if operand.access in ALONG_N else 1
@@ -86,12 +87,12 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     return Batched(m, lens, table)
 
 
-def _mergeable(table: dict[str, list[Length]], d: int, inner: Length) -> bool:
+def _mergeable(table: dict[str, list[Any]], d: int, inner: Length) -> bool:
     return all(known_equal(s[d], s[d + 1] * inner) for s in table.values())
 
 
-def _contiguous(problem: GemmProblem, columns: Length) -> list[Length]:
-    strides: list[Length] = [columns]
+def _contiguous(problem: GemmProblem, columns: Length) -> list[Any]:
+    strides: list[Any] = [columns]
     for length in (problem.m, *problem.batch[:0:-1]):
         strides.insert(0, strides[0] * length)
     return strides if problem.batch else [columns]

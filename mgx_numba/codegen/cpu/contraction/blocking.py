@@ -77,8 +77,8 @@ terms in bfloat16, 64 columns at a time, take 134, of which the products are 32 
 FORM_CYCLES = 0.6
 """Cycles to bring a word of the left-hand side, or of a part of it, into the form (`gemm_tiles.NEAR_SECONDS`)."""
 KEPT_COST = 1.05
-"""Of symbolic lengths: cost of a way of cutting, in that of the best one, up to which it is kept as they grow. Costs are
-rough, and each way more makes expressions longer."""
+"""Of symbolic lengths: cost of a way of cutting, in that of the best one, up to which it is kept as they grow. Costs
+are rough, and each way more makes expressions longer."""
 SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 """Lengths for which costs are compared, of a symbolic one."""
 CLEARLY = 0.99
@@ -95,11 +95,11 @@ class Blocking:
     those of one block of panels are.
     """
 
-    rows: Length
-    panels: Length
-    taps: Length
-    depth: Length
-    parts: Length = 1
+    rows: Any
+    panels: Any
+    taps: Any
+    depth: Any
+    parts: Any = 1
 
     def row_blocks(self, m: Length) -> Any:
         """Blocks of rows in one part; the last ones of the last part may be empty."""
@@ -118,10 +118,10 @@ class _Way(NamedTuple):
     """How rows and panels are cut: parts of the rows, panels and tiles of rows of a block at most, and whether blocks
     of rows are made equal."""
 
-    parts: Length
-    panel_limit: Length
-    row_limit: Length
-    equal_rows: Length
+    parts: Any
+    panel_limit: Any
+    row_limit: Any
+    equal_rows: Any
 
 
 def fit(given: Blocking, tile: RegisterTile, m: Length, n: Length, depth: Length, taps: int) -> Blocking:
@@ -193,9 +193,9 @@ def samples_along(length: Dim, symbols: list[Dim]) -> Iterator[dict[Dim, int]]:
 class _Steps(NamedTuple):
     """Taps and words of one step of the sum, and how many steps there are."""
 
-    taps: Length
-    depth: Length
-    count: Length
+    taps: Any
+    depth: Any
+    count: Any
 
     @staticmethod
     def of(tile: RegisterTile, m: Length, depth: Length, taps: int) -> _Steps:

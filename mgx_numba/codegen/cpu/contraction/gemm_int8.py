@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -180,7 +181,7 @@ def _first_row(tile: RegisterTile) -> int:
     return int(tile.packing.column_sums)
 
 
-def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[Length, ...] | None:
+def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[Any, ...] | None:
     """Strides of the left-hand side in words, if it already lies as the tile reads it."""
     together = tile.packing.k_interleave
     *outer, k_stride = problem.a_strides
@@ -203,7 +204,7 @@ def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 
 def left_words(
     problem: GemmProblem, tile: RegisterTile, pitch: int = 0
-) -> tuple[tuple[Launch, ...], tuple[Length, ...], Length]:
+) -> tuple[tuple[Launch, ...], tuple[Any, ...], Any]:
     """The launch that brings rows into the tile's form, their strides then in words, and the bytes that they take.
 
     A row is one task. Rows that a batch repeats are there once. Rows lie ``pitch`` elements apart, by default as suits

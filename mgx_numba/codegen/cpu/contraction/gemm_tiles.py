@@ -131,7 +131,9 @@ class GemmTiles(GemmPacked):
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.low_parts and tile_of(problem.types).packing.parts == 1:
             return NO_PARTS
-        if problem.prologue and (tile_of(problem.types).packing.a != "bfloat16" or not known_equal(problem.a_strides[-1], 1)):
+        if problem.prologue and (
+            tile_of(problem.types).packing.a != "bfloat16" or not known_equal(problem.a_strides[-1], 1)
+        ):
             return NOT_COMPUTED
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 

@@ -181,7 +181,8 @@ def finished_rows(
 ) -> list[str]:
     """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes.
 
-    With ``count`` so many rows of them are there. Columns of a group are neighbours. With ``streams`` they lie in so many places, each ``groups`` as wide ones apart.
+    With ``count`` so many rows of them are there. Columns of a group are neighbours. With ``streams`` they lie in so
+    many places, each ``groups`` as wide ones apart.
     """
     width = columns // streams
     row = ["out_row = i * out_ld + n0", f"sums_row = i * {columns}" + (f" + stream * {width}" if streams > 1 else "")]

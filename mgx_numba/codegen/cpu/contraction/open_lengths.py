@@ -37,7 +37,7 @@ from .blocking import samples_along
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
 
-__all__ = ["Part", "flattened", "solve_open"]
+__all__ = ["Part", "flattened", "solve_open", "solvers_of"]
 
 MOST_SOLVERS = 4
 """Solvers of one contraction: each has kernels, and some have weights of their own."""
@@ -73,7 +73,9 @@ class _Open(NamedTuple):
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Seconds of each solver that applies, for sample lengths."""
         problem = at_lengths(self.request.problem, sample)
-        preferred = self.chosen(replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample)))
+        preferred = self.chosen(
+            replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample))
+        )
         found = {}
         for solver in self.solvers:
             if solver.refusal(problem) is None:
@@ -106,7 +108,7 @@ def solve_open(
         UnsupportedError: no solver applies for the example lengths; the message has every solver's reason.
     """
     problem = request.problem
-    solvers: Sequence[Any] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
+    solvers = solvers_of(problem)
     refused = {s.name: "it shall not be taken" if s.name in unsuited else s.refused_symbols(problem) for s in solvers}
     symbols = symbols_of(lengths_in((problem, request.strides)))
     open_ = _Open(request, _feature(problem), symbols, [s for s in solvers if refused[s.name] is None], chosen)
@@ -135,6 +137,11 @@ def solve_open(
         taken += conditions
         covered = 1 if name == general and known_equal(served(found), 1) else any_of(*taken)
     return parts, covered
+
+
+def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Any]:
+    """Return all solvers for problems of a kind."""
+    return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
 
 def flattened(request: Request) -> Request:
@@ -166,7 +173,7 @@ def flattened(request: Request) -> Request:
 def _feature(problem: GemmProblem | ConvProblem) -> Dim | None:
     """Return the symbolic length that matters most for which solver is the quickest."""
     if isinstance(problem, ConvProblem):
-        lengths = [problem.batch * problem.out_pixels, *problem.in_lens]
+        lengths: list[Length] = [problem.batch * problem.out_pixels, *problem.in_lens]
     else:
         shared = known_equal(distinct_matrices(problem), 1)
         rows = problem.batch_count * problem.m if shared else problem.m
@@ -245,9 +252,7 @@ def _thresholds(
     return {name: any_of(*conditions) for name, conditions in where.items()}
 
 
-def _bisected(
-    open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value: int, before: str, after: str
-) -> int:
+def _bisected(open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value: int, before: str, after: str) -> int:
     """Return the least length found, up to ``value``, for which a solver is quicker than the one before."""
     low = max((v for v, _ in rows if v < value), default=value)
     *others, last = symbols_of([feature])

@@ -127,9 +127,9 @@ class SplitRows:
     ``strides`` and the way to the low parts in words."""
 
     pack: tuple[Launch, ...]
-    strides: tuple[Length, ...]
-    low: Length
-    scratch: Length
+    strides: tuple[Any, ...]
+    low: Any
+    scratch: Any
 
 
 def parts_pitch(k: Length) -> Any:

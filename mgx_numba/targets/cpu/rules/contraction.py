@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
+from ....codegen.cpu.contraction.open_lengths import flattened, solve_open, solvers_of
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.machine import machine
@@ -21,6 +23,8 @@ from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
+from ....core.dim import known_equal, known_in, maximum, symbols_of
+from ....core.integers import plain_int
 from ....core.shape import Shape
 from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
@@ -80,7 +84,7 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
     if accepts_contraction(ins, shape):
         return True
     lines = line_strides(shape.lens, shape.strides)
-    return lines is not None and (shape.lens[1] == 1 or shape.strides[1] == 1) and line_gaps(core_of(ins))
+    return lines is not None and (known_equal(shape.lens[1], 1) or known_equal(shape.strides[1], 1)) and line_gaps(core_of(ins))
 
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts, repeats=True)
@@ -107,7 +111,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = _with_stored_weights(low, problem, weights.dtype.name)
     elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
         problem = _with_stored_weights(low, problem, "bfloat16")
-    places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    places = tuple(tuple(map(plain_int, own)) for own in what.strides)
     saturates = what.epilogue.saturates
     unsuited = [
         own.name
@@ -118,6 +122,10 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         or (own.error_variance > 1 and over_budget(low, problem))
     ]
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    if has_lengths((problem, places)):
+        request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+        _launch_open(low, ins, request, replace(what, operands=operands), room, unsuited)
+        return
     shuffle, x = None, operands["x"]
     if isinstance(problem, ConvProblem) and problem.groups > 1:
         shuffle = before_shuffle(low, ins, problem, x)
@@ -174,6 +182,74 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
 
 
+def _launch_open(
+    low: Lowering, ins: Instruction, request: Request, what: Contraction, room: int, unsuited: Collection[str]
+) -> None:
+    """The launches of a contraction of symbolic lengths, of each solver that some of these take.
+
+    Raises:
+        UnsupportedError: no solver applies.
+    """
+    request, unsuited = flattened(request), [*unsuited]
+    example = at_lengths(request.problem, next(lengths_in((request.problem, request.strides))).scope.hints())
+    unsuited += [s.name for s in solvers_of(example) if s.refusal(example) is None and s.packing_growth(example) > room]
+    tuning = low.options.tuning
+
+    def measured(plain: Request) -> str:
+        return "" if tuning is None else tuning.consult(plain).solver.name
+
+    def plan(own: Request, chosen: Candidate) -> Solution:  # for these example lengths: nothing is remembered
+        solution: Solution = chosen.solver.plan(own.problem, own.epilogue, own.strides, own.threads)
+        return solution
+
+    views: list[View | None] = []
+    while True:
+        parts, served = low.solutions.of(
+            ("open", request, tuple(unsuited)),
+            lambda: solve_open(request, plan, measured, unsuited),
+        )
+        try:
+            views = [_packed_once(low, part.candidate.solver, part.request.problem, what) for part in parts]
+            break
+        except _Unsuited as error:
+            unsuited.append(error.args[0])
+    low.require(served)
+    operands = what.operands | {f"e{k}": view for k, view in enumerate(what.extras)}
+    scratch = maximum(0, *(part.solution.scratch for part in parts))
+    if not known_in(scratch, 0):
+        operands["scratch"] = View(Buffer(Region.ARENA, 0, scratch), Shape(Type.uint8_type, (scratch,)))
+    for part, packed in zip(parts, views):
+        own = operands if packed is None else operands | {"w": packed}
+        for launch in part.solution.launches:
+            low.launch(launch, own, ins)
+
+
+class _Unsuited(Exception):
+    """As `UnsuitedWeights`, with the name of the solver."""
+
+
+def _packed_once(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction) -> View | None:
+    """As `_packed`, for a problem of symbolic lengths, whose weights repeat along none of its batch dimensions.
+
+    Raises:
+        UnsupportedError: the weights are not constant, and no kernel packs them.
+        _Unsuited: their values do not fit the form.
+    """
+    weights = what.weights if what.blocks is None else what.blocks
+    if not solver.packed_lens(problem):
+        if isinstance(weights, np.ndarray) and weights.dtype.name != problem.types.b:
+            raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
+        return None
+    if weights is None:
+        raise UnsupportedError(f"{solver.name} packs weights, which are not constant")
+    if isinstance(weights, np.ndarray) and isinstance(problem, GemmProblem):
+        weights = weights.reshape(weights.shape[weights.ndim - len(problem.b_strides) :])
+    try:
+        return low.packed(solver, problem, weights)
+    except UnsuitedWeights as error:
+        raise _Unsuited(solver.name) from error
+
+
 def _chosen(
     low: Lowering,
     ins: Instruction,
@@ -222,7 +298,7 @@ def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what
     if what.weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
         low.not_repeated()
         return low.packed(solver, problem, weights)
-    how = ("packed", solver.name, problem.types.b, tuple(lens), *solver.packing_key(problem))
+    how = ("packed", solver.packed_as or solver.name, problem.types.b, tuple(lens), *solver.packing_key(problem))
     return low.derived(what.right, lambda own: low.packed(solver, problem, own), how)
 
 
@@ -272,13 +348,23 @@ def _bytes_read(module: Module) -> int:
 def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtype: str) -> GemmProblem | ConvProblem:
     """The problem over weights of a dtype, if a solver for them is the quickest; else over float32."""
     stored = replace(problem, types=replace(problem.types, b=dtype))
+    if has_lengths(problem):  # the weights are of one type for all lengths: where few rows read them, that is shorter
+        symbols = symbols_of(lengths_in(problem))
+        points = [symbols[0].scope.hints(), {s: max(s.low or 1, 1) for s in symbols}]
+        plain = [(at_lengths(stored, point), at_lengths(problem, point)) for point in points]
+    else:
+        plain = [(stored, problem)]
+    return stored if any(_cheaper(low, *pair) for pair in plain) else problem
+
+
+def _cheaper(low: Lowering, problem: GemmProblem | ConvProblem, other: GemmProblem | ConvProblem) -> bool:
+    """Whether a solver for a problem is quicker than all for another one."""
     try:
-        quickest = _select(low, stored, low.packing_room)
+        quickest = _select(low, problem, low.packing_room)
     except UnsupportedError:
-        return problem
-    wide = _select(low, problem, low.packing_room)
-    cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
-    return stored if cheaper else problem
+        return False
+    wide = _select(low, other, low.packing_room)
+    return bool(quickest.estimate(problem, low.threads) <= wide.estimate(other, low.threads))
 
 
 def _in_parts(
