@@ -20,6 +20,7 @@ from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
+from mgx_numba.codegen.problems.numbers import NumbersProblem, RangeProblem
 from mgx_numba.core.dim import Length, evaluate, minimum
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -274,3 +275,43 @@ def test_boxes_that_do_not_overlap() -> None:
             for box in arrays["picked"][row, :count]
         ]
         np.testing.assert_array_equal(np.array(found).reshape(-1, 3), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32, np.float16])
+def test_numbers_that_follow_from_lengths(dtype: Any) -> None:
+    values = (S, 7, B * S - 3, -B, S // 2, minimum(B, S))
+    for lens in ((6,), (2, 3), (1, 6, 1)):
+        for order in ((), tuple(range(len(lens)))[::-1]):
+            out = tensor(lens, order, dtype)
+            plans = Plans(NumbersProblem(values, out), plan, 1)
+            expected = lambda v, lens=lens: [np.reshape([evaluate(n, v) for n in values], lens)]  # noqa: E731
+            for lengths in LENGTHS:
+                result = array_of(out, lengths)
+                plans.run(lengths, {"out": result})
+                np.testing.assert_array_equal(result, expected(lengths)[0])
+    kernels = {Plans(NumbersProblem(values[:n], tensor((n,), (), dtype)), plan).texts[0] for n in (1, 3, 5)}
+    assert len(kernels) == 1
+
+
+def test_a_scalar_that_is_a_length() -> None:
+    plans = Plans(NumbersProblem((S,), Tensor(Type.int64_type, (), ())), plan, 1)
+    out = np.zeros((), np.int64)
+    plans.run({B: 1, S: 9}, {"out": out})
+    assert out == 9
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32, np.float64, np.int16])
+@pytest.mark.parametrize("start, step", [(0, 1), (B, 3), (S - 5, -B), (None, None), (2, None)])
+def test_ranges(start: Any, step: Any, dtype: Any) -> None:
+    out = tensor((S + B,), dtype=dtype)
+    plans = Plans(RangeProblem(out, start, step), plan, 1)
+    assert plans.condition == 1
+    given = {"start": np.array([3.5], dtype), "step": np.array([-0.25 if np.dtype(dtype).kind == "f" else -2], dtype)}
+    for values in LENGTHS:
+        own = {
+            name: array[0].item() if n is None else evaluate(n, values)
+            for (name, array), n in zip(given.items(), (start, step))
+        }
+        result = array_of(out, values)
+        plans.run(values, {"out": result, **given})
+        np.testing.assert_array_equal(result, (own["start"] + np.arange(len(result)) * own["step"]).astype(dtype))
