@@ -101,7 +101,7 @@ class _Inputs:
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
                 given = None if lens is None or name not in lens else lens[name][axis]
-                if d.is_fixed or given == 0:
+                if d.is_fixed:
                     keys.append(d.min if given is None else given)
                     continue
                 if given is not None and self._given.setdefault(key, given) != given:
@@ -123,7 +123,7 @@ class _Inputs:
             if key not in parsed and key not in relations:
                 given = self._given.get(key, 0)
                 most = next((n for n in LONGEST if n >= given), UNBOUNDED)
-                low, high = max(1, d.min), max(min(d.max, most), given)
+                low, high = d.min, max(min(d.max, most), given)
                 hint = given or _hint(low, high, next(hints, HINTS[-1]))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
