@@ -80,3 +80,21 @@ def test_recurrent_steps(form: str, threads: int) -> None:
         case.check(2e-4 if form == "short" else 1e-5, given_as, steps=steps, batch=batch)
     if form == "short" and multiplies_pairs(host.host(), host.host().vector_bits):
         assert {"lstm_int16_kernel", "lstm_kernel"} <= set(case.kernels)
+
+
+def test_integers_that_follow_from_lengths() -> None:
+    def shapes(n: Lens) -> list[Shape]:
+        return [Shape(Type.int64_type, (n["past"],))]
+
+    def build(m: Module, p: list[Instruction], n: Lens) -> list[Instruction]:
+        seq, past = n["seq"], n["past"]
+        positions = m.add_instruction("iota", [], length=seq + past)
+        grid = m.add_instruction("lengths", [], values=(seq, 7, past * seq, 3 * past - 1), lens=(2, 2))
+        flat = m.add_instruction("lengths", [], values=(seq, past), lens=(2,))
+        joined = m.add_instruction("concat", [flat, m.add_instruction("iota", [], length=seq), *p], axis=0)
+        return [positions, grid, joined]
+
+    case = SymbolicCase(*scope_of(seq=ANY, past=ANY), shapes, build)
+    assert case.guards == [] and "lengths_kernel" in case.kernels and "positions_kernel" in case.kernels
+    for seq, past in ((1, 1), (7, 2), (16, 33), (1, 40000)):
+        case.check(seq=seq, past=past)
