@@ -26,7 +26,7 @@ from math import prod
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
-from .dim import Dim, known_equal, known_less, known_less_equal, range_of, same, typical
+from .dim import Dim, known_equal, known_less, known_less_equal, known_same, range_of, same, typical
 from .types import Type
 
 __all__ = [
@@ -391,7 +391,10 @@ class Shape:
     @cached_property
     def standard(self) -> bool:
         """Packed and row-major."""
-        return self.packed and not self.transposed and not (self.broadcasted and not known_less_equal(self.elements, 1))
+        if self.symbolic and not self.sub_shapes:  # for all lengths: strides that only may descend are none
+            descends = all(known_less_equal(b, a) for a, b in pairwise(self.strides))
+            return known_same(self.strides, row_major_strides(self.lens)) or (self.packed and descends)
+        return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
 
     @cached_property
     def scalar(self) -> bool:

@@ -137,7 +137,10 @@ class Settling:
         if ins.module_args:
             modules = self._bodies(ins, inputs)
             op = self._counted(ins.op, inputs, modules[0]) if isinstance(ins.op, Loop) else ins.op
-            return self._add(ins, op, inputs, target, modules)
+            made = self._add(ins, op, inputs, target, modules)
+            if isinstance(op, Loop):
+                self._ranked_rows(ins, made, target)
+            return made
         if ins.op.pointwise:
             inputs = self._broadcast(ins, inputs, target)
         shape = self._shape(ins.op, inputs)
@@ -235,7 +238,7 @@ class Settling:
         return value
 
     def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
-        argument = Argument.from_array(np.ascontiguousarray(value))
+        argument = Argument.from_array(np.ascontiguousarray(value) if value.ndim else value)
         literal = target._link(Instruction(Literal(), (), argument.shape, literal=argument), None)
         literal.debug_symbols = ins.debug_symbols
         return literal
@@ -321,6 +324,20 @@ class Settling:
         if trips > op.max_iterations or not (after is before or (known is not None and known.all())):
             return op
         return replace(op, max_iterations=max(0, trips), use_dyn_output=False)
+
+    def _ranked_rows(self, ins: Instruction, made: Instruction, target: Module) -> None:
+        """Make vectors of scan outputs whose rows turn out to be scalars, where ``ins`` does not tell a row's rank.
+
+        A loop's scan output has an axis for the one element of a scalar, which parsers remove if they know the rank.
+        """
+        before, after = ([r.shape for r in loop.module_args[0].results()] for loop in (ins, made))
+        scalars = [k for k in range(len(ins.inputs) - 1, len(after)) if not before[k].ranked and after[k].rank == 0]
+        if scalars:
+            count = len(after) - 1  # members of the tuple: results of the body without the condition
+            members = [self._add(ins, make_op("get_tuple_elem", index=k), [made], target) for k in range(count)]
+            for k in scalars:
+                members[k - 1] = self._add(ins, make_op("squeeze", axes=(1,)), [members[k - 1]], target)
+            self.members[ins] = members
 
     def _bodies(self, ins: Instruction, inputs: Sequence[Instruction]) -> list[Module]:
         """The submodules for settled inputs. A branch that these do not fit fails when it is taken, the body of a loop

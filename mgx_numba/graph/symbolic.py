@@ -19,7 +19,6 @@ from ..core.dim import (
     Length,
     Scope,
     SymbolicLengthError,
-    known_less_equal,
     substitute,
     symbols_of,
 )  # fmt: skip
@@ -102,7 +101,7 @@ class _Inputs:
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
                 given = None if lens is None or name not in lens else lens[name][axis]
-                if d.is_fixed or given == 0:
+                if d.is_fixed:
                     keys.append(d.min if given is None else given)
                     continue
                 if given is not None and self._given.setdefault(key, given) != given:
@@ -124,7 +123,7 @@ class _Inputs:
             if key not in parsed and key not in relations:
                 given = self._given.get(key, 0)
                 most = next((n for n in LONGEST if n >= given), UNBOUNDED)
-                low, high = max(1, d.min), max(min(d.max, most), given)
+                low, high = d.min, max(min(d.max, most), given)
                 hint = given or _hint(low, high, next(hints, HINTS[-1]))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
@@ -188,19 +187,32 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
 
 
 def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return what one symbol would have to be so that two lengths are equal that operators asked for last."""
-    for guard in reversed(scope.guards.values()):
-        ((monomial, coefficient), *more) = guard.condition.terms
-        if guard.answer or more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != "zero":
-            continue
-        difference = monomial[0].operands[0]
-        for symbol in reversed(scope.symbols):
-            for m, c in difference.terms:
-                rest = -c * (difference - c * symbol)
-                others = symbols_of([rest])
-                alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in others)
-                if alone and str(symbol) not in known and known_less_equal(1, rest):
-                    return str(symbol), rest
+    """Return what one symbol would have to be so that two lengths are equal that operators compared last.
+
+    Comparisons for equality come first: of others, such as whether a part is longer than the whole, equal lengths are a
+    usual case.
+    """
+    guards = list(reversed(scope.guards.values()))
+    for kind in ("zero", "negative"):
+        for guard in guards:
+            ((monomial, coefficient), *more) = guard.condition.terms
+            if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
+                continue
+            if kind == "negative" or not guard.answer:
+                found = _solved(scope, monomial[0].operands[0], known)
+                if found is not None:
+                    return found
+    return None
+
+
+def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol, and the expression of others that it is where a difference is 0."""
+    for symbol in reversed(scope.symbols):
+        for m, c in difference.terms:
+            rest = -c * (difference - c * symbol)
+            alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
+            if alone and str(symbol) not in known and scope.value(rest) >= 1:
+                return str(symbol), rest
     return None
 
 

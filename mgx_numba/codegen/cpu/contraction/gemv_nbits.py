@@ -9,12 +9,14 @@ codes become float32.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....core.dim import Dim, ceil_div, known_equal, maximum, minimum
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
@@ -49,6 +51,8 @@ __all__ = ["GemvNBits"]
 
 MOST_ROWS = 16
 """Rows up to which a product waits for its weights rather than for its arithmetic."""
+OPEN_ROWS = 4
+"""The same of a symbolic number of rows, which one kernel computes, as if there were as many: a batch of a decoder."""
 ROWS_TOGETHER = 8
 """Rows whose sums of high and of low bytes fit the registers beside the weights; more read the weights again."""
 CHAINS = 24
@@ -118,12 +122,20 @@ class GemvNBits(BlockSolver):
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
-        if problem.batch_count * problem.m > MOST_ROWS:
-            return f"more than {MOST_ROWS} rows"
+        rows = problem.batch_count * problem.m
+        if isinstance(rows, Dim) and problem.batch:
+            return "a symbolic number of rows is not that of one product"
+        most = OPEN_ROWS if isinstance(rows, Dim) else MOST_ROWS
+        if rows > most:
+            return f"more than {most} rows"
         return "the sum is empty" if problem.k == 0 else None
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        """Where the number of rows is symbolic, the product is made for as many as there may be, the last of which is
+        multiplied again for those that there are not, or for one if that is the example."""
         epilogue, strides, threads, _ = setting
+        if isinstance(problem.m, Dim) and problem.m == 1:
+            problem = dataclasses.replace(problem, m=1)
         left = _Left(problem, threads)
         flat = collapse(left.packed(), epilogue, strides, (0,) * len(problem.batch))
         launches = [_launch(problem, epilogue, *one, left, threads) for one in flat.pieces(0)]
@@ -197,13 +209,15 @@ class _Left:
         self.problem, self.form, self.integers = problem, form, _integers(problem)
         self.each = _bytes_each(problem)
         self.lens = (*problem.batch, problem.m)
-        self.rows, self.blocks = math.prod(self.lens), form.blocks(problem.k)
+        self.rows: Any = math.prod(self.lens)
+        self.blocks = form.blocks(problem.k)
         self.padded = self.blocks * form.size
-        self.share_blocks = -(-self.blocks // max(1, min(-(-threads // self.rows), self.padded // SHARE)))
-        self.shares = -(-self.blocks // self.share_blocks)
+        shares = maximum(1, minimum(ceil_div(threads, self.rows), self.padded // SHARE))
+        self.share_blocks = ceil_div(self.blocks, shares)
+        self.shares = ceil_div(self.blocks, self.share_blocks)
         self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows do not meet in one set of a cache
-        self._at: dict[str, int] = {}
-        self.bytes = 0
+        self._at: dict[str, Any] = {}
+        self.bytes: Any = 0
         parts = {"floats": 4 * self.pitch}
         if self.integers:
             parts |= {"parts": 4 * self._parts_pitch, "flags": 4 * self.shares}
@@ -245,7 +259,7 @@ class _Left:
             arguments.pointer("octets", Operand("scratch", self._at["parts"]), "int8")
         arguments.integers(depth=problem.k, k_stride=problem.a_strides[-1], shares=self.shares)
         arguments.integers(share_blocks=self.share_blocks)
-        contiguous = problem.a_strides[-1] == 1 or problem.k == 1
+        contiguous = known_equal(problem.a_strides[-1], 1) or problem.k == 1
         strided = "" if contiguous else "_strided"
         place = "start + at + i" if contiguous else "start + (at + i) * k_stride, k_stride"
         block = [
@@ -305,13 +319,14 @@ class _Left:
 
 
 def _launch(
-    problem: GemmProblem, epilogue: Epilogue, batched: Batched, offsets: dict[str, int], left: _Left, threads: int
+    problem: GemmProblem, epilogue: Epilogue, batched: Batched, offsets: dict[str, Any], left: _Left, threads: int
 ) -> Launch:
     """The product of ``batched.m`` rows; a task is a group of panels."""
+    most_rows = OPEN_ROWS if isinstance(batched.m, Dim) else batched.m
     form, lanes = left.form, tile_for(problem.types).lanes
     words = packed_lens(problem)[1]
     panels = -(-problem.n // lanes)
-    most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (left.each if left.integers else 1))
+    most = CHAINS // (min(most_rows, ROWS_TOGETHER) * (left.each if left.integers else 1))
     size = 4 * words * panels
     reads = _WeightReading.of(form, size, threads)
     streams = best_streams(reads.streams, most, panels, threads)
@@ -333,9 +348,15 @@ def _launch(
     ahead = reads.ahead // streams // host.CACHE_LINE * host.CACHE_LINE
     if left.integers:
         arguments.integers(flag_count=batched.m * left.shares)
-    product = _Product(form, lanes, streams, batched.m, ahead, left.each, reads.rolled)
-    body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers), streams)
-    text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
+    product = _Product(form, lanes, streams, most_rows, ahead, left.each, reads.rolled)
+    before, count = [*(product.look() if left.integers else ())], None
+    if isinstance(batched.m, Dim):
+        arguments.integers(count=batched.m)
+        product.numbers, count = [f"r{r}" for r in range(most_rows)], "count"
+        before += [f"r{r} = imin({r}, count - 1)" for r in range(most_rows)]
+    columns = streams * lanes
+    body = finished_rows(most_rows, epilogue, rows, columns, product.text(left.integers), streams, count)
+    text = kernel_text([*arguments.bind(), *before, *body])
     points = "_points" * form.zero_points + "_halves" * form.half_scales
     octets = "_int8" if left.integers and left.each == 1 else ""
     name = f"gemv_{form.bits}bits{points}{octets}{'_ahead' if ahead else ''}"
@@ -347,13 +368,14 @@ def _launch(
 
 
 class _Product:
-    """Text of the sums of m rows by ``streams`` panels, each of which is asked for so many bytes ``ahead``, by
+    """Text of the sums of m rows, whose ``numbers`` are expressions, by ``streams`` panels, each of which is asked for so many bytes ``ahead``, by
     ``rolled`` loops where these pay; integers of rows have so many bytes ``each``."""
 
     def __init__(
         self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int, each: int, rolled: bool
     ) -> None:
         self.form, self.lanes, self.streams, self.m, self.ahead, self.rolled = form, lanes, streams, m, ahead, rolled
+        self.numbers = [str(r) for r in range(m)]
         self.halves = "hl"[-each:]
         self.depth = block_words(form)
 
@@ -437,7 +459,7 @@ class _Product:
                 for r in rows:
                     for half, name in enumerate(self.halves):
                         lines.append(
-                            f"x = load_splat(parts, {r} * parts_pitch + k + {half * self.depth * per}, {lanes})"
+                            f"x = load_splat(parts, {self.numbers[r]} * parts_pitch + k + {half * self.depth * per}, {lanes})"
                         )
                         name = f"{name}u" if apart and part else name
                         lines += [products(f"{name}{q}_{r}", q, u == part == 0) for q in range(self.streams)]
@@ -449,14 +471,14 @@ class _Product:
         cells = [f"{q}_{r}" for q in range(self.streams) for r in rows]
         names = [*self.halves, *(f"{half}u" for half in self.halves if apart)] if quads else ["v"]
         points = self.form.zero_points
-        lines = [f"total{r} = load_splat(totals, {r} * blocks + block, {lanes})" for r in rows]
+        lines = [f"total{r} = load_splat(totals, {self.numbers[r]} * blocks + block, {lanes})" for r in rows]
         for name in names:
             from_total = not points and name in ("l", "v")
             for r in rows:
                 start = f"total{r}" if from_total else f"const_int32(0, {lanes})"
                 lines += [f"{name}{q}_{r} = {start}" for q in range(self.streams)]
         lines += self._words(body, rolled)
-        lines += [f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})" for r in rows]
+        lines += [f"step{r} = load_splat(steps, {self.numbers[r]} * blocks + block, {lanes})" for r in rows]
         for q in range(self.streams):
             lines.append(f"scale = {scale_of(self.form, f'w{q}', f'h{q}', 'block', lanes)}")
             if points:
@@ -497,7 +519,7 @@ class _Product:
                 weights = {q: weight_of(form, f"raw{q}", j, f"point{q}", f"scale{q}") for q in range(self.streams)}
                 lines += [f"b{q} = {weight}" for q, weight in weights.items()]
                 for r in rows:
-                    lines.append(f"x = load_splat(floats, {r} * pitch + k + {j}, {lanes})")
+                    lines.append(f"x = load_splat(floats, {self.numbers[r]} * pitch + k + {j}, {lanes})")
                     lines += [f"t{q}_{r} = fma(x, b{q}, t{q}_{r})" for q in range(self.streams)]
             return lines
 

@@ -35,6 +35,7 @@ class BlockSolver(Solver[GemmProblem]):
 
     reads_blocks = True
     packed_as = "blocks"
+    open_lens = True
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         return packed_lens(problem)

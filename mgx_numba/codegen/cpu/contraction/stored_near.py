@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....core.dim import Length, minimum
+from ....core.dim import Length, less, less_equal, minimum, permitted, preferred
 from ....dataclass import dataclass
 from ...problems.element_types import ElementTypes, element_types
 from ...statements import indent
@@ -85,8 +85,8 @@ def stored_near(
     tile = tile_for(element_types(types.a))
     if own.packing.k_interleave > 1 or own.step > 1 or (own.columns, own.lanes) != (tile.columns, tile.lanes):
         return None
-    if minimum(rows, blocking.rows) < FEWEST_TILES * tile.rows or not tile.finishes:
+    if preferred(less(minimum(rows, blocking.rows), FEWEST_TILES * tile.rows)) or not tile.finishes:
         return None
     near = StoredNear(types.b, tile, packed_panel)
     together = minimum(FEWEST_PANELS, blocking.panels)
-    return near if 4 * near.steps(blocking)[1] * together <= NEAR_BYTES else None
+    return near if permitted(less_equal(4 * near.steps(blocking)[1] * together, NEAR_BYTES)) else None
