@@ -5,11 +5,13 @@ than a vector, leads to one of several solutions; the answers are the solution's
 kernels become one, whose arguments are chosen; others become launches without tasks where they are not wanted.
 
 Where the answers only chose between right ways (`core.dim.preferred`), a solution is right for more lengths than it was
-chosen for. One of these takes the lengths that no sample stood for.
+chosen for. One of these takes the lengths that no sample stood for; if there is none for all of them, the planner is
+asked for what needs nothing of the lengths.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -61,6 +63,8 @@ def alternatives(
 ) -> list[Alternative[T]]:
     """Return the distinct results of a function of a problem; their conditions exclude each other.
 
+    The last one is taken wherever the others are not and it is right.
+
     Args:
         problem: dataclasses, tuples, lists, dictionaries and lengths.
         solve: gets the problem; its questions are not noted in the scope of the problem's symbols.
@@ -72,11 +76,12 @@ def alternatives(
     symbols = symbols_of(lengths_in(problem))
     if not symbols:
         return [Alternative(1, solve(problem))]
-    scope = symbols[0].scope
+    scope, samples = symbols[0].scope, [*symbols[0].scope.samples, *samples]
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
     answers: list[dict[Dim, bool]] = []
-    for sample in [scope.hints(), *scope.samples, *samples]:
+    permitted = False
+    for sample in [scope.hints(), *samples]:
         values = tuple([sample[s] for s in symbols])
         if values in tried:
             continue
@@ -95,6 +100,7 @@ def alternatives(
                 tried.add(values)
             needed = {condition: guard.answer for condition, guard in scope.guards.items()}
             asked = {**scope.preferences, **needed}
+            permitted |= any(condition in scope.preferences for condition in needed)
         # Planners that look at the example lengths themselves may ask different questions for others.
         others = [a for a, own in zip(found, answers) if not any(asked.get(c, yes) != yes for c, yes in own.items())]
         condition = all_of(_holds(asked), *(negate(one.condition) for one in others))
@@ -102,20 +108,19 @@ def alternatives(
         answers.append(asked)
         if type(condition) is int:
             break
-    return _with_rest(found)
+    rest = next((one for one in found if type(one.valid) is int), found[0])
+    if permitted and type(rest.valid) is not int:
+        largest = max([scope.hints(), *samples], key=lambda sample: sum(sample[s] for s in symbols))
+        with scope.trial(largest, cautious=True), contextlib.suppress(UnsupportedError):
+            result = solve(problem)
+            found.append(rest := Alternative(0, result, scope.holds()))
+    others = [one for one in found if one is not rest]
+    return [*others, replace(rest, condition=all_of(rest.valid, *(negate(one.condition) for one in others)))]
 
 
 def served(found: Sequence[Alternative[Any]]) -> Any:
     """Return the condition that one of some alternatives is taken: 1, or an expression."""
     return 1 if type(found[-1].valid) is int else any_of(*(one.condition for one in found))
-
-
-def _with_rest(found: list[Alternative[T]]) -> list[Alternative[T]]:
-    """Return alternatives of which the last is taken wherever the others are not and it is right."""
-    rest = next((one for one in found if type(one.valid) is int), found[0])
-    others = [one for one in found if one is not rest]
-    taken = all_of(rest.valid, *(negate(one.condition) for one in others))
-    return [*others, replace(rest, condition=taken)]
 
 
 def _holds(answers: Mapping[Dim, bool]) -> Any:
@@ -166,6 +171,8 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
 
 def only_where(condition: Length, solution: Solution) -> Solution:
     """Return a solution whose launches have no tasks unless a condition holds."""
+    if type(condition) is int and condition:
+        return solution
     return replace(solution, launches=tuple(_only_where(condition, launch) for launch in solution.launches))
 
 

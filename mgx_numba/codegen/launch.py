@@ -6,7 +6,7 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-from ..core.dim import Length, known_less_equal
+from ..core.dim import SharedLength, known_less_equal
 from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
@@ -26,7 +26,7 @@ class Operand:
     """
 
     name: str
-    offset: Length = 0
+    offset: SharedLength = 0
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class TensorMap:
 class TaskRange:
     """The tasks 0 to ``tasks``, which threads claim ``grain`` at a time: ``kernel(args, begin, end)``."""
 
-    tasks: Length
-    grain: Length = 1
+    tasks: SharedLength
+    grain: SharedLength = 1
 
     @property
     def empty(self) -> bool:
@@ -175,10 +175,10 @@ class Launch:
     """
 
     kernel: KernelSource
-    args: tuple[Length | Operand | Callee | Mark | TensorMap, ...]
+    args: tuple[SharedLength | Operand | Callee | Mark | TensorMap, ...]
     geometry: Geometry
-    flops: Length = 0
-    bytes: Length = 0
+    flops: SharedLength = 0
+    bytes: SharedLength = 0
     replaceable: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
 
@@ -193,7 +193,7 @@ class Launch:
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
 
     @cached_property
-    def unplaced(self) -> tuple[tuple[int, Length | Operand | Callee | Mark | TensorMap], ...]:
+    def unplaced(self) -> tuple[tuple[int, SharedLength | Operand | Callee | Mark | TensorMap], ...]:
         """The slots that hold no plain integer, with what they hold."""
         return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
 
@@ -219,7 +219,7 @@ class Solution:
     """
 
     launches: tuple[Launch, ...]
-    scratch: Length = 0
+    scratch: SharedLength = 0
     turns: int = 0
     gated: int = 0
     halves: bool = False

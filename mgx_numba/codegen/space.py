@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from math import prod
+from typing import Any
 
-from ..core.dim import Length, is_symbolic, known_equal, known_less_equal, maximum, typical
+from ..core.dim import Length, SharedLength, is_symbolic, known_equal, known_less_equal, maximum, typical
 from ..dataclass import dataclass
 
 __all__ = ["Space", "collapse"]
@@ -19,8 +20,8 @@ class Space:
     ``axes`` are the original dimensions that each was merged from, outermost first, if it was.
     """
 
-    lens: tuple[Length, ...]
-    strides: tuple[tuple[Length, ...], ...]
+    lens: tuple[SharedLength, ...]
+    strides: tuple[tuple[SharedLength, ...], ...]
     axes: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -29,7 +30,7 @@ class Space:
         return len(self.lens)
 
     @property
-    def elements(self) -> Length:
+    def elements(self) -> SharedLength:
         """Points of the space."""
         return prod(self.lens)
 
@@ -73,7 +74,7 @@ def collapse(
     return Space(tuple(merged_lens), tuple(tuple(m) for m in merged), tuple(merged_axes))
 
 
-def _outermost_first(strides: Sequence[Sequence[Length]], lead: Sequence[Length]) -> Callable[[int], object]:
+def _outermost_first(strides: Sequence[Sequence[Length]], lead: Sequence[Length]) -> Callable[[int], Any]:
     """Return the key that orders axes by descending stride of one operand, then by the largest stride of all."""
     if not any(is_symbolic(s[a]) for s in strides for a in range(len(lead))):
         return lambda a: (-lead[a], -max((s[a] for s in strides), default=0), a)

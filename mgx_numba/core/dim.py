@@ -22,16 +22,17 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd, inf, prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
+from .bounds import Ranges, decided, facts_of, interval, quotient_of_products, quotient_range, tightened
 
 __all__ = [
-    "Atom", "Dim", "Guard", "Length", "Scope", "SymbolicLengthError", "all_of", "any_of", "ceil_div", "common_divisor",
-    "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less", "known_less_equal",
-    "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred", "range_of", "same",
-    "select", "substitute", "symbols_of", "typical",
+    "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
+    "common_divisor", "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less",
+    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred",
+    "range_of", "same", "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -215,8 +216,7 @@ class Dim:
     def __bool__(self) -> bool:
         return not _answer(equal(self, 0))
 
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    __hash__ = object.__hash__
 
     def __index__(self) -> int:
         raise SymbolicLengthError(f"the length {self} is known when the program runs, and a number is needed here")
@@ -247,10 +247,17 @@ class Dim:
     def __deepcopy__(self, memo: Any) -> Dim:
         return self
 
+    def __reduce__(self) -> Any:
+        """A sum is made again of its atoms, so that equal ones are one object there, too."""
+        parts = [([_parts(atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms]
+        return _again, (self.scope, parts)
+
     _text: str | None
 
 
 Length = int | Dim
+SharedLength = Any
+"""A `Length` in records that back ends without symbolic lengths share, for which it is a plain integer."""
 
 
 class Scope:
@@ -273,6 +280,11 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
+        self._made: list[Dim] = []  # while they are there they need not be made again
+        self._implied: dict[Dim, bool | None] = {}
+        self._equals: dict[Dim, Length] = {}
+        self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
+        self._cautious = False
 
     def clear(self) -> None:
         """Forget symbols, samples and questions."""
@@ -286,6 +298,20 @@ class Scope:
         self.symbols.append(made)
         self._hints[atom] = (low if high is None else min(max(low, 16), high)) if hint is None else hint
         return made
+
+    def __reduce__(self) -> Any:
+        """Symbols come first: the expressions of the rest are made of them."""
+        symbols = [(s.terms[0][0][0].name, s.low, s.high, self._hints[s.terms[0][0][0]]) for s in self.symbols]
+        state = {
+            "samples": self.samples,
+            "guards": self.guards,
+            "preferences": self.preferences,
+            "_closed": self._closed,
+        }
+        return _scope_of, (symbols,), state
+
+    def __deepcopy__(self, memo: Any) -> Scope:
+        return self
 
     def hints(self) -> dict[Dim, int]:
         """Return the example lengths of all symbols."""
@@ -301,42 +327,62 @@ class Scope:
         Raises:
             SymbolicLengthError: the scope is closed.
         """
-        known = self.guards.get(condition)
+        known = self.answered(condition)
         if known is not None:
-            return known.answer
+            return known
         if self._closed:
             raise SymbolicLengthError(f"whether {condition} is asked after the program was compiled")
         answer = bool(self.value(condition))
         self.guards[condition] = Guard(condition, answer, _asker())
         return answer
 
-    def prefer(self, condition: Dim, needed: bool) -> bool:
-        """Answer a condition by the example lengths, and note it as a preference, or as a guard if it holds and that is
-        ``needed``."""
+    def answered(self, condition: Dim) -> bool | None:
+        """Return the answer that a guard gave, or that follows from guards; None if there is none."""
+        if not self.guards:
+            return None
         known = self.guards.get(condition)
         if known is not None:
             return known.answer
+        if self._ranges is None or self._ranges[0] is not self.guards or self._ranges[1] != len(self.guards):
+            facts: list[Terms] = []
+            for guard in self.guards.values():
+                facts += facts_of(guard.condition.terms, guard.answer, Ranges(facts))
+            self._ranges, self._implied = (self.guards, len(self.guards), Ranges(facts)), {}
+            self._equals = dict(filter(None, map(_replacement, self.guards.values())))
+        if condition not in self._implied:
+            plain = substitute(condition, self._equals)
+            if isinstance(plain, Dim):
+                known = self.guards.get(plain)
+                self._implied[condition] = decided(plain.terms, self._ranges[2]) if known is None else known.answer
+            else:
+                self._implied[condition] = bool(plain)
+        return self._implied[condition]
+
+    def prefer(self, condition: Dim, needed: bool) -> bool:
+        """Answer a condition by the example lengths, and note it as a preference, or as a guard if it holds and that is
+        ``needed``."""
+        known = self.answered(condition)
+        if known is not None:
+            return known
+        if needed and self._cautious:
+            return False
         if condition not in self.preferences:
-            answer = bool(self.value(condition))
-            if needed and answer:
-                return self.ask(condition)
-            self.preferences[condition] = answer
-        elif needed and self.preferences[condition]:
-            return self.ask(condition)
-        return self.preferences[condition]
+            self.preferences[condition] = bool(self.value(condition))
+        answer = self.preferences[condition]
+        return self.ask(condition) if needed and answer else answer
 
     @contextlib.contextmanager
-    def trial(self, values: Mapping[Dim, int]) -> Iterator[None]:
+    def trial(self, values: Mapping[Dim, int], cautious: bool = False) -> Iterator[None]:
         """Meanwhile these are the example lengths, and what is asked is noted apart: this scope's own questions are
-        what they were before, afterwards."""
-        kept = self.guards, self.preferences, self._hints, self._values, self._closed
+        what they were before, afterwards. ``cautious``: nothing is `permitted` that is not known."""
+        kept = self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious
         given = {symbol.terms[0][0][0]: value for symbol, value in values.items()}
-        self.guards, self.preferences, self._values, self._closed = {}, {}, {}, False
+        self.guards, self.preferences, self._values, self._closed, self._cautious = {}, {}, {}, False, cautious
         self._hints = {**self._hints, **given}
         try:
             yield
         finally:
-            self.guards, self.preferences, self._hints, self._values, self._closed = kept
+            self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
         """Answer nothing any more that has not been asked."""
@@ -345,6 +391,47 @@ class Scope:
     def holds(self) -> Length:
         """Return the condition that all guards have the answers that they had."""
         return all_of(*(g.condition if g.answer else negate(g.condition) for g in self.guards.values()))
+
+
+def _scope_of(symbols: Iterable[tuple[str, int, int | None, int]]) -> Scope:
+    scope = Scope()
+    for symbol in symbols:
+        scope.symbol(*symbol)
+    return scope
+
+
+def _parts(atom: Atom) -> tuple[Any, ...]:
+    """Return what `_again` makes an atom of: a number of the scope's symbols, or an operation."""
+    if atom.kind != "symbol":
+        return atom.kind, atom.operands
+    return (next(k for k, s in enumerate(atom.scope.symbols) if s.terms[0][0][0] is atom),)
+
+
+def _again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) -> Any:
+    """Return an expression that was pickled."""
+    found: Any = 0
+    for factors, coefficient in parts:
+        term: Any = coefficient
+        for kind, *operands in factors:
+            term = term * (_BUILDERS[kind](*operands[0]) if operands else scope.symbols[kind])
+        found = found + term
+    return found
+
+
+def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
+    """Return a symbol, and what a guard says that it is equal to; None if it says nothing of the kind."""
+    atom = _single_atom(guard.condition)
+    if atom is None or atom.kind != ("zero" if guard.answer else "nonzero"):
+        return None
+    difference: Any = atom.operands[0]
+    for monomial, coefficient in difference.terms:
+        if len(monomial) == 1 and monomial[0].kind == "symbol" and abs(coefficient) == 1:
+            symbol = _polynomial([(monomial, 1)])
+            other = symbol - coefficient * difference
+            low = range_of(other)[0]
+            if symbol not in symbols_of([other]) and low is not None and low >= (symbol.low or 0):
+                return symbol, other
+    return None
 
 
 TYPICAL = 48
@@ -393,14 +480,9 @@ def common_divisor(length: Length) -> int:
 
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
-    (low, high), (least, most) = range_of(a), range_of(b)
-    positive = low is not None and low >= 0 and least is not None and least > 0
-    if not isinstance(b, Dim) or not positive or _exact_quotient(a, b) is not None:
-        return -(-a // b)
-    if low == high == 0:
-        return 0
-    bounds = (-(-low // most) if most is not None else int(low > 0), None if high is None else -(-high // least))
-    return _of_atom("floordiv", (a + b - 1, b), *bounds, 1)
+    if isinstance(b, Dim) and known_less(0, b):
+        return (a + b - 1) // b
+    return -(-a // b)
 
 
 def minimum(first: Length, *others: Length) -> Any:
@@ -426,8 +508,10 @@ def less(a: Length, b: Length) -> Any:
         return 1
     if difference.low is not None and difference.low >= 0:
         return 0
-    divisor = _content(difference)
-    constant = _constant(difference)
+    if (plain := _without_remainders(difference)) is not difference and not isinstance(plain, Dim):
+        return int(plain < 0)
+    difference = _without_factor(difference)
+    divisor, constant = _content(difference), _constant(difference)
     if divisor > 1:  # d*x + c < 0 is x < ceil(-c/d), the same as x + floor(c/d) < 0
         difference = _polynomial([(m, c // divisor) for m, c in difference.terms if m] + [((), constant // divisor)])
     return _of_atom("negative", (difference,), 0, 1, 1)
@@ -445,6 +529,9 @@ def equal(a: Length, b: Length) -> Any:
         return int(difference == 0)
     if (difference.low is not None and difference.low > 0) or (difference.high is not None and difference.high < 0):
         return 0
+    if (plain := _without_remainders(difference)) is not difference and not isinstance(plain, Dim):
+        return int(plain == 0)
+    difference = _without_factor(difference)
     divisor, constant = _content(difference), _constant(difference)
     if constant % divisor:
         return 0
@@ -455,6 +542,8 @@ def equal(a: Length, b: Length) -> Any:
 
 def known_equal(a: Length, b: Length) -> bool:
     """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    if a is b:
+        return True
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a == b
     return type(found := equal(a, b)) is int and found == 1
@@ -463,11 +552,6 @@ def known_equal(a: Length, b: Length) -> bool:
 def known_in(length: Length, *values: int) -> bool:
     """Return whether a length is a plain integer, and one of these; no guard is noted."""
     return not isinstance(length, Dim) and length in values
-
-
-def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(map(known_equal, a, b))
 
 
 def known_less(a: Length, b: Length) -> bool:
@@ -485,8 +569,8 @@ def known_less_equal(a: Length, b: Length) -> bool:
 
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether so many lengths are equal one by one whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b))
+    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    return len(a) == len(b) and all(x is y or known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
@@ -692,6 +776,8 @@ def _polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
         found = _dims.get(key)
         if found is None:
             found = _dims[key] = _made(key)
+    if found.low is not None and found.low == found.high and not _is_symbol(found):
+        return found.low
     return found
 
 
@@ -699,41 +785,17 @@ def _made(terms: Terms) -> Dim:
     made = object.__new__(Dim)
     made.terms = terms
     made._text = None
-    made.low, made.high = _bounds(terms)
+    found = interval(terms)
+    if len({c > 0 for m, c in terms if m}) > 1:
+        found = tightened(terms, found)
+    made.low, made.high = found
     made.divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in terms))
     scopes = {id(atom.scope): atom.scope for m, _ in terms for atom in m}
     if len(scopes) != 1:
         raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
     (made.scope,) = scopes.values()
+    made.scope._made.append(made)
     return made
-
-
-def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    low: int | None = 0
-    high: int | None = 0
-    for monomial, coefficient in terms:
-        least, most = _monomial_bounds(monomial)
-        ends = (least, most) if coefficient > 0 else (most, least)
-        low = None if low is None or ends[0] is None else low + coefficient * ends[0]
-        high = None if high is None or ends[1] is None else high + coefficient * ends[1]
-    return low, high
-
-
-def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
-    low: int | None = 1
-    high: int | None = 1
-    for atom in monomial:
-        if low is not None and low >= 0 and atom.low is not None and atom.low >= 0:
-            low = low * atom.low
-            high = None if high is None or atom.high is None else high * atom.high
-        else:
-            own, other = (
-                (-inf if least is None else least, inf if most is None else most)
-                for least, most in ((low, high), (atom.low, atom.high))
-            )
-            ends = [x * y if x and y else 0 for x in own for y in other]
-            low, high = (None if end in (inf, -inf) else int(end) for end in (min(ends), max(ends)))
-    return low, high
 
 
 def _content(dim: Dim) -> int:
@@ -786,17 +848,20 @@ def _floordiv(a: Length, b: Length) -> Any:
     quotient = _exact_quotient(a, b)
     if quotient is not None:
         return quotient
-    (low, high), (least, most) = range_of(a), range_of(b)
-    if least is None or least <= 0:
-        return _of_atom("floordiv", (a, b), None, None, 1)
-    # a bound above 0 is smallest over the largest divisor, one below 0 over the smallest
-    bounds = (
-        None if low is None else low // least if low < 0 else 0 if most is None else low // most,
-        None if high is None else high // least if high >= 0 else -1 if most is None else high // most,
-    )
-    if bounds[0] is not None and bounds[0] == bounds[1]:
-        return bounds[0]
-    return _of_atom("floordiv", (a, b), *bounds, 1)
+    if isinstance(a, Dim) and b.low is not None and b.low > 0:
+        factor = _common_factor([*a.terms, *b.terms])
+        if factor is not None:
+            return _exact_quotient(a, factor) // _exact_quotient(b, factor)
+        whole = _whole_part(a, b)
+        if whole is not None:
+            return whole + (a - whole * b) // b
+        inner = _single_atom(a)
+        if inner is not None and inner.kind == "floordiv":
+            return inner.operands[0] // (inner.operands[1] * b)
+    low, high = quotient_range(range_of(a), range_of(b))
+    if low is not None and low == high:
+        return low
+    return _of_atom("floordiv", (a, b), low, high, 1)
 
 
 def _divided(a: Any, b: int) -> Any:
@@ -809,30 +874,77 @@ def _divided(a: Any, b: int) -> Any:
         return a // b
     if b == 1:
         return a
-    whole = [(m, c // b) for m, c in a.terms if c * prod([atom.divisor for atom in m]) % b == 0 and c % b == 0]
-    rest: Any = _polynomial([(m, c) for m, c in a.terms if c % b])
+    whole, rest = _split(a, b)
     if not isinstance(rest, Dim):
-        return _polynomial([*whole, ((), rest // b)])
+        return whole + rest // b
+    if rest.terms[0][1] < 0:  # the quotient of x is the one of b - 1 - x, rounded up and negative: one form of both
+        return whole - _divided(b - 1 - rest, b)
+    low, high = quotient_range((rest.low, rest.high), (b, b))
+    if low is not None and low == high:
+        return whole + low
     constant = _constant(rest)
-    if constant // b:  # the constant's whole part, so that what is left is the same for equal remainders
-        whole.append(((), constant // b))
-        rest = rest - constant // b * b
-    low, high = rest.low, rest.high
-    if low is not None and high is not None and low // b == high // b:
-        return _polynomial([*whole, ((), low // b)])
-    own = len(rest.terms) == 1 and rest.terms[0][1] == 1 and len(rest.terms[0][0]) == 1
-    inner = rest.terms[0][0][0] if own else None
-    if inner is not None and inner.kind == "floordiv" and isinstance(inner.operands[1], int):
-        found = _divided(inner.operands[0], inner.operands[1] * b)
-    else:
-        shared = gcd(_content(rest), b)
-        if shared > 1:  # (d*x + c) // (d*e) is (x + c//d) // e
-            reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
-            found = _divided(reduced, b // shared)
-        else:
-            bounds = (None if low is None else low // b, None if high is None else high // b)
-            found = _of_atom("floordiv", (rest, b), *bounds, 1)
-    return found + _polynomial(whole) if whole else found
+    inner = _single_atom(rest - constant)
+    if inner is not None and inner.kind == "floordiv":
+        divisor = inner.operands[1]
+        if isinstance(divisor, int) or (divisor.low is not None and divisor.low > 0):
+            return whole + (inner.operands[0] + constant * divisor) // (divisor * b)
+    shared = gcd(_content(rest), b)
+    if shared > 1:  # (d*x + c) // (d*e) is (x + c//d) // e
+        reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
+        return whole + _divided(reduced, b // shared)
+    return whole + _of_atom("floordiv", (rest, b), low, high, 1)
+
+
+def _split(a: Dim, b: int) -> tuple[Any, Any]:
+    """Return the quotients of the coefficients, rounded towards 0, and what is left; it has a constant from 0 on."""
+    terms = [(m, c // b if c > 0 or not m else -(-c // b)) for m, c in a.terms]
+    whole = _polynomial([(m, c) for m, c in terms if c])
+    return whole, a - whole * b
+
+
+def _single_atom(length: Length) -> Atom | None:
+    """Return the atom that an expression is, if it is one."""
+    if not isinstance(length, Dim) or len(length.terms) > 1:
+        return None
+    monomial, coefficient = length.terms[0]
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
+
+
+def _common_factor(terms: Sequence[tuple[Monomial, int]]) -> Dim | None:
+    """Return the product of atoms that all terms have in common and that are at least 1; None if there is none."""
+    if any(not m for m, _ in terms):
+        return None
+    common = [atom for atom in terms[0][0] if atom.low is not None and atom.low > 0]
+    for monomial, _ in terms[1:]:
+        left, both = list(monomial), []
+        for atom in common:
+            if atom in left:
+                left.remove(atom)
+                both.append(atom)
+        common = both
+    return _polynomial([(tuple(common), 1)]) if common else None
+
+
+def _without_factor(difference: Dim) -> Dim:
+    """Return an expression that has the sign of another one: without what all its terms have in common."""
+    factor = _common_factor(difference.terms)
+    if factor is None:
+        return difference
+    quotient = _exact_quotient(difference, factor)
+    return quotient if isinstance(quotient, Dim) else difference
+
+
+def _whole_part(a: Dim, b: Dim) -> Any:
+    """Return the quotient of the terms that a divisor of one term divides; None if there are none."""
+    if len(b.terms) > 1:
+        return None
+    ((factor, divisor),) = b.terms
+    found = []
+    for monomial, coefficient in a.terms:
+        other = quotient_of_products(monomial, factor)
+        if other is not None and coefficient % divisor == 0:
+            found.append((other, coefficient // divisor))
+    return _polynomial(found) if found else None
 
 
 def _exact_quotient(a: Length, b: Dim) -> Any:
@@ -852,8 +964,6 @@ def _exact_quotient(a: Length, b: Dim) -> Any:
                 return None
             found.append((tuple(left), c // coefficient))
         return _polynomial(found)
-    if len(a.terms) % len(b.terms):
-        return None
     quotient: Any = 0
     rest: Any = a
     while isinstance(rest, Dim):  # division of polynomials by the leading term
@@ -867,7 +977,7 @@ def _exact_quotient(a: Length, b: Dim) -> Any:
             return None
         step = _polynomial([(tuple(left), c // d)])
         quotient, following = quotient + step, rest - b * step
-        if isinstance(following, Dim) and len(following.terms) >= len(rest.terms):
+        if isinstance(following, Dim) and len(following.terms) > len(a.terms) + len(b.terms):
             return None
         rest = following
     return quotient if rest == 0 else None
@@ -877,21 +987,59 @@ def _mod(a: Length, b: Length) -> Any:
     if isinstance(b, int):
         if b <= 0 or not isinstance(a, Dim):
             return a - a // b * b
-        rest: Any = _polynomial([(m, c % b) for m, c in a.terms])
-        if not isinstance(rest, Dim):
-            return rest % b
-        if rest.divisor % b == 0:
-            return 0
-        if rest.low is not None and rest.high is not None and rest.low >= 0 and rest.high < b:
-            return rest
-        divisor = gcd(rest.divisor, b)
-        return _of_atom("mod", (rest, b), 0, b - divisor, divisor)
-    quotient = _floordiv(a, b)
-    if isinstance(quotient, int) or _exact_quotient(a, b) is not None:
-        return a - quotient * b
-    least, most = range_of(b)
-    positive = least is not None and least > 0
-    return _of_atom("mod", (a, b), 0 if positive else None, most - 1 if positive and most is not None else None, 1)
+        return _remainder(a, b)
+    if not isinstance(a, Dim) or b.low is None or b.low < 1:
+        return a - a // b * b
+    if _exact_quotient(a, b) is not None:
+        return 0
+    factor = _common_factor([*a.terms, *b.terms])
+    if factor is not None:
+        return factor * (_exact_quotient(a, factor) % _exact_quotient(b, factor))
+    whole = _whole_part(a, b)
+    if whole is not None:
+        return (a - whole * b) % b
+    if a.low is not None and a.low >= 0 and known_less(a, b):
+        return a
+    divisor = gcd(a.divisor, b.divisor)
+    return _of_atom("mod", (a, b), 0, None if b.high is None else b.high - divisor, divisor)
+
+
+def _remainder(a: Dim, b: int) -> Any:
+    """Return the remainder of the division by a plain integer, of the same form as `_divided` gives the quotient."""
+    _, rest = _split(a, b)
+    if not isinstance(rest, Dim):
+        return rest % b
+    if rest.divisor % b == 0:
+        return 0
+    if rest.terms[0][1] < 0:
+        return b - 1 - (b - 1 - rest) % b
+    if rest.low is not None and rest.high is not None and rest.low >= 0 and rest.high < b:
+        return rest
+    shared = gcd(_content(rest), b)
+    if shared > 1:  # (d*x + c) % (d*e) is (x + c//d) % e * d + c % d
+        reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
+        return reduced % (b // shared) * shared + _constant(rest) % shared
+    divisor = gcd(rest.divisor, b)
+    return _of_atom("mod", (rest, b), 0, b - divisor, divisor)
+
+
+def _without_remainders(length: Dim) -> Any:
+    """Return an expression with a - a//b*b in the place of a % b."""
+    found: Any = length
+    while isinstance(found, Dim):
+        remainders = [atom for monomial, _ in found.terms for atom in monomial if atom.kind == "mod"]
+        if not remainders:
+            break
+        outer = max(remainders, key=_number)
+        a, b = outer.operands
+        value = a - a // b * b
+        for monomial, coefficient in found.terms:
+            if outer in monomial:
+                others = list(monomial)
+                others.remove(outer)
+                found = found + _polynomial([(tuple(others), coefficient)]) * value
+                found = found - _polynomial([(monomial, coefficient)])
+    return found
 
 
 def _extreme(kind: str, a: Length, b: Length) -> Any:

@@ -18,16 +18,15 @@ Passes keep it (`graph.module`). Operators compute both as arrays of shape (1,);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
-from functools import cached_property, cmp_to_key
+from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
-from .dim import Dim, known_equal, known_less, known_less_equal, range_of, same
+from .dim import Dim, known_equal, known_less, known_less_equal, known_same, range_of, same, typical
 from .types import Type
 
 __all__ = [
@@ -68,6 +67,10 @@ class DynamicDimension:
         if isinstance(self.min, Dim) and self.min is self.max:  # a symbolic length
             object.__setattr__(self, "optimals", frozenset())
             return
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range between lengths: as far as it may reach
+            object.__setattr__(self, "min", max(range_of(self.min)[0] or 0, 0))
+            most = range_of(self.max)[1]
+            object.__setattr__(self, "max", UNBOUNDED if most is None else most)
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
         if self.max > UNBOUNDED:
@@ -388,7 +391,10 @@ class Shape:
     @cached_property
     def standard(self) -> bool:
         """Packed and row-major."""
-        return self.packed and not self.transposed and not (self.broadcasted and not known_less_equal(self.elements, 1))
+        if self.symbolic and not self.sub_shapes:  # for all lengths: strides that only may descend are none
+            descends = all(known_less_equal(b, a) for a, b in pairwise(self.strides))
+            return known_same(self.strides, row_major_strides(self.lens)) or (self.packed and descends)
+        return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
 
     @cached_property
     def scalar(self) -> bool:
@@ -518,25 +524,6 @@ def _either(x: DynamicDimension, y: DynamicDimension) -> DynamicDimension:
     return DynamicDimension(min(low), max(UNBOUNDED if most is None else most for most in high))
 
 
-def _slowest_first(shape: Shape) -> Callable[[int], Any]:
-    """The key of axes that sorts those of larger strides first, of equal ones those of larger lengths; of symbolic ones
-    as far as that is so for all lengths."""
-    lens, strides = shape.lens, shape.strides
-    if not shape.symbolic:
-        return lambda axis: (-strides[axis], -lens[axis], axis)
-
-    def order(a: int, b: int) -> int:
-        for x, y in ((strides[a], strides[b]), (lens[a], lens[b])):
-            if not known_equal(x, y):
-                if known_less_equal(y, x):
-                    return -1
-                if known_less_equal(x, y):
-                    return 1
-        return a - b
-
-    return cmp_to_key(order)
-
-
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Memory order of the axes (slowest first) that most of the shapes have; ties go to the row-major order.
 
@@ -550,7 +537,9 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
             continue
         order = identity
         if not shape.standard:
-            order = tuple(sorted(range(rank), key=_slowest_first(shape)))
+            # of symbolic lengths any order is right: views and copies go by strides
+            lens, strides = (list(map(typical, own)) for own in (shape.lens, shape.strides))
+            order = tuple(sorted(range(rank), key=lambda axis: (-strides[axis], -lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1
     if not votes:
         return identity

@@ -31,6 +31,7 @@ __all__ = [
     "is_constant",
     "uniform",
     "uniform_value",
+    "viewed",
 ]
 
 CONSTANT_VIEWS = frozenset(
@@ -38,6 +39,9 @@ CONSTANT_VIEWS = frozenset(
     " identity contiguous layout".split()
 )
 """Operators whose value on a literal is computed as a view, or kept as one."""
+
+UNSEEN = frozenset({"identity", "contiguous", "layout"})
+"""Those that change neither lengths nor the order of elements."""
 
 STORED = frozenset({"dequantizelinear", "unpack_int4", "unpack_fp4"})
 """Operators that stand for a constant in fewer bits: not folded, so that a target may compute with the bits."""
@@ -70,30 +74,36 @@ def constant_array(ins: Instruction) -> np.ndarray | None:
     if array is None:
         return None
     for view in reversed(chain):
-        if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
-            array = _repeating_view(view, array)
-            if array is None:
-                return None
-        elif view.op.name not in ("identity", "contiguous", "layout"):
-            array = view.op.compute(view.shape, [array])
+        array = viewed(view, array)
+        if array is None:
+            return None
     return array
+
+
+def viewed(view: Instruction, array: np.ndarray) -> np.ndarray | None:
+    """Return what a view makes of a constant, as `constant_array` has it; None if it is not known."""
+    if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
+        return _repeating_view(view, array)
+    found: np.ndarray = array if view.op.name in UNSEEN else view.op.compute(view.shape, [array])
+    return found
 
 
 def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
     """Return the value of a view of symbolic lengths with length 1 on axes of such; None where it repeats otherwise."""
     before, after = view.inputs[0].shape.lens, view.shape.lens
     lens = tuple(1 if is_symbolic(n) else n for n in after)
-    if view.op.name in ("identity", "contiguous", "layout"):
+    if view.op.name in UNSEEN:
         return array
-    if array.size == 1:
-        return np.broadcast_to(array.reshape((1,) * len(lens)), lens)
+    if (small := compact(array)).size == 1:
+        return np.broadcast_to(small.reshape((1,) * len(lens)), lens)
     if view.op.name == "transpose":
         return np.transpose(array, view.op.attributes()["permutation"])
-    if view.op.name == "multibroadcast":
-        return np.broadcast_to(array, lens)
-    if view.op.name == "broadcast":
-        axis = view.op.attributes()["axis"] % len(after)
-        return np.broadcast_to(array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim)), lens)
+    if view.op.name in ("multibroadcast", "broadcast"):
+        if view.op.name == "broadcast":
+            axis = view.op.attributes()["axis"] % len(after)
+            array = array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim))
+        fits = all(n in (1, m) for n, m in zip(array.shape[::-1], lens[::-1]))
+        return np.broadcast_to(array, lens) if fits else None  # a guard may make a number of a symbolic length
     if known_same([n for n in before if is_symbolic(n) or n != 1], [n for n in after if is_symbolic(n) or n != 1]):
         return array.reshape(lens)  # axes of length 1 come or go
     return None

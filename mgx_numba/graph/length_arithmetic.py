@@ -16,8 +16,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dim import (
-    Dim, Length, all_of, any_of, ceil_div, equal, less, less_equal, maximum, minimum, negate, range_of, select,
-)  # fmt: skip
+    Dim,
+    Length,
+    SymbolicLengthError,
+    all_of,
+    any_of,
+    ceil_div,
+    equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    negate,
+    range_of,
+    select,
+)
 from ..core.shape import Shape
 from ..core.types import Type
 from ..ops.base import Operator
@@ -29,7 +42,7 @@ MOST = 1 << 12
 """Elements of a value that is followed: shapes have some tens."""
 
 MOVING = frozenset(
-    "gather concat slice step reverse squeeze unsqueeze reshape reshape_lazy transpose flatten identity contiguous"
+    "gather concat slice step reverse squeeze unsqueeze reshape reshape_lazy transpose flatten contiguous"
     " broadcast multibroadcast scalar".split()
 )
 """Operators whose result consists of elements of their first input, of ``concat`` of all."""
@@ -97,7 +110,7 @@ def fold_lengths(
             found = _reduced(op, inputs[0].type, values[0])
         else:
             return None
-    except (_NotFollowed, AttributeError, ZeroDivisionError):
+    except (_NotFollowed, SymbolicLengthError, AttributeError, ZeroDivisionError):
         return None
     if any(isinstance(v, (Dim, Ratio)) for v in found):
         return array_of_lengths([v.item() if isinstance(v, np.generic) else v for v in found], output.lens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def specialize(
 class Settling:
     """One copy in the making; see `specialize`."""
 
-    def __init__(self, lens: Mapping[str, Sequence[int | DynamicDimension]], values: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, lens: Mapping[str, Sequence[Any]], values: Mapping[str, np.ndarray]) -> None:
         self.lens = lens
         self.given = values
         self.program = Program()
@@ -137,7 +138,10 @@ class Settling:
         if ins.module_args:
             modules = self._bodies(ins, inputs)
             op = self._counted(ins.op, inputs, modules[0]) if isinstance(ins.op, Loop) else ins.op
-            return self._add(ins, op, inputs, target, modules)
+            made = self._add(ins, op, inputs, target, modules)
+            if isinstance(op, Loop):
+                self._ranked_rows(ins, made, target)
+            return made
         if ins.op.pointwise:
             inputs = self._broadcast(ins, inputs, target)
         shape = self._shape(ins.op, inputs)
@@ -235,14 +239,16 @@ class Settling:
         return value
 
     def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
-        argument = Argument.from_array(np.ascontiguousarray(value))
+        argument = Argument.from_array(np.ascontiguousarray(value) if value.ndim else value)
         literal = target._link(Instruction(Literal(), (), argument.shape, literal=argument), None)
         literal.debug_symbols = ins.debug_symbols
         return literal
 
     def _broadcast(self, ins: Instruction, inputs: list[Instruction], target: Module) -> list[Instruction]:
         """Inputs of a pointwise operator whose ranges were the same and whose lengths are not: one of them is 1."""
-        if any(i.shape.is_dynamic for i in inputs) or all(known_same(i.shape.lens, inputs[0].shape.lens) for i in inputs):
+        if any(i.shape.is_dynamic for i in inputs) or all(
+            known_same(i.shape.lens, inputs[0].shape.lens) for i in inputs
+        ):
             return inputs
         if any(i.shape.ndim != inputs[0].shape.ndim for i in inputs):
             return inputs
@@ -320,6 +326,20 @@ class Settling:
             return op
         return replace(op, max_iterations=max(0, trips), use_dyn_output=False)
 
+    def _ranked_rows(self, ins: Instruction, made: Instruction, target: Module) -> None:
+        """Make vectors of scan outputs whose rows turn out to be scalars, where ``ins`` does not tell a row's rank.
+
+        A loop's scan output has an axis for the one element of a scalar, which parsers remove if they know the rank.
+        """
+        before, after = ([r.shape for r in loop.module_args[0].results()] for loop in (ins, made))
+        scalars = [k for k in range(len(ins.inputs) - 1, len(after)) if not before[k].ranked and after[k].rank == 0]
+        if scalars:
+            count = len(after) - 1  # members of the tuple: results of the body without the condition
+            members = [self._add(ins, make_op("get_tuple_elem", index=k), [made], target) for k in range(count)]
+            for k in scalars:
+                members[k - 1] = self._add(ins, make_op("squeeze", axes=(1,)), [members[k - 1]], target)
+            self.members[ins] = members
+
     def _bodies(self, ins: Instruction, inputs: Sequence[Instruction]) -> list[Module]:
         """The submodules for settled inputs. A branch that these do not fit fails when it is taken, the body of a loop
         in the first iteration.
@@ -351,6 +371,8 @@ class Settling:
         count = self.program.module_count
         try:
             return self._body(ins, body, inputs)
+        except SymbolicLengthError:
+            raise
         except MgxError as error:
             self.program.remove_modules_since(count)
             return str(error)

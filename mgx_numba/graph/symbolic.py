@@ -19,7 +19,6 @@ from ..core.dim import (
     Length,
     Scope,
     SymbolicLengthError,
-    known_less_equal,
     substitute,
     symbols_of,
 )  # fmt: skip
@@ -47,13 +46,11 @@ SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
 """Lengths that all symbols have together in samples: kernels differ where an axis has one element, where rows are
 shorter than a vector or a tile, and where estimates prefer another algorithm."""
-MOST_RELATIONS = 8
+MOST_RELATIONS = 64
 """Relations between lengths that are looked for in a program."""
 
 
-def symbolic_program(
-    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None
-) -> Program:
+def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
@@ -79,7 +76,7 @@ def symbolic_program(
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            found = _relation(scope, relations) if lens is None and len(relations) < MOST_RELATIONS else None
+            found = _relation(scope, relations) if len(relations) < MOST_RELATIONS else None
             if found is None:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
             relations[found[0]] = found[1]
@@ -100,11 +97,12 @@ class _Inputs:
                 continue
             if shape.rank is None:
                 raise SymbolicLengthError(f"input {name!r} has any number of dimensions")
-            self._keys[name] = keys = []
+            keys: list[str | int] = []
+            self._keys[name] = keys
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
                 given = None if lens is None or name not in lens else lens[name][axis]
-                if d.is_fixed or given == 0:
+                if d.is_fixed:
                     keys.append(d.min if given is None else given)
                     continue
                 if given is not None and self._given.setdefault(key, given) != given:
@@ -115,7 +113,7 @@ class _Inputs:
                 low = max(d.min, known.min)
                 self._ranges[key] = DynamicDimension(low, max(low, min(d.max, known.max)), d.optimals | known.optimals)
 
-    def lengths(self, scope: Scope, relations: Mapping[str, Length]) -> dict[str, list[Length]]:
+    def lengths(self, scope: Scope, relations: dict[str, Length]) -> dict[str, list[Length]]:
         """Return lengths of the inputs, of new symbols of a scope; some follow from others by ``relations``."""
         lengths: dict[str, Length] = {}
         hints = iter(HINTS)
@@ -126,7 +124,7 @@ class _Inputs:
             if key not in parsed and key not in relations:
                 given = self._given.get(key, 0)
                 most = next((n for n in LONGEST if n >= given), UNBOUNDED)
-                low, high = max(1, d.min), max(min(d.max, most), given)
+                low, high = d.min, max(min(d.max, most), given)
                 hint = given or _hint(low, high, next(hints, HINTS[-1]))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
@@ -190,18 +188,38 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
 
 
 def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return what one symbol would have to be so that two lengths are equal that operators asked for last."""
-    for guard in reversed(scope.guards.values()):
-        ((monomial, coefficient), *more) = guard.condition.terms
-        if guard.answer or more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != "zero":
-            continue
-        difference = monomial[0].operands[0]
-        for symbol in reversed(scope.symbols):
-            for m, c in difference.terms:
-                rest = -c * (difference - c * symbol)
-                alone = m == symbol.terms[0][0] and abs(c) == 1 and symbol not in symbols_of([rest])
-                if alone and str(symbol) not in known and known_less_equal(1, rest):
-                    return str(symbol), rest
+    """Return what one symbol would have to be so that two lengths are equal that operators compared last.
+
+    Comparisons for equality come first: of others, such as whether a part is longer than the whole, equal lengths are a
+    usual case.
+    """
+    guards = list(reversed(scope.guards.values()))
+    for kind in ("zero", "negative"):
+        for guard in guards:
+            ((monomial, coefficient), *more) = guard.condition.terms
+            if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
+                continue
+            if kind == "negative" or not guard.answer:
+                found = _solved(scope, monomial[0].operands[0], known)
+                if found is not None:
+                    return found
+    return None
+
+
+def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol, and the expression of others that it is where a difference is 0."""
+    for symbol in reversed(scope.symbols):
+        for m, c in difference.terms:
+            rest = -c * (difference - c * symbol)
+            alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
+            if alone and str(symbol) not in known and scope.value(rest) >= 1:
+                return str(symbol), rest
+    for m, _ in difference.terms:  # min(a, b) is a where a is b
+        for atom in m:
+            if atom.kind in ("min", "max"):
+                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
+                if found is not None:
+                    return found
     return None
 
 
@@ -227,6 +245,9 @@ class _Symbolic(Settling):
         self._check(twin)
         return twin
 
+    def _fitting(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module | str:
+        return self._body(ins, body, inputs)  # an error may be of lengths that are not known to be equal
+
     def _note(self, ins: Instruction) -> None:
         """Remember whether the value of an instruction holds symbolic lengths."""
         if has_lengths(self.constants.value(ins)):
@@ -251,7 +272,7 @@ class _Symbolic(Settling):
     def _lengths_instruction(
         self, ins: Instruction, values: tuple[Length, ...], lens: tuple[int, ...], target: Module
     ) -> Instruction:
-        op = Lengths(values, lens)
+        op = Lengths(values, lens)  # type: ignore[arg-type]
         made = target._link(Instruction(op, (), op.compute_shape(())), None)
         made.debug_symbols = ins.debug_symbols
         self._valued[made] = None
@@ -286,5 +307,3 @@ class _Symbolic(Settling):
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
             raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
-
-

@@ -58,7 +58,9 @@ class Emitter:
         """
         first, limit, step = bounds
         if not all(isinstance(v, (Dim, int)) or v == int(v) for v in bounds):
-            raise SymbolicLengthError(f"a range from {first} to {limit} by {step} has a number of elements that is not followed")
+            raise SymbolicLengthError(
+                f"a range from {first} to {limit} by {step} has a number of elements that is not followed"
+            )
         first, limit, step = (v if isinstance(v, Dim) else int(v) for v in bounds)
         low, high = range_of(step)
         if low is not None and low > 0:

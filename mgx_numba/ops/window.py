@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
+from ..core.dim import Dim, Length, equal, maximum, select
 from .base import Operator, register_enum
 
-__all__ = ["PaddingMode", "auto_padding", "check_window", "pad_pairs", "pad_spatial", "window_length"]
+__all__ = ["PaddingMode", "auto_padding", "check_window", "pad_pairs", "pad_spatial", "same_total", "window_length"]
 
 
 @register_enum
@@ -50,6 +52,15 @@ def pad_pairs(op: Operator, padding: Sequence[int], rank: int) -> list[tuple[int
     raise op.fail(f"padding {list(padding)} needs {rank} or {2 * rank} values")
 
 
+def same_total(length: Length, kernel: int, stride: int, dilation: int) -> Any:
+    """Return the padding of an axis that makes its output length ceil(length / stride)."""
+    window = (kernel - 1) * dilation + 1
+    if not isinstance(length, Dim):
+        return max(0, (-(-length // stride) - 1) * stride + window - length)
+    rest = length % stride  # in the last step; the same number, in a form whose range is known
+    return select(equal(rest, 0), max(0, window - stride), maximum(0, window - rest))
+
+
 def auto_padding(
     mode: PaddingMode,
     lens: Sequence[int],
@@ -60,7 +71,7 @@ def auto_padding(
     """Padding that makes each output length ceil(length / stride) (ONNX ``auto_pad``)."""
     pairs = []
     for n, k, s, d in zip(lens, kernel, stride, dilation):
-        total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+        total = same_total(n, k, s, d)
         small, large = total // 2, total - total // 2
         pairs.append((large, small) if mode is PaddingMode.same_lower else (small, large))
     return pairs

@@ -92,8 +92,8 @@ class SizeProgram:
         return self._dims[length]
 
     def table(self) -> np.ndarray:
-        """Return the rows as an array, `ROW_WORDS` words each."""
-        return np.array(self.rows, np.int64).reshape(-1, ROW_WORDS)
+        """Return the rows as an array of `ROW_WORDS` words for each."""
+        return np.array(self.rows, np.int64).reshape(-1)
 
     def memory(self) -> np.ndarray:
         """Return memory for all values, in which the constants are set; value 0 is at place ``len(constants)``."""

@@ -18,6 +18,7 @@ from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
 from .programs import check, program_of
@@ -273,3 +274,25 @@ def test_quant_dot_of_other_types_and_of_two_activations_stays_right(types):
     a, b = (rng.integers(0, 128, lens).astype(dtype) for lens, dtype in zip(((5, 8), (8, 6)), types))
     check([a], lambda m, p: m.add_instruction("quant_dot", [p[0], m.add_literal(b)]))
     check([a, b.astype(np.int8)], lambda m, p: m.add_instruction("quant_dot", [p[0], p[1]]))
+
+
+@pytest.mark.parametrize("role", ["left", "left of constant", "right", "both"])
+@pytest.mark.parametrize("stored", [Type.uint8_type, Type.half_type], ids=lambda t: t.name)
+def test_an_operand_that_an_epilogue_widens_too_failed_to_compile(stored, role):
+    """``y = abs(x @ w) * x`` where ``x`` is stored in 8 or 16 bits: the epilogue widens it for itself."""
+
+    def build(m, p):
+        x, w = p
+        x = m.add_instruction("convert", [x], target_type=Type.float_type, elidable=True)
+        if stored is Type.uint8_type:
+            x = m.add_instruction("mul", [x, m.add_literal(np.full(x.shape.lens, 0.5, np.float32))])
+        w = m.add_literal(given[1]) if role == "left of constant" else w
+        y = m.add_instruction("dot", {"right": [w, x], "both": [x, x]}.get(role, [x, w]))
+        return m.add_instruction("mul", [m.add_instruction("abs", [y]), x])
+
+    given = [np.random.default_rng(1).integers(0, 5, (5, 5)).astype(stored.numpy), normal(5, 5, seed=3)]
+    program = program_of(given, build)
+    (wanted,) = evaluate(program, {"p0": given[0], "p1": given[1]})
+    options = TargetOptions(fast_math=False)
+    (got,) = Executable(lower(optimize(program, options), options), num_threads=2).run(given)
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())

@@ -12,6 +12,7 @@ import pytest
 
 import mgx_numba
 from mgx_numba.api.program import program as public_program
+from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import ParseError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 
@@ -345,3 +346,51 @@ def test_a_state_of_scan_may_come_from_an_if_of_two_ranks(target: str) -> None:
     found = mgx_numba.parse_onnx(model).compile(target).run({"c": np.array(True), "s": s, "x": x})
     np.testing.assert_array_equal(found[0], s + x.sum(0))
     np.testing.assert_array_equal(found[1], -x)
+
+
+ROWS = {
+    "a loop": "y = Loop (n, t) <body = b (int64 i, bool c) => (d, o) { d = Identity(c) o = Identity(v) }>",
+    "a trip count of a run": "u, y = Loop (trips, t, v) <body = b (int64 i, bool c, a) => (d, e, o)"
+    " { d = Identity(c) e = Identity(a) o = Neg(v) }>",
+    "a loop in a loop": "y = Loop (n, t) <body = b (int64 i, bool c) => (d, o) { d = Identity(c)"
+    " o = Loop (n, t) <body = inner (int64 j, bool e) => (f, p) { f = Identity(e) p = Identity(v) }> }>",
+    "the last axis of Scan": "y = Scan <num_scan_inputs = 1, scan_output_axes = [-1],"
+    " body = b (r) => (o) { o = Add(r, v) }> (z)",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_that_a_run_shows_to_be_scalars_had_an_axis_on_the_cpu(kind: str, target: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[1] x, int64[R] k, float[2] z, int64 trips) => (float[] y) <int64 n = {{2}}, bool t = {{1}}> {{
+        v = Reshape(x, k) {ROWS[kind]} }}"""
+    model = onnx.parser.parse_model(text)
+    net = public_program.wrap(parse_onnx(model, map_dyn_input_dims={"k": [DynamicDimension(0, 4)]})).compile(target)
+    z = np.float32([0, 1])
+    for lens in ((), (1,), (1, 1)):
+        v = np.full(lens, 3, np.float32)
+        expected = {
+            "a loop": np.stack([v, v]),
+            "a trip count of a run": np.stack([-v, -v, -v]),
+            "a loop in a loop": np.stack([np.stack([v, v])] * 2),
+            "the last axis of Scan": np.stack([v, v + 1], -1),
+        }[kind]
+        feeds = {"x": np.float32([3]), "k": np.array(lens, np.int64), "z": z, "trips": np.array(3)}
+        compare(np.asarray(net.run(feeds)[0]), expected, 0, 0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_that_are_scalars_after_a_first_stage_had_an_axis_on_the_cpu(target: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 3] x, float[2, 2] w) => (float[2] y, float[2] z) <int64 n = {2}, bool t = {1}> {
+        s = Loop (n, t, x) <body = mean (int64 i, bool c, a) => (d, r)
+            { d = Identity(c) r = ReduceMean <keepdims = 0> (a) }>
+        u, v = Loop (n, t, s) <body = rows (int64 i, bool c, float a) => (d, float r, float o)
+            { d = Identity(c) r = Identity(a) o = Identity(a) }>
+        y = Loop (n, t) <body = same (int64 i, bool c) => (d, o) { d = Identity(c) o = Identity(u) }>
+        z = MatMul(v, w) }"""
+    feeds = {"x": np.float32([[1, 2, 3], [4, 5, 6]]), "w": np.float32([[1, 2], [3, 4]])}
+    found = public_program.wrap(parse_onnx(onnx.parser.parse_model(text))).compile(target).run(feeds)
+    compare(np.asarray(found[0]), np.float32([3.5, 3.5]), 0, 1e-6)
+    compare(np.asarray(found[1]), np.float32([14, 21]), 0, 1e-5)

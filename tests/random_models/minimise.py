@@ -19,10 +19,11 @@ SHOWN = 12
 
 
 def minimise(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """The smallest case found for which ``fails`` holds, as it does for the given one.
+    """Return the smallest case found for which ``fails`` holds, as it does for ``case``.
 
-    First one result is kept, of the earliest node that will do; then nodes are replaced by inputs with their values,
-    in ever smaller runs.
+    First one result is kept, of the earliest node that will do; otherwise as few of the results as will do. Then nodes
+    are replaced by inputs with their values, in ever smaller runs. Nodes that no result needs stay only if the case
+    does not fail without them.
     """
     values = _all_values(case)
     for name in values:
@@ -30,18 +31,31 @@ def minimise(case: Case, fails: Callable[[Case], bool]) -> Case:
         if tried is not None and fails(tried):
             case = tried
             break
+    else:
+        case = _fewer_results(case, fails, values)
+    pruned = _with(case, case.model.graph.node, [o.name for o in case.model.graph.output], values)
+    unread = pruned is None or not fails(pruned)
     length = len(case.model.graph.node) // 2
     while length:
         start = 0
         while start < len(case.model.graph.node):
             nodes = list(case.model.graph.node)
             left = nodes[:start] + nodes[start + length :]
-            tried = _with(case, left, [o.name for o in case.model.graph.output], values)
+            tried = _with(case, left, [o.name for o in case.model.graph.output], values, unread)
             if tried is not None and len(tried.model.graph.node) < len(nodes) and fails(tried):
                 case = tried
             else:
                 start += length
         length //= 2
+    return case
+
+
+def _fewer_results(case: Case, fails: Callable[[Case], bool], values: dict[str, np.ndarray]) -> Case:
+    for result in [o.name for o in case.model.graph.output]:
+        kept = [o.name for o in case.model.graph.output if o.name != result]
+        tried = kept and _with(case, case.model.graph.node, kept, values, unread=True)
+        if tried and fails(tried):
+            case = tried
     return case
 
 
@@ -62,12 +76,24 @@ def _all_values(case: Case) -> dict[str, np.ndarray]:
 
 
 def _with(
-    case: Case, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], values: dict[str, np.ndarray]
+    case: Case,
+    nodes: Sequence[onnx.NodeProto],
+    outputs: Sequence[str],
+    values: dict[str, np.ndarray],
+    unread: bool = False,
 ) -> Case | None:
-    """The case with only these nodes and results, or ``None`` if a value is missing."""
+    """Return the case with only these nodes and results, or ``None`` if a value is missing.
+
+    Args:
+        case: it has the constants, and the values of inputs with an index out of range.
+        nodes: in their order.
+        outputs: names of the results.
+        values: values by name, for inputs in place of nodes.
+        unread: whether nodes stay that no result needs.
+    """
     needed, kept = set(outputs), []
     for node in reversed(nodes):
-        if needed & set(node.output):
+        if unread or needed & set(node.output):
             kept.append(node)
             needed |= free_names([node])
     kept.reverse()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import platform
 import random
 import sys
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.alternatives import renamed
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
@@ -21,6 +21,7 @@ from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedErro
 from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.cpu.library.writer import write_library
+from mgx_numba.runtime.cpu.plan_numbers import PlanNumbers, runs
 from mgx_numba.runtime.cpu.repeat import may_repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
 from mgx_numba.runtime.memory import address_of
@@ -92,9 +93,9 @@ def same(found: list[np.ndarray], batch: int, seq: int) -> bool:
 
 def at(plan: Plan, values: Mapping[Dim, int]) -> Plan:
     """The plan that is not symbolic for some lengths, without the steps that have no tasks."""
-    steps = [step for step in renamed(plan.steps, values) if isinstance(step, HostStep) or step.geometry.tasks > 0]
-    parts = {name: renamed(getattr(plan, name), values) for name in ("arena_bytes", "parameters", "outputs")}
-    return dataclasses.replace(plan, steps=steps, symbols=(), condition=1, **parts)
+    made = PlanNumbers(plan).at([values[symbol] for symbol in plan.symbols])
+    made.steps = [step for step in made.steps if runs(step)]
+    return made
 
 
 LENGTHS = [(1, 5), (2, 3), (2, 3), (3, 1), (7, 40), (1, 2), (7, 40), (20, 4), (2, 300), (1, 5)]
@@ -145,6 +146,7 @@ def test_lengths_that_are_not_served(add_kernel: KernelSource) -> None:
     }
     for name, inputs in wrong.items():
         assert not executable.serves(inputs), name
+        assert (executable.values(inputs) is None) == (name.partition(" ")[0] == "an" or "rank" in name)
         assert entry(dict(zip("xy", inputs))) is None, name
         with pytest.raises(ShapeError, match="the plan"):
             executable.run(inputs)
@@ -214,7 +216,7 @@ def test_steps_that_are_left_out_are_not_told_of(add_kernel: KernelSource) -> No
         seen: dict[int, int] = {}
 
         def note(index: int, step: Any, seconds: float, view: View, seen: dict[int, int] = seen) -> None:
-            assert seconds > 0
+            assert seconds > 0 and type(step.flops) is type(step.bytes) is type(step.geometry.tasks) is int
             seen[index] = int(view(arena)[-1, -1, -1])
 
         inputs = sample_inputs(batch, seq)
@@ -225,6 +227,9 @@ def test_steps_that_are_left_out_are_not_told_of(add_kernel: KernelSource) -> No
         results, spans = executable.run_timed(inputs)
         assert same(results, batch, seq)
         assert {span.step for span in spans} <= set(seen)
+        plan = executable.plan_for(inputs)
+        assert [step.label for step in plan.steps] == [executable.plan.steps[k].label for k in seen]
+        assert same(Executable(plan, 1).run(inputs), batch, seq)
         seconds = executable.time_steps(inputs, 2)
         assert seconds.shape == (2, 7) and not seconds[:, left].any()
 
@@ -284,6 +289,9 @@ def test_functions_of_host_steps_are_bound_once_for_each_set_of_lengths(add_kern
             first, second = run([x])
             np.testing.assert_array_equal(first, product + (seq if batch < 3 else 2 * seq))
             np.testing.assert_array_equal(second, product.reshape(-1))
+    fixed = Executable(executable.plan_for([np.arange(16).reshape(1, 2, 8)]), 1)
+    np.testing.assert_array_equal(fixed.run([x[:1, :2]])[1], 2 * x[:1, :2].reshape(-1))
+    assert calls.pop() == {b: 1, s: 2}
     assert calls == [{b: batch, s: seq} for batch, seq in [(2, 3), (5, 2), (2, 3), (3, 7)]]
 
 
@@ -386,6 +394,7 @@ def test_arenas_grow_and_are_kept(add_kernel: KernelSource) -> None:
         addresses.append((address_of(context.binding.arena), context.binding.capacity))
     assert len(dict.fromkeys(addresses)) < 30
     before = addresses[-1]
+    assert executable.arena_bytes == before[1]
     executable.run(sample_inputs(1, 2))
     (context,) = executable._contexts.values()
     assert context.binding is not None and context.binding.capacity == before[1]
@@ -426,3 +435,33 @@ def test_what_takes_only_fixed_lengths_refuses_symbols(add_kernel: KernelSource,
     if sys.platform == "linux" and platform.machine() == "x86_64":
         with pytest.raises(UnsupportedError, match="fixed lengths, and batch, seq are known at run time"):
             write_library(Executable(plan, 1), tmp_path, "name", ["a", "b"])
+
+
+def test_offsets_may_nest_as_deep_as_a_plan_has_steps(add_kernel: KernelSource) -> None:
+    b, s = symbols()
+    places: list[Any] = [0]
+    for _ in range(600):
+        places.append(maximum(places[-1] + b * 64, s * 64))
+    steps: list[Step | HostStep] = []
+    for source, target in itertools.pairwise(places):
+        view = TensorView(Pointer(Region.ARENA, 0, target), "int64", (b, 8), (8, 1))
+        begin = X if not steps else Pointer(Region.ARENA, 0, source)
+        steps.append(Step(add_kernel, (begin, view.pointer, 1), TaskRange(b), outputs=(view,)))
+    steps.append(Step(add_kernel, (Pointer(Region.ARENA, 0, places[-1]), Pointer(Region.OUTPUT, 0), 0), TaskRange(b)))
+    plan = Plan(
+        steps,
+        places[-1] + b * 64,
+        [],
+        [ParameterSpec("x", "int64", (b, 8)), ParameterSpec("y", "int8", (s,))],
+        [TensorSpec("int64", (b, 8))],
+        symbols=(b, s),
+    )
+    executable = Executable(plan, 1)
+    for batch, seq in ((3, 4), (1, 3000)):
+        inputs = [np.arange(batch * 8).reshape(batch, 8), np.zeros(seq, np.int8)]
+        np.testing.assert_array_equal(executable.run(inputs)[0], inputs[0] + 600)
+        seen: list[int] = []
+        executable.run_traced(
+            inputs, lambda i, step, t, see, seen=seen: seen.extend(see(v)[0, 0] for v in step.outputs)
+        )
+        assert seen == list(range(1, 601))

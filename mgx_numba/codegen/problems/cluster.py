@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from ...core.dim import Length, known_in, maximum, minimum
+from ...core.dim import SharedLength, known_in, maximum, minimum
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...graph.module import Module
@@ -32,9 +32,9 @@ class Tensor:
     """
 
     type: Type
-    lens: tuple[Length, ...]
-    strides: tuple[Length, ...]
-    offset: Length = 0
+    lens: tuple[SharedLength, ...]
+    strides: tuple[SharedLength, ...]
+    offset: SharedLength = 0
 
     @property
     def footprint(self) -> Any:
@@ -86,7 +86,7 @@ class ReductionProblem:
     origin: str = ""
     parts: int = 1
     cut: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
-    share: Length = 0
+    share: SharedLength = 0
     fold: int = 1
     general: bool = False
     again: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
@@ -101,7 +101,7 @@ class CopyProblem:
     origin: str = ""
 
 
-def own_lens(module: Module) -> tuple[Length, ...]:
+def own_lens(module: Module) -> tuple[SharedLength, ...]:
     """The lengths that a module's values together have, which are those of its problem's operands: of each axis the
     largest. Values of another rank, such as literals, do not count."""
     shapes = [ins.shape.lens for ins in module if not ins.is_literal and ins.name != "@return"]

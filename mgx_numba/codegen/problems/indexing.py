@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dim import Length, known_in
+from ...core.dim import SharedLength, known_in
 from ...core.types import Type
 from ...dataclass import dataclass
 from .cluster import Tensor
@@ -35,10 +35,10 @@ class Term:
 
     operand: str
     type: Type
-    strides: tuple[Length, ...]
-    offset: Length = 0
-    length: Length = 0
-    stride: Length = 1
+    strides: tuple[SharedLength, ...]
+    offset: SharedLength = 0
+    length: SharedLength = 0
+    stride: SharedLength = 1
     axis: int = 0
     checked: bool = False
 
@@ -69,7 +69,7 @@ class IndexedCopy:
 
     name: str
     source: Tensor
-    elements: Length
+    elements: SharedLength
     terms: tuple[Term, ...]
     out: Tensor
     origin: str = ""

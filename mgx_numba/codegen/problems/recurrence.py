@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import known_less
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from ...ops.base import Operator, Pointwise
@@ -56,7 +57,7 @@ class RecurrenceProblem:
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:
             raise ShapeError(f"recurrent layer of dtype {self.dtype}; expected one of {', '.join(FLOATS)}")
-        if min(self.steps, self.batch, self.hidden, self.lanes) < 1:
+        if any(known_less(n, 1) for n in (self.steps, self.batch, self.hidden, self.lanes)):
             raise ShapeError("recurrent layer over an empty tensor; expected at least 1 in each dimension")
         if not all(isinstance(function, Pointwise) for function in self.functions):
             raise ShapeError("activation functions of a recurrent layer must be pointwise")

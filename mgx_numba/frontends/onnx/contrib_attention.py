@@ -324,6 +324,8 @@ def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: b
 def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
     """A cache of ``whole`` positions with new tokens [b, h, s, d] put at positions [b, s]."""
     b, h, s, d = g.lens(new)
+    if old is not None and g.lens(old)[3] != d:
+        raise ShapeError(f"a cache of {g.lens(old)[3]} features does not take {d} new ones")
     if old is None:
         if known_equal(s, whole):
             return new

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.dim import maximum
+from ...core.dim import SymbolicLengthError, maximum
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ...core.types import Type
 from ...errors import MgxError, ParseError, ShapeError, UnknownValueError, UnsupportedError
@@ -85,10 +85,10 @@ def _read(
     count = program.module_count
     try:
         return g.parser.subgraph(g, graph, node.scope, module, parameters)
-    except (FinalError, UnknownValueError):
+    except (FinalError, SymbolicLengthError, UnknownValueError):
         raise
     except MgxError as error:
-        if any(x.shape.is_dynamic for x in values_taken(node).values()):
+        if any(x.shape.is_dynamic or x.shape.symbolic for x in values_taken(node).values()):
             raise
         program.remove_modules_since(count)
         for ins in reversed(list(module)):
@@ -289,10 +289,10 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
             f" {count} of them scanned"
         )
     in_axes, in_ways, out_axes, out_ways = _scan_attributes(g, node, scanned, outputs)
-    steps = {g.lens(x)[axis] for x, axis in zip(scanned, in_axes, strict=False)}
-    if len(steps) != 1:
-        raise ShapeError(f"scanned inputs have different lengths {sorted(steps)}")
-    length = steps.pop()
+    steps = [g.lens(x)[axis] for x, axis in zip(scanned, in_axes, strict=False)]
+    length = steps[0]
+    if any(n != length for n in steps):
+        raise ShapeError(f"scanned inputs have different lengths {steps}")
     shapes = [_inside(g, state) for state in states]
     while True:
         module = _module(g, node, "scan")

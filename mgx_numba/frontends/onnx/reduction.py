@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-import numpy as np
-
 from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError

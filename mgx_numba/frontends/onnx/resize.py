@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...core.dim import Dim, SymbolicLengthError
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -70,8 +68,12 @@ def resize(
     per_axis = [1.0] * len(lens)
     for k, axis in enumerate(axes):
         open_length = isinstance(lens[axis], Dim) or (lengths and isinstance(lengths[k], Dim))
-        per_axis[axis] = factors[k] if factors else kept or (math.nan if open_length else lengths[k] / max(lens[axis], 1))
-    target = [n if f == 1 else scaled_length(n, f) for n, f in zip(lens, per_axis, strict=False)] if factors else [*lens]
+        per_axis[axis] = (
+            factors[k] if factors else kept or (math.nan if open_length else lengths[k] / max(lens[axis], 1))
+        )
+    target = (
+        [n if f == 1 else scaled_length(n, f) for n, f in zip(lens, per_axis, strict=False)] if factors else [*lens]
+    )
     for k, axis in enumerate(axes):
         target[axis] = lengths[k] if lengths else target[axis]
     coordinates = node.get_choice("coordinate_transformation_mode", (*COORDINATES, CROPS), "half_pixel")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
+from ...ops.window import same_total
 from .builder import Builder, rank
 from .node import Node
 
@@ -84,7 +85,7 @@ def same_padding(
     for n, k, s, d in zip(lens, kernel, stride, dilation, strict=False):
         if n < 1:
             raise ShapeError(f"spatial lengths {list(lens)} hold a 0")
-        total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+        total = same_total(n, k, s, d)
         small.append(total // 2)
         large.append(total - total // 2)
     return (*small, *large) if upper else (*large, *small)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.argument import Argument
-from ...core.dim import is_symbolic, known_same
+from ...core.dim import Length, is_symbolic, known_same
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
@@ -62,6 +62,12 @@ class RewriteBuilder(Emitter):
         """A constant, at the front of the module; an array without axes is a scalar."""
         value = np.asarray(array) if type is None else np.asarray(array).astype(type.numpy)
         return self._keep(self.module.add_literal(literal_argument(value)))
+
+    def number(self, value: Length, type: Type) -> Instruction:
+        """A scalar that follows from lengths: a constant, or what a plan computes of symbolic ones."""
+        if not is_symbolic(value):
+            return self.literal(value, type)
+        return self.convert(self.op("lengths", values=(value,)), type)
 
     def constant(self, array: np.ndarray, shape: Shape) -> Instruction:
         """A constant of a shape's lengths, from an array that repeats along its axes of length 1."""

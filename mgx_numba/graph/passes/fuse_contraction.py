@@ -36,7 +36,8 @@ class FuseContraction(Pass):
     1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way. The
     conversion of weights that are stored in 16 bits joins, and so does that of operands in 8 bits. Where kernels have
     epilogues of 16 bits, such values come and go as they are: what makes float32 of them joins where it is read, and
-    stays out where it would be stored.
+    stays out where it would be stored. An operand that both the contraction and its epilogue read is converted for
+    each.
     """
 
     name = "fuse_contraction"
@@ -60,8 +61,9 @@ class FuseContraction(Pass):
             refuses = pointwise_over(ins.shape.lens)
             if narrow:
                 refuses = _keeping_narrow(refuses)
-            following = take_narrow_operands(module, grow([ins], order, refuses, note=self._note), order, refuses)
-            region = sorted([*before, *following], key=order.__getitem__)
+            grown = [i for i in grow([ins], order, refuses, note=self._note) if i is not ins]
+            following = take_narrow_operands(module, grown, order, refuses)
+            region = sorted([*before, ins, *following], key=order.__getitem__)
             if Type.half_type in options.epilogue_types:
                 region = _without_widened_result(region, ins)
             if narrow or Type.half_type in options.epilogue_types:
@@ -132,7 +134,10 @@ def _without_widened_result(region: list[Instruction], contraction: Instruction)
 def _widened(
     module: Module, contraction: Instruction, after: Sequence[Instruction], order: dict[Instruction, int]
 ) -> list[Instruction]:
-    """What makes float32 of computed values in 16 bits for operations after a contraction, each for these alone."""
+    """Return the conversions of 16-bit values to float32 that operations after a contraction read.
+
+    Each conversion is read by these operations alone: other readers, the contraction among them, keep their own.
+    """
     members = {contraction, *after}
     lens = contraction.shape.lens
     found = dict.fromkeys(
@@ -141,4 +146,4 @@ def _widened(
         for i in member.inputs
         if i not in members and i in order and widens(i) and known_same(i.shape.lens, lens) and not is_constant(i)
     )
-    return [_own(module, i, [u for u in i.users if u in members], order) for i in found]
+    return [_own(module, i, [u for u in i.users if u in after], order) for i in found]

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.dim import known_equal
 from ...core.types import Type
 from ...ops.base import Operator, make_op
-from ..constants import CONSTANT_VIEWS, constant_array
+from ..constants import CONSTANT_VIEWS, constant_array, viewed
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -131,7 +131,9 @@ def _matrix(ins: Instruction, views: Sequence[Instruction]) -> np.ndarray | None
         ins = ins.inputs[0]
     array = constant_array(ins) if ins.literal is not None else None
     for step in reversed(chain):
-        array = None if array is None else step.op.compute(step.shape, [array])
+        unpacks = step.name == "unpack_int4"
+        if array is not None:
+            array = step.op.compute(step.shape, [array]) if unpacks else viewed(step, array)
     if array is None or array.ndim < 2:
         return None
     outer = zip(array.shape[:-2], array.strides[:-2])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import is_symbolic, known_equal
+from ...core.dim import known_equal
 from ...core.types import Type
 from ...ops.window import PaddingMode
 from ..constants import compact, constant_array, is_constant, uniform_value
@@ -143,7 +143,7 @@ def _column_sums(b: RewriteBuilder, w: Instruction, zero: Instruction | None, ax
     if zero is None:
         return sums
     lens = b.outer_lens(sums.shape.lens, () if known_equal(zero.shape.elements, 1) else zero.shape.lens)
-    return _minus_product(b, b.broadcast(sums, lens), zero, b.literal(count, Type.int32_type))
+    return _minus_product(b, b.broadcast(sums, lens), zero, b.number(count, Type.int32_type))
 
 
 def _zero_points(ins: Instruction) -> list[Instruction | None]:

@@ -136,8 +136,8 @@ def add_counts(module: Module, before: Instruction, pieces: Pieces) -> list[Inst
 
 def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axis: int) -> list[Instruction]:
     """Put the second piece into an empty module: it takes what the first gives, of these shapes, reduces it along
-    ``axis``, and computes the given values. The last that it takes are those of `add_counts`, in the lengths of row values: no
-    number that depends on lengths is part of its text.
+    ``axis``, and computes the given values. The last that it takes are those of `add_counts`, in the lengths of row
+    values: no number that depends on lengths is part of its text.
 
     Returns:
         The body's parameters that it takes besides, which come after the sums.

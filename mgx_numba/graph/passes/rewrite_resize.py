@@ -60,8 +60,8 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
 def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: float | None) -> bool:
     """Return whether each element of an axis is repeated as often as the axis grows.
 
-    Of a symbolic length a few elements tell: where the factor is a power of two, coordinates are exact (in lengths below
-    2**23, from which on float32 has no halves), so that those of the next element are larger by 1.
+    Of a symbolic length a few elements tell: where the factor is a power of two, coordinates are exact (in lengths
+    below 2**23, from which on float32 has no halves), so that those of the next element are larger by 1.
     """
     mode = attributes["coordinate_transformation_mode"]
     if is_symbolic(n) or is_symbolic(out):

@@ -145,7 +145,8 @@ class _Rewriter:
 
     def _pick(self, value: Instruction, lanes: Lanes) -> Instruction:
         """The directions of a group of an input [d, ...], in the computing type."""
-        if len(lanes.directions) < value.shape.lens[0]:
+        both = self.attributes["direction"] is RnnDirection.bidirectional
+        if both and len(lanes.directions) < 2:
             start = lanes.directions[0]
             value = self.b.slice(value, 0, start, start + 1)
         return self.b.convert(value, self.wide)

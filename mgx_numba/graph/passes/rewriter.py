@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from ...core.dim import known_equal, known_same
+from ...core.dim import hint, known_equal, known_same
 from ...core.shape import Shape
 from ...environment import environment_flag
 from ...errors import CompileError, ValidationError
@@ -103,13 +103,16 @@ class Rewriter:
                 result = candidate.rewrite(match, builder)
                 if result is not None and not isinstance(result, str):
                     patch = result if isinstance(result, dict) else {ins: result}
-                    if all(_same_rank(old.shape, new.shape) for old, new in patch.items()):
+                    if not all(_same_rank(old.shape, new.shape) for old, new in patch.items()):
+                        result = "a scalar would become a vector of one element, or the reverse"
+                    elif any(_differs_as_expression(old.shape, new.shape) for old, new in patch.items()):
+                        result = "lengths are the same numbers, but other expressions"
+                    else:
                         log.apply(candidate.name, ins, forget=True)
                         touched = _apply(module, candidate.name, patch, builder)
                         if self._validates:
                             _validate(module, candidate.name)
                         return touched
-                    result = "a scalar would become a vector of one element, or the reverse"
                 builder.discard()
                 reason = result
             if reason is not None:
@@ -135,6 +138,13 @@ def _is_empty(ins: Instruction) -> bool:
 def _same_rank(old: Shape, new: Shape) -> bool:
     """A scalar ``{1}, {0}`` counts as having no axes in some operators (gather, unsqueeze)."""
     return len(old.lens) != 1 or not known_equal(old.lens[0], 1) or old.scalar == new.scalar
+
+
+def _differs_as_expression(old: Shape, new: Shape) -> bool:
+    """Whether symbolic lengths are equal, but not known to be so for all values of the symbols."""
+    if not (old.symbolic or new.symbolic) or _same_value_shape(old, new) or len(old.lens) != len(new.lens):
+        return False
+    return old.type is new.type and all(hint(a) == hint(b) for a, b in zip(old.lens, new.lens))
 
 
 def _same_value_shape(old: Shape, new: Shape) -> bool:

@@ -97,7 +97,7 @@ def _is_grouped(ins: Instruction) -> bool:
     if ins.name != "convolution" or ins.shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
         return False
     attributes, lens = ins.op.attributes(), ins.inputs[1].shape.lens
-    if attributes["group"] == 1 or lens[1] == 1 or any(n > 1 for n in lens[2:]):
+    if attributes["group"] == 1 or known_equal(lens[1], 1) or not all(known_equal(n, 1) for n in lens[2:]):
         return False
     return not any(attributes["padding"]) and max(attributes["stride"]) == 1
 

@@ -99,8 +99,8 @@ def kernel(args, begin, end):
     for k in range(args[SIZES_GIVEN]):
         if values[k] < ranges[2 * k] or values[k] > ranges[2 * k + 1]:
             status = UNSERVED
+    call_kernel(args, BOUND_EVALUATE, args, 0, args[BOUND_CHECKED])
     if status == BOUND:
-        call_kernel(args, BOUND_EVALUATE, args, 0, args[BOUND_CHECKED])
         condition = values[args[BOUND_CONDITION]]
         if condition == INVALID:
             status = TOO_LARGE

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from ...codegen.cpu.kernel import cpu_kernel
-from ..size_program import ROW_WORDS, Operation
-from .spmd import constants_of
+from collections.abc import Sequence
 
-__all__ = ["EVALUATE", "Sizes"]
+import numpy as np
+
+from ...codegen.cpu.kernel import cpu_kernel
+from ...codegen.cpu.toolchain.loader import load
+from ..memory import address_of
+from ..size_program import ROW_WORDS, Operation, SizeProgram
+from .spmd import constants_of
+from .threads import NativeKernel
+
+__all__ = ["EVALUATE", "Evaluator", "Sizes"]
 
 
 class Sizes:
@@ -109,3 +116,21 @@ def kernel(args, begin, end):
         row = words_from(row, ROW_WORDS)
 """,
 )
+
+
+class Evaluator:
+    """A size program whose values are wanted in Python."""
+
+    def __init__(self, program: SizeProgram) -> None:
+        self._rows, self._memory = program.table(), program.memory()
+        self._zero, self._given = len(program.constants), len(program.symbols)
+        (code,) = load([EVALUATE])
+        self._run = NativeKernel(code)
+
+    def values(self, given: Sequence[int]) -> np.ndarray:
+        """Return all values for those of the symbols: each at its number, also if that is negative."""
+        memory, zero = self._memory.copy(), self._zero
+        memory[zero : zero + self._given] = given
+        block = np.array([address_of(memory) + 8 * zero, address_of(self._rows), self._given], np.int64)
+        self._run(address_of(block), 0, len(self._rows) // ROW_WORDS)
+        return np.concatenate([memory[zero:], memory[:zero]])

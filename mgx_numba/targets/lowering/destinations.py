@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...core.dim import known_equal
+from ...core.dim import known_equal, known_less_equal
 from ...core.shape import Shape, invert_permutation
 from ...graph.instruction import Instruction, Parameter
 from ...graph.module import Module
@@ -117,7 +117,7 @@ class _Lender:
 
 def inside_of(ins: Instruction, whole: View) -> View | None:
     """Where the input of a padding that adds one value lies in the memory of its result; ``None`` for other ones."""
-    if not isinstance(ins.op, (Pad, PadWith)) or min(ins.op.pads, default=0) < 0:
+    if not isinstance(ins.op, (Pad, PadWith)) or not all(known_less_equal(0, n) for n in ins.op.pads):
         return None
     if isinstance(ins.op, Pad) and ins.op.mode is not PadMode.constant:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import known_in, maximum, minimum
 from ...graph.instruction import Instruction
 from .buffers import View
 from .lowering import Lowering
@@ -13,12 +14,12 @@ def suppression_operands(low: Lowering, ins: Instruction) -> tuple[View, View, l
     """Boxes, scores and limits, and how many boxes of a class are kept at most; None if it became a host step: nothing
     is to be kept, or scores are no floats."""
     boxes, scores, *limits = low.inputs(ins)
-    if not limits or 0 in scores.lens:
+    if not limits or any(known_in(n, 0) for n in scores.lens):
         low.host(ins, "no box can be kept: there is no limit, or there are no scores")
         return None
     if not (boxes.type.is_floating and scores.type.is_floating):
         low.host(ins, f"kernels compare floats, not {boxes.type.name} and {scores.type.name}")
         return None
     count, keep = scores.lens[2], low.constant_value(ins.inputs[2])
-    room = count if keep is None else max(1, min(count, int(keep.reshape(-1)[0])))
+    room = count if keep is None else maximum(1, minimum(count, int(keep.reshape(-1)[0])))
     return boxes, scores, limits, room

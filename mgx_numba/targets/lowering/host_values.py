@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ...core.dim import Dim, substitute
+from ...core.dim import Dim
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
+from ...graph.substitution import holds_symbols, with_numbers
 from ...runtime.plan import Region
 from .buffers import View
 
@@ -75,38 +75,13 @@ def has_symbols(ins: Instruction) -> bool:
     if any(shape.symbolic for i in (ins, *ins.inputs) for shape in i.shape.flatten()):
         return True
     inner = [i for module in ins.module_args for i in module]
-    return _holds_symbols(ins.op) or any(i.shape.symbolic or _holds_symbols(i.op) for i in inner)
-
-
-def _holds_symbols(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_holds_symbols, value))
-    if isinstance(value, Shape):
-        return value.symbolic
-    if is_dataclass(value):
-        return any(_holds_symbols(getattr(value, f.name)) for f in fields(value))
-    return isinstance(value, Dim)
+    return holds_symbols(ins.op) or any(i.shape.symbolic or holds_symbols(i.op) for i in inner)
 
 
 def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
-    """Return a copy of an instruction without submodules in which symbols have values; it is in no module."""
-    inputs = [Instruction(i.op, (), _numbered(i.shape, values)) for i in ins.inputs]
-    copy = Instruction(_numbered(ins.op, values), inputs, _numbered(ins.shape, values))
+    """Return a copy of an instruction in which symbols have values, with the submodules as they are; it is in no
+    module."""
+    inputs = [Instruction(i.op, (), with_numbers(i.shape, values)) for i in ins.inputs]
+    copy = Instruction(with_numbers(ins.op, values), inputs, with_numbers(ins.shape, values), ins.module_args)
     copy.debug_symbols = ins.debug_symbols
     return copy
-
-
-def _numbered(value: Any, values: Mapping[Dim, int]) -> Any:
-    if isinstance(value, Dim):
-        return substitute(value, values)
-    if isinstance(value, Shape):
-        if value.sub_shapes:
-            return Shape.tuple([_numbered(s, values) for s in value.sub_shapes])
-        if not value.symbolic:
-            return value
-        return Shape(value.type, _numbered(value.lens, values), _numbered(value.strides, values))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_numbered(v, values) for v in value)
-    if is_dataclass(value) and not isinstance(value, type) and _holds_symbols(value):
-        return replace(value, **{f.name: _numbered(getattr(value, f.name), values) for f in fields(value)})
-    return value

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
+from ...core.dim import known_in, range_of
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
+from ...graph.ranges import Span
 from ...ops.gather import Gather, GatherElements, GatherND
 from ...ops.slice import ScanSlice
 from .lowering import Lowering
@@ -19,7 +21,7 @@ __all__ = ["lower_gather", "lower_reverse", "lower_scan_slice", "may_be_out_of_r
 def lower_gather(low: Lowering, ins: Instruction) -> None:
     """One kernel; indices are checked unless they are known to be in range."""
     op, (data, indices) = ins.op, low.inputs(ins)
-    if 0 in data.lens:
+    if any(known_in(n, 0) for n in data.lens):
         low.host(ins, "there is no element to gather")
         return
     out = low.output(ins)
@@ -32,7 +34,7 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
         axis = op.axis % len(data.lens)
         made = gather_copy if isinstance(op, Gather) else gather_elements_copy
         problem = made(axis, *tensors, origin, may_be_out_of_range(low, ins.inputs[1], data.lens[axis]))
-    for launch in low.backend.plan(problem).launches:
+    for launch in low.solve(low.backend.plan, problem).launches:
         low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
 
 
@@ -41,7 +43,7 @@ def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
     op, (data, index) = ins.op, low.inputs(ins)
     assert isinstance(op, ScanSlice)
     axis = op.axis % len(data.lens)
-    if 0 in data.lens:
+    if any(known_in(n, 0) for n in data.lens):
         low.host(ins, "there is no element to gather")
         return
     out = low.allocate(Shape(data.type, ins.shape.lens))
@@ -52,7 +54,8 @@ def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
         strides[axis] = -strides[axis]
     source = Tensor(data.type, data.lens, tuple(strides), data.tensor.offset)
     place = Tensor(index.type.unsigned, (1,), (1,), index.tensor.offset)
-    for launch in low.backend.plan(gather_copy(axis, source, place, out.tensor, low.origin(ins))).launches:
+    problem = gather_copy(axis, source, place, out.tensor, low.origin(ins))
+    for launch in low.solve(low.backend.plan, problem).launches:
         low.launch(launch, {"x": data, "indices": index, "out": out}, ins)
 
 
@@ -66,11 +69,16 @@ def lower_reverse(low: Lowering, ins: Instruction) -> None:
 
 
 def may_be_out_of_range(low: Lowering, indices: Instruction, length: int) -> bool:
-    """Whether some index may be out of range for an axis."""
-    return not low.ranges.span(indices).within(-length, length - 1)
+    """Whether some index may be out of range for an axis, at any of the lengths that it may have."""
+    return not _within(low.ranges.span(indices), length)
 
 
 def tuples_may_be_out_of_range(low: Lowering, indices: Instruction, lens: Sequence[int]) -> list[bool]:
     """As `may_be_out_of_range` for each place of the index tuples in the last axis, along the axes in order."""
     spans = low.ranges.along(indices, indices.shape.ndim - 1)
-    return [not span.within(-length, length - 1) for span, length in zip(spans, lens)]
+    return [not _within(span, length) for span, length in zip(spans, lens)]
+
+
+def _within(span: Span, length: int) -> bool:
+    least = range_of(length)[0] or 0
+    return span.within(-least, least - 1)

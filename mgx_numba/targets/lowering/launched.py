@@ -38,7 +38,8 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
             return
         assert isinstance(ins.op, Lrn)
         x, out = low.input(ins, 0), low.output(ins)
-        low.launch(launch_of(ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)
+        for launch in low.solve(launch_of, ins.op, x.tensor, out.tensor, low.origin(ins)).launches:
+            low.launch(launch, {"x": x, "out": out}, ins)
 
     return lower_lrn
 
@@ -55,8 +56,9 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
             return
         indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
         axis = op.axis % len(out.lens)
-        launch = launch_of(axis, indices.tensor, values.tensor, out.tensor, low.origin(ins))
-        low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)
+        tensors = indices.tensor, values.tensor, out.tensor
+        for launch in low.solve(launch_of, axis, *tensors, low.origin(ins)).launches:
+            low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)
 
     return lower_onehot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...codegen.problems.recurrence import RecurrenceProblem
+from ...core.dim import known_equal, known_in
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -34,7 +35,11 @@ def recurrence(
     x = low.input(ins, 0)
     named = op.named(low.inputs(ins))
     lengths = named.get("lengths")
-    if x.type not in types or 0 in x.lens or (lengths is not None and lengths.type not in _LENGTHS):
+    if (
+        x.type not in types
+        or any(known_in(n, 0) for n in x.lens)
+        or (lengths is not None and lengths.type not in _LENGTHS)
+    ):
         known = ", ".join(t.name for t in types)
         low.host(ins, f"kernels take {known}, some elements, lengths of 32 or 64 bits, not {x.shape}")
         return None
@@ -65,7 +70,7 @@ def recurrence(
 
 def _rows(low: Lowering, ins: Instruction, view: View) -> View:
     """The view itself if its innermost axis is contiguous, else a copy."""
-    if view.lens[-1] == 1 or view.strides[-1] == 1:
+    if known_equal(view.lens[-1], 1) or known_equal(view.strides[-1], 1):
         return view
     return low.materialized(view, row_major_strides(view.lens), ins)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...codegen.problems.cluster import ReductionProblem, Tensor
+from ...core.dim import known_equal, known_in
 from ...core.shape import Shape
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -36,7 +37,7 @@ def lower_reduction(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) != 1 or not axes:
         low.host(ins, "the axes are known at run time only, or not listed")
         return
-    if 0 in source.lens or source.lens == ins.shape.lens:
+    if any(known_in(n, 0) for n in source.lens) or all(map(known_equal, source.lens, ins.shape.lens)):
         low.host(ins, f"nothing is to be reduced along axes {list(axes)} of {source}")
         return
     module = Module("single")
@@ -94,7 +95,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
         low.compute(problem([v.tensor for v in inputs], [v.tensor for v in outputs]), inputs, outputs, ins)
     except UnsupportedError:
         shapes, results = [i.shape for i in ins.inputs], list(ins.shape.sub_shapes or [ins.shape])
-        if all(v.strides == s.strides for v, s in zip([*inputs, *outputs], [*shapes, *results])):
+        if all(all(map(known_equal, v.strides, s.strides)) for v, s in zip([*inputs, *outputs], [*shapes, *results])):
             raise
         own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
         direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.dim import known_in
 from ...core.types import Type
 from ...graph.instruction import Instruction
 from ...messages import warn
@@ -24,7 +25,7 @@ def warn_if_slow(ins: Instruction, reason: str) -> None:
         if not core.name.startswith(_PREFIXES) or core.inputs[0].shape.type not in _INTEGERS:
             continue
         shapes = [core.shape, *(i.shape for i in core.inputs[:2])]
-        if any(0 in shape.max_lens for shape in shapes):
+        if any(known_in(n, 0) for shape in shapes for n in shape.max_lens):
             continue
         of = ", ".join(f"{i.shape.type.name} {list(i.shape.max_lens)}" for i in core.inputs[:2])
         node = f" (node {', '.join(sorted(ins.debug_symbols))})" if ins.debug_symbols else ""

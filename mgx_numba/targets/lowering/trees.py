@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...codegen.problems.trees import TreeTables
+from ...core.dim import known_equal, known_in, known_less, maximum
 from ...core.shape import row_major_strides
 from ...graph.instruction import Instruction
 from ...ops.tree_ensemble import TreeEnsemble, wrong_tables
@@ -34,12 +35,13 @@ def tree_operands(low: Lowering, ins: Instruction) -> tuple[TreeTables, dict[str
     features, _, _, weights, roots, _, depths = known
     wrong = wrong_tables(op, known)
     x = low.input(ins, 0)
-    if wrong or 0 in x.lens or not roots.size:
+    if wrong or any(known_in(n, 0) for n in x.lens) or not roots.size:
         low.host(ins, wrong or "there are no rows or no trees")
         return None
-    if x.strides[1] != 1:
+    if not known_equal(x.strides[1], 1):
         x = low.materialized(x, row_major_strides(x.lens), ins)
-    if max(2 * features.size, weights.size, FEWEST_ROWS_APART * (x.strides[0] + x.lens[1])) >= MOST:
+    reached = maximum(2 * features.size, weights.size, FEWEST_ROWS_APART * (x.strides[0] + x.lens[1]))
+    if not known_less(reached, MOST):
         low.host(ins, "indices into tables leave 32 bits")
         return None
     views = [low.input(ins, k) for k in range(1, len(NAMES))]

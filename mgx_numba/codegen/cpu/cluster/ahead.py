@@ -40,11 +40,7 @@ def soon_read(layout: ReduceLayout, names: Names, stage: int) -> list[str]:
             ahead = f"c + {layout.lanes}" if stage or not strides else f"c + {rows} * ({strides[-1][1]})"
         elif stage == 0:
             ahead = f"c + {AHEAD_BYTES // size}"
-        elif (
-            next_row
-            and not layout.loops
-            and preferred(less_equal(layout.cols * size, machine().l2_bytes // AHEAD_SHARE))
-        ):
+        elif next_row and not layout.loops and preferred(less_equal(layout.cols * size, longest)):
             ahead = f"c + {next_row}"
         else:
             continue

@@ -7,7 +7,7 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-from ....core.dim import Length, all_of, is_symbolic, known_same, less_equal, maximum, preferred
+from ....core.dim import Dim, Length, all_of, is_symbolic, known_same, less_equal, maximum, preferred
 from ....dataclass import dataclass
 from ....graph.module import Module
 from ...lang.target import MAX_LANES
@@ -112,7 +112,7 @@ def _is_whole_row(walk: Walk, stages: Stages) -> bool:
     if not walk.row_mode or walk.reduce_space.rank != 1:
         return False
     cols, one = walk.reduce_lens[-1], host.lanes("float32")
-    if is_symbolic(cols):
+    if isinstance(cols, Dim):
         return False
     full = (i for i in stages.module if i.name != "@return" and known_same(i.shape.lens, walk.full))
     widest = max(i.shape.type.compute.size for i in full)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....core.dim import Length, is_symbolic, known_equal, known_in, known_same, typical
+from ....core.dim import Length, SharedLength, is_symbolic, known_equal, known_in, known_same, typical
 from ....dataclass import dataclass
 from ....errors import CompileError, UnsupportedError
 from ....graph.module import Module
@@ -61,7 +61,7 @@ class Walk:
     parts: tuple[int, ...]
 
     @property
-    def reduce_lens(self) -> tuple[Length, ...]:
+    def reduce_lens(self) -> tuple[SharedLength, ...]:
         """Lengths of the reduced dimensions, at least one."""
         return self.reduce_space.lens or (1,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....core.dim import Length, less_equal
 from ....dataclass import dataclass
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
@@ -49,12 +50,13 @@ class Phase:
         return -(-hidden // (self.groups * tile.lanes))
 
 
-def waits_for_weights(problem: RecurrenceProblem) -> bool:
-    """Whether a step takes longer to read its float32 weights than to multiply with them in 16 bits."""
+def waits_for_weights(problem: RecurrenceProblem) -> Length:
+    """Return the condition that a step takes longer to read its float32 weights than to multiply with them in 16
+    bits."""
     bytes_, own = 4 * problem.weights, machine()
     thirds = _CACHED_THIRDS if host.vector_bits() == 512 else _CACHED_BESIDE
     rows = (_ROWS_BESIDE if bytes_ >= own.l2_bytes else _FEW_ROWS) if has_dot4(host.host(), 512) else 1
-    return problem.batch <= rows and bytes_ >= thirds * own.l1_bytes // 3
+    return less_equal(problem.batch, rows) if bytes_ >= thirds * own.l1_bytes // 3 else 0
 
 
 def multiplies_int16(problem: RecurrenceProblem) -> bool:

@@ -9,6 +9,7 @@ taken anything.
 
 from __future__ import annotations
 
+from ....core.dim import equal, known_equal, maximum, minimum, preferred
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import element_types
@@ -46,7 +47,9 @@ def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solu
     tile = tile_for(element_types(problem.dtype))
     work = problem.weights * problem.batch
     panels = min(phase.panels(tile, problem.hidden) for phase in phases(problem))
-    parts = max(1, min(threads // problem.lanes, work // PART_WORK, panels))
+    parts = maximum(1, minimum(threads // problem.lanes, work // PART_WORK, panels))
+    if preferred(equal(parts, 1)):
+        parts = 1
     layout = _Layout(problem, tile, parts)
     return Solution((_begin(problem, layout, origin), _steps(problem, layout, origin)), layout.bytes)
 
@@ -57,6 +60,7 @@ class _Layout:
 
     def __init__(self, problem: RecurrenceProblem, tile: RegisterTile, parts: int) -> None:
         self.tile, self.parts = tile, parts
+        self.shared = not known_equal(parts, 1)
         self.row = -(-problem.hidden // tile.lanes) * tile.lanes
         self.block = problem.batch * self.row
         self.blocks = {"rnn": 2, "gru": 4, "lstm": 3}[problem.cell]
@@ -124,7 +128,7 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
         "cell_at = base + 2 * block_size",
         "update_at = cell_at",
         "reset_at = cell_at + block_size",
-        *(["calm = end - begin == 1", f"patience = {PATIENCE} if calm else 0"] if layout.parts > 1 else []),
+        *(["calm = end - begin == 1", f"patience = {PATIENCE} if calm else 0"] if layout.shared else []),
         "for t in range(steps):",
         *indent(step),
     ]
@@ -156,7 +160,7 @@ def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) 
     """Statements of one product of a step: the parts that this thread does, and waiting for the others."""
     part = _part(problem, layout, rows, number)
     states = layout.codes.lines(_source(number), layout.tile.lanes) if layout.codes is not None else []
-    if layout.parts == 1:
+    if not layout.shared:
         return [*states, "first_panel = 0", f"panel_count = panels{number}", *part]
     return [
         *states,

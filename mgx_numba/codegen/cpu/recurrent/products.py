@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ....core.dim import equal, is_symbolic, preferred
 from ...problems.recurrence import RecurrenceProblem
 from ...statements import indent
 from ..contraction.int16_weights import BLOCK
@@ -38,6 +39,8 @@ def rows_together(problem: RecurrenceProblem, tile: RegisterTile) -> int:
     """Sequences whose sums are in registers together: as even as the batch can be cut."""
     room = min(_most_rows(problem, tile, phase) for phase in phases(problem))
     most = max(1, min(room, MOST_ROWS))
+    if is_symbolic(problem.batch):
+        return 1 if preferred(equal(problem.batch, 1)) else most
     return -(-problem.batch // -(-problem.batch // most))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import is_symbolic, known_equal, known_less_equal
+from ....core.dim import Length, is_symbolic, known_equal, known_less_equal
 from ....core.types import Type
 from ....ops.reduce import ReduceOperator
 from ...instruction import Instruction
@@ -33,7 +33,7 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
         return None
     type, count = m.ins.shape.type, prod(lens[a] for a in repeated)
     changes = m.ins.op.repeated != "same" and type is not Type.bool_type
-    if changes and is_symbolic(count):
+    if m.ins.op.repeated == "power" and is_symbolic(count):
         return "how often elements are repeated is known when the program runs"
     if not changes and not known_less_equal(1, count):
         return "there may be no elements"
@@ -47,10 +47,17 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
     if not changes:
         return value  # max(spread(x)) -> max(x); likewise min mean any all
     if m.ins.op.repeated == "times":
-        value = b.op("mul", value, b.scalar(count, value))  # sum(spread(x)) -> n * sum(x)
+        value = b.op("mul", value, _spread(b, count, value))  # sum(spread(x)) -> n * sum(x)
     else:
         value = _power(b, value, count)  # prod(spread(x)) -> prod(x)**n
     return b.convert(value, type)
+
+
+def _spread(b: RewriteBuilder, number: Length, like: Instruction) -> Instruction:
+    """A number that follows from lengths, in the type and lengths of a value."""
+    if not is_symbolic(number):
+        return b.scalar(number, like)
+    return b.broadcast(b.number(number, like.shape.type), like.shape.lens)
 
 
 def _repeated(x: Instruction, lens: tuple[int, ...]) -> set[int]:
@@ -82,9 +89,7 @@ def arg_broadcast(m: Match, b: RewriteBuilder) -> object:
     if axis not in _repeated(m.x, lens):
         return None
     last = bool(attributes["select_last_index"])
-    if last and is_symbolic(lens[axis]):
-        return "the last index is known when the program runs"
-    return b.scalar(lens[axis] - 1 if last else 0, m.ins)  # argmax(spread(x)) -> 0, or the last of equal elements
+    return _spread(b, lens[axis] - 1 if last else 0, m.ins)  # argmax(spread(x)) -> 0, or the last of equal elements
 
 
 REDUCTION_RULES = (reduce_broadcast, arg_broadcast)

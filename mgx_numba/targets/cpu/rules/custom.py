@@ -6,6 +6,7 @@ from ....codegen.cpu.kernel import cpu_kernel
 from ....codegen.launch import Launch, Operand, TaskRange
 from ....graph.instruction import Instruction
 from ....ops.custom import CustomOperator
+from ...lowering.host_values import has_symbols
 from ...lowering.lowering import Lowering
 from .table import lowering
 
@@ -15,6 +16,9 @@ def lower_custom(low: Lowering, ins: Instruction) -> None:
     """One kernel over packed operands; what has none for these shapes goes to the host."""
     op = ins.op
     assert isinstance(op, CustomOperator)
+    if has_symbols(ins):
+        low.host(ins, "kernels of custom operators are for lengths that are known when a program is compiled")
+        return
     given = op.kernel_for([i.shape for i in ins.inputs], ins.shape.flatten())
     if given is None:
         low.host(ins, "the custom operator has no kernel")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
+from ....core.dim import Dim, is_symbolic, known_in, minimum, substitute
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -31,10 +34,10 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
         return
     boxes, scores, limits, room = found
     images, classes, count = scores.lens
-    if scores.strides[2] not in (0, 1):
+    if not known_in(scores.strides[2], 0, 1):
         scores = low.materialized(scores, (classes * count, count, 1), ins)
     rows = images * classes
-    groups = min(rows, TASKS_PER_THREAD * low.threads)
+    groups = minimum(rows, TASKS_PER_THREAD * low.threads)
     pitch = scratch_pitch(count)
     made = {
         "picked": low.allocate(Shape(Type.int64_type, (rows, room))),
@@ -42,17 +45,11 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
         "planes": low.allocate(Shape(Type.double_type, (groups, PLANES, pitch))),
         "order": low.allocate(Shape(Type.int64_type, (groups, pitch))),
     }
-    launch = suppression_launch(
-        op.center_point_box,
-        boxes.tensor,
-        scores.tensor,
-        [v.tensor for v in limits],
-        room,
-        groups,
-        low.origin(ins),
-    )
+    tensors = boxes.tensor, scores.tensor, [v.tensor for v in limits]
+    solution = low.solve(suppression_launch, op.center_point_box, *tensors, room, groups, low.origin(ins))
     given = {f"limit{k}": v for k, v in enumerate(limits)}
-    low.launch(launch, {"boxes": boxes, "scores": scores, **given, **made}, ins)
+    for launch in solution.launches:
+        low.launch(launch, {"boxes": boxes, "scores": scores, **given, **made}, ins)
     _append_rows(low, ins, made["picked"], made["counts"])
 
 
@@ -66,8 +63,9 @@ def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) ->
     classes = ins.inputs[1].shape.lens[1]
     total = None if ins.op.use_dyn_output else ins.shape.lens[0]
 
-    def collect(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        return [_rows(arrays[0], arrays[1], classes, total)]
+    def collect(values: Mapping[Dim, int]) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+        numbers = substitute(classes, values), None if total is None else substitute(total, values)
+        return lambda arrays: [_rows(arrays[0], arrays[1], *numbers)]
 
     if ins.shape.is_dynamic:
         out = low.values[ins] = low.on_host(ins.shape)
@@ -75,7 +73,9 @@ def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) ->
         out = low.output(ins)
     label = f"{low.backend.name}::nonmaxsuppression_rows"
     reason = "how many rows the result has is known after the kernel"
-    low.steps.append(PendingStep(None, {}, label, ins, collect, [picked, counts], [out], reason=reason))
+    step = PendingStep(None, {}, label, ins, collect({}), [picked, counts], [out], reason=reason)
+    step.bind = collect if is_symbolic(classes) or is_symbolic(total) else None
+    low.steps.append(step)
 
 
 def _rows(picked: np.ndarray, counts: np.ndarray, classes: int, total: int | None) -> np.ndarray:

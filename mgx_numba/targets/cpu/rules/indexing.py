@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....codegen.cpu.data.onehot import onehot_launch
 from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
+from ....core.dim import known_in
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
@@ -23,7 +24,7 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     op, (data, indices, updates) = ins.op, low.inputs(ins)
     assert isinstance(op, (ScatterBase, ScatterNDBase))
     plain = data.type.compute is data.type and data.type is not Type.bool_type
-    if 0 in data.lens or not (plain or op.combine == "none"):
+    if any(known_in(n, 0) for n in data.lens) or not (plain or op.combine == "none"):
         low.host(ins, f"kernels combine numbers of their own width, and some of them, not {data.shape}")
         return
     out = low.output(ins)
@@ -32,12 +33,12 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     if isinstance(op, ScatterBase):
         axis = op.axis % len(data.lens)
         checked = not op.skip_out_of_bounds and may_be_out_of_range(low, ins.inputs[1], data.lens[axis])
-        launch = scatter_launch(op.combine, axis, *tensors, origin, checked)
+        solution = low.solve(scatter_launch, op.combine, axis, *tensors, origin, checked)
     else:
-        launch = scatternd_launch(
-            op.combine, *tensors, origin, tuples_may_be_out_of_range(low, ins.inputs[1], data.lens)
-        )
-    low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
+        outside = tuples_may_be_out_of_range(low, ins.inputs[1], data.lens)
+        solution = low.solve(scatternd_launch, op.combine, *tensors, origin, outside)
+    for launch in solution.launches:
+        low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
 
 
 lowering("onehot", accepts=keeps_inner_axis)(onehot_rule(onehot_launch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.cpu.data.topk import LARGEST_K, topk_launch, topk_share
+from ....core.dim import known_less, known_less_equal, less, less_equal, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -28,9 +29,10 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, ArgReduction)
     x = low.input(ins, 0)
     axis = op.axis % len(x.lens)
-    if x.lens[axis] >= LONGEST_AXIS:
+    if known_less_equal(LONGEST_AXIS, x.lens[axis]):
         low.host(ins, f"kernels count positions up to {LONGEST_AXIS}, the axis has {x.lens[axis]}")
         return
+    low.require(less(x.lens[axis], LONGEST_AXIS))
     out = low.output(ins)
     arguments = op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins)
     operands = {"x": x, "out": out}
@@ -41,7 +43,8 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
         low.launch(arg_part_launch(*arguments), operands, ins)
         low.launch(arg_join_launch(*arguments), operands, ins)
     else:
-        low.launch(argreduce_launch(*arguments), operands, ins)
+        for launch in low.solve(argreduce_launch, *arguments).launches:
+            low.launch(launch, operands, ins)
 
 
 @lowering("topk")
@@ -57,19 +60,21 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) != 1:
         low.host(ins, "kernels give positions, not elements of a second input")
         return
-    if not 1 <= op.k <= LARGEST_K or x.lens[axis] >= LONGEST_AXIS:
+    suits = known_less_equal(1, op.k) and known_less_equal(op.k, LARGEST_K)
+    if not suits or known_less_equal(LONGEST_AXIS, x.lens[axis]):
         low.host(
             ins, f"kernels select 1 to {LARGEST_K} of fewer than {LONGEST_AXIS} elements, not {op.k} of {x.lens[axis]}"
         )
         return
+    low.require(less(x.lens[axis], LONGEST_AXIS))
     values, positions = low.outputs_of(ins)
-    if x.strides[axis] > 1 and x.lens[axis] >= SHORTEST_ROW:
+    if not known_less_equal(x.strides[axis], 1) and preferred(less_equal(SHORTEST_ROW, x.lens[axis])):
         moved = [*(n for a, n in enumerate(x.lens) if a != axis), x.lens[axis]]
         packed = list(Shape(x.type, moved).strides)
         strides = [*packed[:axis], packed[-1], *packed[axis:-1]]
         x = low.materialized(x, strides, ins)
     share, origin, places = topk_share(op.k, axis, x.tensor), low.origin(ins), {}
-    if share < x.lens[axis]:
+    if known_less(share, x.lens[axis]):
         rows, count = [n for a, n in enumerate(x.lens) if a != axis], -(-x.lens[axis] // share) * op.k
         some = low.allocate(Shape(x.type, (*rows, count))), low.allocate(Shape(Type.int64_type, (*rows, count)))
         tensors = x.tensor, values.tensor, positions.tensor
@@ -79,8 +84,9 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         values, positions = (_transposed(v, last) for v in (values, positions))
         x, places, axis = some[0], {"places": some[1]}, len(rows)
     tensors = x.tensor, values.tensor, positions.tensor
-    launch = topk_launch(op.k, axis, op.largest, *tensors, origin, places=bool(places))
-    low.launch(launch, {"x": x, "values": values, "positions": positions, **places}, ins)
+    solution = low.solve(topk_launch, op.k, axis, op.largest, *tensors, origin, 0, bool(places))
+    for launch in solution.launches:
+        low.launch(launch, {"x": x, "values": values, "positions": positions, **places}, ins)
 
 
 def _transposed(view: View, order: list[int]) -> View:
@@ -99,4 +105,6 @@ def lower_scan(low: Lowering, ins: Instruction) -> None:
     if parts > 1:
         operands["sums"] = low.allocate(Shape(wide, (parts,)))
         low.launch(part_sums_launch(axis, x.tensor, out.tensor, low.origin(ins)), operands, ins)
-    low.launch(scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)), operands, ins)
+    how = axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)
+    for launch in low.solve(scan_launch, *how).launches:
+        low.launch(launch, operands, ins)

@@ -6,6 +6,7 @@ from math import prod
 
 from ....codegen.cpu.data.lrn import lrn_launch
 from ....codegen.cpu.data.pooling import PoolingWindow, pooling_launch, windows
+from ....core.dim import hint, known_in
 from ....graph.instruction import Instruction
 from ....ops.pooling import Pooling, PoolingMode
 from ...lowering.buffers import View
@@ -26,7 +27,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
-    if 0 in low.input(ins, 0).lens:  # an index that is kept inside of an empty axis is -1
+    if any(known_in(n, 0) for n in low.input(ins, 0).lens):  # an index that is kept inside of an empty axis is -1
         low.host(ins, "windows of an image without pixels")
         return
     x, out = low.input(ins, 0), low.output(ins)
@@ -39,7 +40,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
 
 def _separable(op: Pooling, axes: list[PoolingWindow]) -> bool:
     """Whether fewer taps in all are worth passes over memory."""
-    return op.mode is PoolingMode.max and len(axes) > 1 and prod(w.size / w.stride for w in axes) > SEPARABLE
+    return op.mode is PoolingMode.max and len(axes) > 1 and prod(hint(w.size) / w.stride for w in axes) > SEPARABLE
 
 
 def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow], x: View, out: View | None) -> View:
@@ -49,8 +50,11 @@ def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow
         for window in axes:
             lens[window.axis] = window.count
         out = low.allocate(x.shape.with_lens(lens))
-    launch = pooling_launch(op, axes, x.tensor, out.tensor, low.origin(ins), fast_math=low.options.fast_math)
-    low.launch(launch, {"x": x, "out": out}, ins)
+    fast_math = low.options.fast_math
+    for launch in low.solve(
+        pooling_launch, op, axes, x.tensor, out.tensor, low.origin(ins), "pooling", fast_math
+    ).launches:
+        low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....codegen.alternatives import only_where
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.recurrent import RecurrenceProblem, pack_weights, packed_lens, plan
 from ....codegen.cpu.recurrent.phases import multiplies_int16, waits_for_weights
+from ....core.dim import Length, known_in, negate
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -35,12 +37,11 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     if found is None:
         return
     problem, operands = found
-    problem, operands["w"] = _packed(low, ins, problem, scales, points)
-    chosen = plan(problem, low.threads, low.origin(ins))
-    scratch = Shape(Type.uint8_type, (chosen.scratch,))
-    operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), scratch)
-    for launch in chosen.launches:
-        low.launch(launch, operands, ins)
+    for condition, own, weights in _packed(low, ins, problem, scales, points):
+        chosen = only_where(condition, low.solve(plan, own, low.threads, low.origin(ins)))
+        scratch = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
+        for launch in chosen.launches:
+            low.launch(launch, {**operands, "w": weights, "scratch": scratch}, ins)
 
 
 def _packed(
@@ -49,21 +50,31 @@ def _packed(
     problem: RecurrenceProblem,
     scales: Instruction | None,
     points: Instruction | None,
-) -> tuple[RecurrenceProblem, View]:
-    """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant."""
+) -> list[tuple[Length, RecurrenceProblem, View]]:
+    """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant.
+
+    Returns:
+        Problems with their weights, and the conditions under which they are taken; there may be one for few sequences
+        and one for many.
+    """
     weights = low.constant_value(ins.inputs[1])
     if weights is not None and scales is not None:
         assert isinstance(ins.op, RecurrentSteps)
         short = replace(problem, int8=True, dynamic=ins.op.dynamic)
         zero = None if points is None else low.constant_value(points)
-        return short, _packed_once(low, short, weights, low.constant_value(scales), zero)
-    rounded = low.options.precision != "highest" and waits_for_weights(problem) and multiplies_int16(problem)
-    if weights is not None and rounded:
+        return [(1, short, _packed_once(low, short, weights, low.constant_value(scales), zero))]
+    found: list[tuple[Length, RecurrenceProblem, View]] = []
+    rounded = low.options.precision != "highest" and multiplies_int16(problem)
+    rounds = waits_for_weights(problem) if weights is not None and rounded else 0
+    if weights is not None and not known_in(rounds, 0):
         short = replace(problem, int16=True)
         with contextlib.suppress(UnsuitedWeights):
-            return short, _packed_once(low, short, weights)
+            found.append((rounds, short, _packed_once(low, short, weights)))
+            if known_in(rounds, 1):
+                return found
     if weights is not None:
-        return problem, _packed_once(low, problem, weights)
+        rest = negate(rounds) if found else 1
+        return [*found, (rest, problem, _packed_once(low, problem, weights))]
     target = low.allocate(Shape(low.input(ins, 1).type, packed_lens(problem)))
 
     def pack(arrays: list) -> list:
@@ -71,7 +82,7 @@ def _packed(
 
     inputs, reason = [low.input(ins, 1)], "the weights are not constant, and no kernel packs them"
     low.steps.append(PendingStep(None, {}, "cpu::pack_recurrent", ins, pack, inputs, [target], reason=reason))
-    return problem, target
+    return [(1, problem, target)]
 
 
 def _packed_once(

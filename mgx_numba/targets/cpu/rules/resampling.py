@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ....codegen.alternatives import has_lengths
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
 from ....codegen.cpu.data.resize import resize_launch
+from ....codegen.launch import Launch
+from ....core.dim import known_equal, known_in, known_less_equal
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
@@ -19,6 +23,9 @@ from ...lowering.indexing import lower_reverse
 from ...lowering.launched import launch_with_tables, resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
+
+TABLES = "tables of positions follow from lengths that are known when the program runs"
+"""Why the host pads or resizes."""
 
 
 @lowering("pad", accepts=keeps_inner_axis, surrounds=True)
@@ -32,16 +39,18 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
         value = op.filling(x.type)
         inside = inside_of(ins, out)
         if inside is not None and (x.buffer, x.offset) == (inside.buffer, inside.offset):
-            launch = border_launch(op.pads[:rank], value, inside.tensor, out.tensor, low.origin(ins))
-            low.launch(launch, {"out": out}, ins)
+            _launch(low, ins, {"out": out}, border_launch, op.pads[:rank], value, inside.tensor, out.tensor)
             return
-        if min(op.pads, default=0) >= 0 and has_short_rows(op.pads[:rank], x.tensor, out.tensor):
+        grows = all(known_less_equal(0, n) for n in op.pads) and not has_lengths((op.pads, x.lens, out.lens))
+        if grows and has_short_rows(op.pads[:rank], x.tensor, out.tensor):
             _fill_and_copy(low, ins, op.pads[:rank], value, x, out)
             return
-        launch = pad_launch(op.pads[:rank], value, x.tensor, out.tensor, low.origin(ins))
-        low.launch(launch, {"x": x, "out": out}, ins)
+        _launch(low, ins, {"x": x, "out": out}, pad_launch, op.pads[:rank], value, x.tensor, out.tensor)
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
+    if any(has_lengths((n, pair)) and not all(known_in(p, 0) for p in pair) for n, pair in zip(x.lens, pairs)):
+        low.host(ins, TABLES)
+        return
     positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
     launch_with_tables(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
 
@@ -53,11 +62,17 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
     x, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
     before, inside = ins.op.pads[: len(x.lens)], inside_of(ins, out)
     if inside is not None and (x.buffer, x.offset) == (inside.buffer, inside.offset):
-        launch = border_launch(before, None, inside.tensor, out.tensor, low.origin(ins))
-        low.launch(launch, {"value": value, "out": out}, ins)
+        _launch(low, ins, {"value": value, "out": out}, border_launch, before, None, inside.tensor, out.tensor)
         return
-    launch = pad_launch(before, None, x.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "value": value, "out": out}, ins)
+    _launch(low, ins, {"x": x, "value": value, "out": out}, pad_launch, before, None, x.tensor, out.tensor)
+
+
+def _launch(
+    low: Lowering, ins: Instruction, operands: Mapping[str, View], planner: Callable[..., Launch], *arguments: Any
+) -> None:
+    """Append the launches that a planner makes of arguments."""
+    for launch in low.solve(planner, *arguments, low.origin(ins)).launches:
+        low.launch(launch, operands, ins)
 
 
 def _fill_and_copy(
@@ -75,8 +90,8 @@ def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
     """Copies and fills in one kernel."""
     assert isinstance(ins.op, FixedPad)
     x, out = low.input(ins, 0), low.output(ins)
-    launch = pad_launch([0] * len(x.lens), np.zeros((), x.type.numpy), x.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "out": out}, ins)
+    value = np.zeros((), x.type.numpy)
+    _launch(low, ins, {"x": x, "out": out}, pad_launch, [0] * len(x.lens), value, x.tensor, out.tensor)
 
 
 @lowering("resize", accepts=keeps_inner_axis)
@@ -89,6 +104,9 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
         low.host(ins, refusal)
         return
     x = low.input(ins, 0)
+    if any(has_lengths((n, m)) and not known_equal(n, m) for n, m in zip(x.lens, ins.shape.lens)):
+        low.host(ins, TABLES)
+        return
     out = low.output(ins)
     if not op.samples(x.lens):
         low.copy(x, out, ins)

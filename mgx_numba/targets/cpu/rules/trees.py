@@ -20,5 +20,6 @@ def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
     sizes, operands = found
     out = low.output(ins)
     x = operands["x"].tensor
-    launch = trees_launch(x, out.tensor, sizes, op.aggregate, op.missing, low.threads, low.origin(ins))
-    low.launch(launch, {**operands, "out": out}, ins)
+    how = sizes, op.aggregate, op.missing, low.threads, low.origin(ins)
+    for launch in low.solve(trees_launch, x, out.tensor, *how).launches:
+        low.launch(launch, {**operands, "out": out}, ins)

@@ -1,0 +1,364 @@
+"""What the ranges of symbols tell about sums of products of them: least and largest values, and proofs that a sum is
+never negative. See `core.dim` for sums, products and atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dim import Atom, Length, Monomial, Terms
+
+__all__ = ["Range", "Ranges", "interval", "never_negative", "quotient_of_products", "quotient_range", "tightened"]
+
+Range = tuple["int | None", "int | None"]
+"""Least and largest value; None where there is no bound."""
+Sum = dict["Monomial", int]
+"""Coefficients of products of atoms."""
+
+MOST_STEPS = 60
+"""Sums that a proof looks at: few proofs that exist need more than ten."""
+MOST_FACTORS = 6
+"""Atoms of a product that are taken apart: there are two terms for each subset."""
+MOST_TERMS = 40
+"""Terms of a sum that a proof looks at."""
+
+
+class Ranges:
+    """Ranges of atoms, narrower ones where facts tell so.
+
+    Args:
+        facts: sums that are never negative.
+    """
+
+    def __init__(self, facts: Sequence[Terms] = ()) -> None:
+        self.given = tuple(facts)
+        self.facts = [dict(fact) for fact in facts]
+        self.narrower: dict[Atom, Range] = {}
+        self._known: dict[Atom, Range] = {}
+        for fact in facts:
+            self._narrow(fact)
+
+    def _narrow(self, fact: Terms) -> None:
+        """Take in that ``c*atom + k`` is never negative."""
+        (monomial, c), *more = fact
+        if len(monomial) != 1 or len(more) > 1 or (more and more[0][0]):
+            return
+        (atom,), k = monomial, more[0][1] if more else 0
+        low, high = self.narrower.get(atom, (atom.low, atom.high))
+        if c > 0:
+            low = -(k // c) if low is None else max(low, -(k // c))
+        else:
+            high = k // -c if high is None else min(high, k // -c)
+        self.narrower[atom] = low, high
+
+    def of(self, atom: Atom) -> Range:
+        """Return the range of an atom."""
+        if not self.narrower:
+            return atom.low, atom.high
+        found = self._known.get(atom)
+        if found is None:
+            own = self.narrower.get(atom, (atom.low, atom.high))
+            found = self._known[atom] = _both(own, self._of_operation(atom))
+        return found
+
+    def _of_operation(self, atom: Atom) -> Range:
+        if atom.kind not in ("floordiv", "min", "max", "select"):
+            return None, None
+        a, b = (interval(_terms(one), self) for one in atom.operands[-2:])
+        if atom.kind == "floordiv":
+            return quotient_range(a, b)
+        return extreme_range(atom.kind, a, b)
+
+
+OWN = Ranges()
+"""The ranges that atoms have of their own."""
+
+
+def quotient_range(a: Range, b: Range) -> Range:
+    """Return the range of quotients; of other divisors than positive ones none is known."""
+    (low, high), (least, most) = a, b
+    if least is None or least <= 0:
+        return None, None
+    ends: list[int | None] = []
+    for end, towards, away in ((low, most, least), (high, least, most)):
+        divisor = towards if end is None or end >= 0 else away
+        if end is None:
+            ends.append(None)
+        else:  # without a largest divisor the quotient comes near 0, or to -1
+            ends.append(end // divisor if divisor is not None else (0 if end >= 0 else -1))
+    return ends[0], ends[1]
+
+
+def extreme_range(kind: str, a: Range, b: Range) -> Range:
+    """Return the range of the least, the largest or either ("select") of two numbers."""
+    lows, highs = [one for one in (a[0], b[0]) if one is not None], [one for one in (a[1], b[1]) if one is not None]
+    low = (max(lows) if kind == "max" else min(lows)) if len(lows) == 2 or (lows and kind == "max") else None
+    high = (min(highs) if kind == "min" else max(highs)) if len(highs) == 2 or (highs and kind == "min") else None
+    return low, high
+
+
+def interval(terms: Iterable[tuple[Monomial, int]], ranges: Ranges = OWN) -> Range:
+    """Return the least and the largest value of a sum, of each product by itself."""
+    low: int | None = 0
+    high: int | None = 0
+    for monomial, coefficient in terms:
+        least, most = _product_range(monomial, ranges)
+        ends = (least, most) if coefficient > 0 else (most, least)
+        low = None if low is None or ends[0] is None else low + coefficient * ends[0]
+        high = None if high is None or ends[1] is None else high + coefficient * ends[1]
+    return low, high
+
+
+def _product_range(monomial: Monomial, ranges: Ranges) -> Range:
+    low: int | None = 1
+    high: int | None = 1
+    for atom in monomial:
+        least, most = ranges.of(atom)
+        if low is not None and low >= 0 and least is not None and least >= 0:
+            low = low * least
+            high = None if high is None or most is None else high * most
+        elif None in (low, high, least, most):
+            single = len(monomial) == 1
+            return (least, most) if single else (None, None)
+        else:
+            ends = [x * y for x in (low, high) for y in (least, most)]  # type: ignore[operator]
+            low, high = min(ends), max(ends)
+    return low, high
+
+
+def tightened(terms: Terms, found: Range) -> Range:
+    """Return a range of a sum that is narrower where a proof tells its sign."""
+    low, high = found
+    if (low is None or low < 0) and never_negative(terms):
+        low = 1 if never_negative(_plus(terms, -1)) else 0
+    if low is not None and low > 0:
+        return low, high
+    if (high is None or high > 0) and never_negative(_negative(terms)):
+        high = -1 if low != 0 and never_negative(_plus(_negative(terms), -1)) else 0
+    return low, high
+
+
+def never_negative(terms: Terms, ranges: Ranges = OWN) -> bool:
+    """Return whether it is proven that a sum is at least 0."""
+    return _Proof(ranges).holds(dict(terms))
+
+
+def facts_of(condition: Terms, answer: bool, ranges: Ranges = OWN) -> list[Terms]:
+    """Return sums that are never negative where a condition has an answer."""
+    (monomial, coefficient), *more = condition
+    if len(monomial) != 1:
+        return []
+    if coefficient == -1 and more == [((), 1)]:
+        return facts_of(((monomial, 1),), not answer, ranges)
+    (atom,) = monomial
+    if coefficient != 1 or more:
+        return []
+    if atom.kind == "all":
+        return [fact for one in atom.operands for fact in facts_of(_terms(one), True, ranges)] if answer else []
+    if atom.kind == "negative":
+        found = _terms(atom.operands[0])
+        return [_plus(_negative(found), -1)] if answer else [found]
+    if atom.kind not in ("zero", "nonzero"):
+        return []
+    found = _terms(atom.operands[0])
+    both = found, _negative(found)
+    if answer == (atom.kind == "zero"):
+        return list(both)
+    return [_plus(one, -1) for one in both if never_negative(one, ranges)]
+
+
+def decided(condition: Terms, ranges: Ranges) -> bool | None:
+    """Return the answer to a condition where ranges tell it."""
+    (monomial, coefficient), *more = condition
+    if len(monomial) != 1:
+        return None
+    if coefficient == -1 and more == [((), 1)]:
+        opposite = decided(((monomial, 1),), ranges)
+        return None if opposite is None else not opposite
+    (atom,) = monomial
+    if coefficient != 1 or more:
+        return None
+    if atom.kind == "all":
+        answers = [decided(_terms(one), ranges) for one in atom.operands]
+        return False if False in answers else None if None in answers else True
+    if atom.kind not in ("negative", "zero", "nonzero"):
+        return None
+    found = _terms(atom.operands[0])
+    if never_negative(found, ranges):
+        if atom.kind == "negative":
+            return False
+        if never_negative(_negative(found), ranges):
+            return atom.kind == "zero"
+        return atom.kind == "nonzero" if never_negative(_plus(found, -1), ranges) else None
+    if never_negative(_plus(_negative(found), -1), ranges):
+        return atom.kind != "zero"
+    return None
+
+
+class _Proof:
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self.steps = 0
+
+    def holds(self, terms: Sum, kept: frozenset[Atom] = frozenset()) -> bool:
+        """Whether a sum is never negative; operations that are ``kept`` count as what their ranges tell."""
+        self.steps += 1
+        if self.steps > MOST_STEPS or len(terms) > MOST_TERMS:
+            return False
+        if self._low(terms):
+            return True
+        if any(self.holds(rest, kept) for fact in self.ranges.facts for rest in self._less_fact(terms, fact)):
+            return True
+        operations = {a for m in terms for a in m if a.operands and a not in kept}
+        for atom in sorted(operations, key=lambda a: -a.number):
+            kept |= {atom}
+            if self._without(terms, atom, kept):
+                return True
+        return False
+
+    def _low(self, terms: Sum) -> bool:
+        """Whether ranges tell it: of atoms, or of what they are above their least values: b*s - b is b' + b's' for
+        b = 1 + b' and s = 1 + s'."""
+        low = interval(terms.items(), self.ranges)[0]
+        if low is not None and low >= 0:
+            return True
+        above: Sum = {}
+        for monomial, coefficient in terms.items():
+            if len(monomial) > MOST_FACTORS:
+                return False
+            products: Sum = {(): coefficient}
+            for atom in monomial:
+                least = self.ranges.of(atom)[0]
+                if least is None:
+                    return False
+                for m, c in list(products.items()):
+                    products[m] = c * least
+                    bigger = _times(m, (atom,))
+                    products[bigger] = products.get(bigger, 0) + c
+            _add(above, products)
+        low = 0
+        for monomial, coefficient in above.items():
+            if not monomial:
+                low += coefficient
+            elif coefficient < 0:
+                for atom in monomial:
+                    least, most = self.ranges.of(atom)
+                    if most is None:
+                        return False
+                    coefficient *= most - (least or 0)
+                low += coefficient
+        return low >= 0
+
+    def _less_fact(self, terms: Sum, fact: Sum) -> Iterable[Sum]:
+        """Sums to which a multiple of a sum that is never negative was added to make this one."""
+        for m, c in fact.items():
+            if c >= 0 or not m:
+                continue
+            for own, coefficient in terms.items():
+                factor = quotient_of_products(own, m)
+                if coefficient < 0 and coefficient % c == 0 and factor is not None and self._positive(factor):
+                    rest = dict(terms)
+                    _add(rest, {_times(factor, n): -(coefficient // c) * d for n, d in fact.items()})
+                    yield {n: d for n, d in rest.items() if d}
+
+    def _without(self, terms: Sum, atom: Atom, kept: frozenset[Atom]) -> bool:
+        """Whether the sum is never negative for what an operation says of its value."""
+        own = {m: c for m, c in terms.items() if atom in m}
+        if any(m.count(atom) > 1 for m in own):
+            return False
+        a, b = (dict(_terms(one)) for one in atom.operands[-2:]) if len(atom.operands) > 1 else ({}, {})
+        if atom.kind in ("min", "max", "select"):
+            bound = -1 if atom.kind == "min" else 1 if atom.kind == "max" else 0
+            one_is_enough = all(c * bound > 0 and self._positive(_other(m, atom)) for m, c in own.items())
+            if atom.kind == "select":
+                return all(self._where(terms, atom, answer, one, kept) for answer, one in ((True, a), (False, b)))
+            enough = any if one_is_enough else all
+            return enough(self.holds(self._replaced(terms, atom, one, one), kept) for one in (a, b))
+        if atom.kind not in ("floordiv", "mod") or not all(self._positive(_other(m, atom)) for m in own):
+            return False
+        least = interval(b.items(), self.ranges)[0]
+        if least is None or least < 1:
+            return False
+        if atom.kind == "mod":  # from 0 to b - 1, and at most a
+            ends = [{**b, (): b.get((), 0) - 1}]
+            low = interval(a.items(), self.ranges)[0]
+            ends += [a] if low is not None and low >= 0 else []
+            return any(self.holds(self._replaced(terms, atom, {}, end), kept) for end in ends)
+        # a // b is from (a - b + 1) / b to a / b; of integers x >= 0 is the same as b*x + b - 1 >= 0
+        smallest = dict(a)
+        _add(smallest, {m: -c for m, c in b.items()})
+        _add(smallest, {(): 1})
+        found = self._replaced(terms, atom, smallest, a, b)
+        _add(found, b)
+        _add(found, {(): -1})
+        return self.holds({m: c for m, c in found.items() if c}, kept)
+
+    def _where(self, terms: Sum, atom: Atom, answer: bool, chosen: Sum, kept: frozenset[Atom]) -> bool:
+        """Whether the sum is never negative where a choice's condition has an answer."""
+        outer = self.ranges
+        self.ranges = Ranges([*outer.given, *facts_of(_terms(atom.operands[0]), answer)])
+        try:
+            return self.holds(self._replaced(terms, atom, chosen, chosen), kept)
+        finally:
+            self.ranges = outer
+
+    def _replaced(self, terms: Sum, atom: Atom, low: Sum, high: Sum, scale: Sum | None = None) -> Sum:
+        """The sum, times ``scale``, with ``low`` in the place of the atom where it is added, ``high`` where it is
+        subtracted."""
+        found: Sum = {}
+        for monomial, coefficient in terms.items():
+            if atom in monomial:
+                other, factor = _other(monomial, atom), low if coefficient > 0 else high
+            else:
+                other, factor = monomial, scale if scale is not None else {(): 1}
+            _add(found, {_times(other, m): coefficient * c for m, c in factor.items()})
+        return {m: c for m, c in found.items() if c}
+
+    def _positive(self, monomial: Monomial) -> bool:
+        low = _product_range(monomial, self.ranges)[0]
+        return low is not None and low >= 0
+
+
+def _terms(length: Length) -> Terms:
+    return (((), length),) if isinstance(length, int) else length.terms
+
+
+def _plus(terms: Terms, number: int) -> Terms:
+    found = dict(terms)
+    _add(found, {(): number})
+    return tuple(found.items())
+
+
+def _negative(terms: Terms) -> Terms:
+    return tuple([(m, -c) for m, c in terms])
+
+
+def _add(terms: Sum, more: Mapping[Any, int]) -> None:
+    for monomial, coefficient in more.items():
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted(a + b, key=lambda atom: atom.number)) if a and b else a or b
+
+
+def _other(monomial: Monomial, atom: Atom) -> Monomial:
+    """A product without one of its atoms."""
+    place = monomial.index(atom)
+    return monomial[:place] + monomial[place + 1 :]
+
+
+def quotient_of_products(a: Monomial, b: Monomial) -> Monomial | None:
+    """What a product is multiplied by in another; None if it is no factor of that."""
+    left = list(a)
+    for atom in b:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _both(a: Range, b: Range) -> Range:
+    lows, highs = [one for one in (a[0], b[0]) if one is not None], [one for one in (a[1], b[1]) if one is not None]
+    return max(lows, default=None), min(highs, default=None)

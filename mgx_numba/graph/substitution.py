@@ -1,0 +1,64 @@
+"""Numbers in the place of symbolic lengths: in shapes, operators, instructions, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from ..core.dim import Dim, evaluate
+from ..core.shape import Shape
+from .program import Program
+
+__all__ = ["holds_symbols", "settled", "with_numbers"]
+
+
+def settled(program: Program, values: Mapping[Dim, int]) -> Program:
+    """Return a copy of a program in which the symbols of its lengths have values."""
+    copy = program.clone()
+    known: dict[Dim, int] = {}
+    for module in copy.modules:
+        for ins in module:
+            ins.op = with_numbers(ins.op, values, known)
+            ins.shape = with_numbers(ins.shape, values, known)
+        module.structure = -1, None
+    return copy
+
+
+def holds_symbols(value: Any) -> bool:
+    """Return whether there are symbolic lengths in a length, a shape, an operator, or a sequence of such."""
+    if isinstance(value, (tuple, list)):
+        return any(map(holds_symbols, value))
+    if isinstance(value, Shape):
+        return any(s.symbolic or any(isinstance(d.min, Dim) for d in s.dyn_dims) for s in value.flatten())
+    if is_dataclass(value) and not isinstance(value, type):
+        return any(holds_symbols(getattr(value, f.name)) for f in fields(value))
+    return isinstance(value, Dim)
+
+
+def with_numbers(value: Any, values: Mapping[Dim, int], known: dict[Dim, int] | None = None) -> Any:
+    """Return a length, a shape, an operator, or a sequence of such, with numbers in the place of symbols.
+
+    Args:
+        value: what holds no symbols is returned as it is.
+        values: of all symbols.
+        known: values of expressions that were computed before; it takes new ones.
+    """
+    if not holds_symbols(value):
+        return value
+    known = {} if known is None else known
+    if isinstance(value, Dim):
+        return evaluate(value, values, known)
+    if isinstance(value, Shape):
+        return _shape_with_numbers(value, values, known)
+    if isinstance(value, (tuple, list)):
+        return type(value)([with_numbers(v, values, known) for v in value])
+    return replace(value, **{f.name: with_numbers(getattr(value, f.name), values, known) for f in fields(value)})
+
+
+def _shape_with_numbers(shape: Shape, values: Mapping[Dim, int], known: dict[Dim, int]) -> Shape:
+    if shape.sub_shapes:
+        return Shape.tuple([with_numbers(s, values, known) for s in shape.sub_shapes])
+    if shape.is_dynamic:
+        return Shape.dynamic(shape.type, [with_numbers(d, values, known) for d in shape.dyn_dims])
+    return Shape.view(shape.type, with_numbers(shape.lens, values, known), with_numbers(shape.strides, values, known))

@@ -1,0 +1,257 @@
+"""Symbolic lengths against Python's integers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgx_numba.core import dim
+from mgx_numba.core.dim import (
+    Dim,
+    Scope,
+    SymbolicLengthError,
+    known_equal,
+    known_less,
+    known_less_equal,
+    less,
+    minimum,
+    select,
+)
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.ops.base import make_op
+
+SCOPE = Scope()
+B, S, H, Z = SYMBOLS = (
+    SCOPE.symbol("b", 1, None, 37), SCOPE.symbol("s", 1, 512, 41), SCOPE.symbol("h", 2, None, 43),
+    SCOPE.symbol("z", 0, None, 47),
+)  # fmt: skip
+FEW = settings(max_examples=100, deadline=None, derandomize=True)
+
+Function = Callable[[tuple[int, ...]], int]
+Pair = tuple[Any, Function]
+"""An expression, and the same by Python's operators."""
+
+
+def _of(name: str, function: Callable[..., Any], own: Callable[..., int], *pairs: Pair) -> Pair:
+    return function(*(p[0] for p in pairs)), lambda v: own(*(p[1](v) for p in pairs))
+
+
+LEAVES = st.one_of(
+    st.integers(-5, 40).map(lambda n: (n, lambda v: n)),
+    st.integers(0, 3).map(lambda k: (SYMBOLS[k], lambda v: v[k])),
+)
+DIVISORS = st.one_of(
+    st.sampled_from([1, 2, 3, 4, 8, 16, 48]).map(lambda n: (n, lambda v: n)),
+    st.integers(0, 2).map(lambda k: (SYMBOLS[k], lambda v: v[k])),
+    st.tuples(st.integers(0, 2), st.integers(1, 3)).map(
+        lambda k: (SYMBOLS[k[0]] * k[1] + S, lambda v: v[k[0]] * k[1] + v[1])
+    ),
+)
+
+
+def _grown(inner: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
+    two, over = st.tuples(inner, inner), st.tuples(inner, DIVISORS)
+    return st.one_of(
+        two.map(lambda p: _of("+", lambda a, b: a + b, lambda a, b: a + b, *p)),
+        two.map(lambda p: _of("-", lambda a, b: a - b, lambda a, b: a - b, *p)),
+        two.map(lambda p: _of("*", lambda a, b: a * b, lambda a, b: a * b, *p)),
+        over.map(lambda p: _of("//", lambda a, b: a // b, lambda a, b: a // b, *p)),
+        over.map(lambda p: _of("%", lambda a, b: a % b, lambda a, b: a % b, *p)),
+        over.map(lambda p: _of("ceil", dim.ceil_div, lambda a, b: -(-a // b), *p)),
+        two.map(lambda p: _of("min", minimum, min, *p)),
+        two.map(lambda p: _of("max", dim.maximum, max, *p)),
+        two.map(lambda p: _of("<", less, lambda a, b: int(a < b), *p)),
+        two.map(lambda p: _of("<=", dim.less_equal, lambda a, b: int(a <= b), *p)),
+        two.map(lambda p: _of("==", dim.equal, lambda a, b: int(a == b), *p)),
+        st.tuples(two, two).map(
+            lambda p: _of("select", lambda a, b, c, d: select(less(a, b), c, d), lambda a, b, c, d: c if a < b else d,
+                          *p[0], *p[1])
+        ),
+        inner.map(lambda p: _of("abs", abs, abs, p)),
+        inner.map(lambda p: _of("bits", lambda a: a.bit_length(), lambda a: a.bit_length(), p)),
+    )  # fmt: skip
+
+
+EXPRESSIONS = st.recursive(LEAVES, _grown, max_leaves=8)
+VALUES = st.lists(
+    st.tuples(st.integers(1, 70), st.integers(1, 512), st.integers(2, 70), st.integers(0, 70)), min_size=6, max_size=6
+)
+
+
+def _at(length: Any, values: tuple[int, ...]) -> int:
+    return dim.evaluate(length, dict(zip(SYMBOLS, values)))
+
+
+@FEW
+@given(EXPRESSIONS, VALUES)
+def test_expressions_have_pythons_values_within_their_ranges(pair: Pair, many: list[tuple[int, ...]]) -> None:
+    length, function = pair
+    low, high = dim.range_of(length)
+    divisor = dim.common_divisor(length)
+    for values in many:
+        value = _at(length, values)
+        assert value == function(values)
+        assert (low is None or low <= value) and (high is None or value <= high)
+        assert value == 0 if not divisor else value % divisor == 0
+
+
+@FEW
+@given(EXPRESSIONS, EXPRESSIONS, VALUES)
+def test_known_answers_are_right_for_all_lengths(a: Pair, b: Pair, many: list[tuple[int, ...]]) -> None:
+    before = len(SCOPE.guards)
+    answers = known_equal(a[0], b[0]), known_less(a[0], b[0]), known_less_equal(a[0], b[0]), dim.same(a[0], b[0])
+    conditions = (
+        dim.all_of(less(a[0], b[0]), dim.equal(a[0], 3)),
+        dim.any_of(less(a[0], b[0]), dim.negate(dim.equal(b[0], 1))),
+    )
+    assert len(SCOPE.guards) == before
+    for values in many:
+        x, y = a[1](values), b[1](values)
+        assert not answers[0] or x == y
+        assert not answers[1] or x < y
+        assert not answers[2] or x <= y
+        assert not answers[3] or x == y
+        assert _at(conditions[0], values) == (x < y and x == 3)
+        assert _at(conditions[1], values) == (x < y or y != 1)
+
+
+@FEW
+@given(EXPRESSIONS, st.sampled_from([1, 2, 3, 4, 12, 16]), VALUES)
+def test_equal_expressions_are_one_object(pair: Pair, k: int, many: list[tuple[int, ...]]) -> None:
+    a, _ = pair
+    assert a - a == 0
+    assert known_equal(a * k // k, a) and known_equal(a * B // B, a) and known_equal(a * (B + S) // (B + S), a)
+    assert known_equal(a // k * k + a % k, a)
+    if isinstance(a, Dim) and all(atom.kind == "symbol" for monomial, _ in a.terms for atom in monomial):
+        assert a // k // 3 is a // (3 * k)
+    assert known_less_equal(a // k * k, a) and known_less_equal(a, dim.ceil_div(a, k) * k)
+    assert known_less(a % k, k) and known_less_equal(0, a % k)
+    assert (a + k) - k is a or a + k - k == a
+    assert known_equal(dim.substitute(a, {}), a)
+
+
+@FEW
+@given(EXPRESSIONS, st.tuples(st.integers(1, 9), st.integers(1, 9)), VALUES)
+def test_substituted_symbols_are_computed_with(pair: Pair, by: tuple[int, int], many: list[tuple[int, ...]]) -> None:
+    length, function = pair
+    found = dim.substitute(length, {B: by[0], H: Z + by[1] + 1})
+    for b, s, h, z in many:
+        assert _at(found, (b, s, h, z)) == function((by[0], s, z + by[1] + 1, z))
+    assert set(dim.symbols_of([found])) <= {S, Z}
+
+
+PROVEN = [
+    (0, B - 1), (1, S - S // 2), (B, B * S), (B + S - 1, B * S), (S, dim.ceil_div(S, 16) * 16), (S // 2, S),
+    (S % H, H - 1), (0, S % H), (minimum(S, 128), S), (S, dim.maximum(S, B)), (dim.ceil_div(S, B) - 1, S),
+    ((S + 2 - 3) // 2 + 1, S + 1), (B * (S // 4) * 4, B * S), (S // H * H, S), (0, S - minimum(S, H)),
+    (minimum(Z, S - 1), S - 1), (select(less(Z, S), Z, S), S), (dim.ceil_div(S, 16), S), (S * 3 // 4, S),
+    (dim.ceil_div(minimum(S, 64), 16), 4), (0, B * S * H - 2 * B * S), ((Z + 1) // 2, Z), (S % 16 + S // 16 * 16, S),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("small", "large"), PROVEN, ids=[f"{a} <= {b}" for a, b in PROVEN])
+def test_orders_are_proven(small: Any, large: Any) -> None:
+    assert known_less_equal(small, large)
+    assert not known_less(large, small)
+
+
+def test_conditions_without_what_all_terms_have_in_common_are_one() -> None:
+    assert dim.equal(B * S, B) is dim.equal(S, 1)
+    assert less(B * S * 3, B * 7) is less(S, 3)
+    assert dim.equal(Z * S, Z) is not dim.equal(S, 1)  # 0 times anything
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (B * S * 2 - 1, "2*b*s - 1"), (dim.ceil_div(S, 16), "((s + 15) // 16)"), (S % 16, "(s % 16)"),
+        ((S + 32) // 16, "(s // 16) + 2"), ((B * S + 5) // B, "s + (5 // b)"), (S // 2 // 3, "(s // 6)"),
+        ((5 * S) // 4, "s + (s // 4)"), (minimum(S, B), "min(b, s)"), (less(S, 5), "(s - 5 < 0)"),
+    ],
+)  # fmt: skip
+def test_expressions_are_written_in_one_form(length: Any, text: str) -> None:
+    assert str(length) == text
+
+
+def _scope() -> tuple[Scope, Dim, Dim]:
+    scope = Scope()
+    return scope, scope.symbol("n", 1, None, 37), scope.symbol("m", 1, None, 41)
+
+
+def test_questions_that_guards_imply_are_no_new_guards() -> None:
+    scope, n, m = _scope()
+    assert n > 5
+    assert len(scope.guards) == 1
+    assert n != 1 and n >= 3 and not n < 6 and n != 5 and n // 2 >= 3 and 2 * n > 10 and n * m > 5
+    assert minimum(n, 6) == 6 and n - 6 >= 0
+    assert len(scope.guards) == 1
+    assert n <= m
+    assert n < m + 1 and not (m + 3 < n) and 2 * n <= 2 * m and n * m <= m * m and n <= m * 2
+    assert len(scope.guards) == 2
+    assert n != m and n < m
+    assert len(scope.guards) == 3  # the two may not be equal
+
+
+def test_equal_symbols_are_known_to_be_after_one_question() -> None:
+    scope = Scope()
+    n, m = scope.symbol("n", 1, None, 37), scope.symbol("m", 1, None, 37)
+    assert n == m
+    assert m == n and n * 768 == m * 768 and not n < m and n // 4 <= m
+    assert len(scope.guards) == 1
+    k = scope.symbol("k", 1, None, 9)
+    assert k == 9
+    assert k * 3 == 27 and k < 10 and k % 4 == 1
+    assert len(scope.guards) == 2
+
+
+def test_a_trial_knows_nothing_of_other_guards() -> None:
+    scope, n, _ = _scope()
+    assert n > 5
+    with scope.trial({n: 3}):
+        assert n < 5 and n < 6
+        assert len(scope.guards) == 1
+    assert n > 4 and len(scope.guards) == 1
+
+
+def test_uses_as_a_number_are_refused() -> None:
+    for function in (int, float, range, lambda n: n / 2, lambda n: [0] * n, lambda n: "a"[n]):
+        with pytest.raises((SymbolicLengthError, TypeError)):
+            function(S)  # type: ignore[operator]
+    scope, n, _ = _scope()
+    scope.close()
+    with pytest.raises(SymbolicLengthError, match="n"):
+        bool(n > 7)
+    with pytest.raises(SymbolicLengthError, match="different programs"):
+        _ = n + S
+
+
+def test_copies_are_the_same_and_pickles_keep_expressions_together() -> None:
+    scope, n, m = _scope()
+    assert n > 5
+    length = dim.ceil_div(n * m, 16) + minimum(n, m) * select(less(n, m), n, 3) - n % 7
+    assert copy.copy(length) is length and copy.deepcopy([length, scope])[0] is length
+    back, other, symbols = pickle.loads(pickle.dumps((length, length + 1, (n, m))))
+    assert other - back == 1 and back.scope is symbols[0].scope is not scope
+    assert str(back) == str(length) and dim.symbols_of([back]) == list(symbols) == back.scope.symbols
+    for values in ((1, 1), (5, 9), (40, 3)):
+        assert dim.evaluate(back, dict(zip(symbols, values))) == dim.evaluate(length, {n: values[0], m: values[1]})
+    assert [g.answer for g in back.scope.guards.values()] == [True] and symbols[0] > 4
+
+
+def test_shapes_and_operators_compare_without_questions() -> None:
+    scope, n, m = _scope()
+    shapes = [Shape(Type.float_type, lens) for lens in ((n,), (m,), (1,), (n, m), (n + 1,), (37,), (n * 1,))]
+    ops = [make_op("multibroadcast", out_lens=lens) for lens in ([n, 4], [m, 4], [37, 4], [n, 4])]
+    assert [s == shapes[0] for s in shapes] == [True, False, False, False, False, False, True]
+    assert [op == ops[0] for op in ops] == [True, False, False, True]
+    assert len(set(shapes)) == 6 and len(set(ops)) == 3
+    assert Shape.tuple(shapes[:2]) != Shape.tuple(shapes[1:3]) and Shape.tuple(shapes[:2]).symbolic
+    assert [make_op("slice", axes=[0], starts=[n], ends=[n + 1]) in ops, ops.index(ops[3])] == [False, 0]
+    assert not scope.guards
