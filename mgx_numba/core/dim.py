@@ -481,7 +481,7 @@ def common_divisor(length: Length) -> int:
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
     if isinstance(b, Dim) and known_less(0, b):
-        return (a + b - 1) // b
+        return (a - 1) // b + 1  # whose range begins at 1 where that of a does
     return -(-a // b)
 
 
