@@ -17,13 +17,12 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.constants import constant_array, is_constant
-from mgx_numba.graph.evaluated_lengths import evaluate_lengths
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.ranges import Ranges
+from mgx_numba.graph.substitution import settled
 from mgx_numba.graph.symbolic import symbolic_program
-from mgx_numba.graph.validate import validate
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.passes import PASSES, SOURCE_PASSES
@@ -57,9 +56,7 @@ def run(program: Program, feeds: Feeds) -> list[np.ndarray]:
 
 def assert_same_at(program: Program, model: onnx.ModelProto, values: Mapping[Dim, int], feeds: Feeds) -> None:
     """The program of symbolic lengths gives for these what the model gives that has them."""
-    copy = program.clone()
-    evaluate_lengths(copy, lambda n: evaluate(n, values))
-    validate(copy)
+    copy = settled(program, values)
     shapes = {name: list(array.shape) for name, array in feeds.items() if array.ndim}
     wanted = run(parse_onnx(model, map_input_dims=shapes), feeds)
     for result, expected in zip(run(copy, feeds), wanted, strict=True):
