@@ -570,7 +570,7 @@ def known_less_equal(a: Length, b: Length) -> bool:
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
     """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(map(known_equal, a, b))
+    return len(a) == len(b) and all(x is y or known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:

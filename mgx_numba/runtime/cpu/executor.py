@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,7 @@ from .binding import Binding
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
+from .plan_numbers import PlanNumbers, runs
 from .repeat import REPEAT
 from .sizes import EVALUATE
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
@@ -52,7 +54,8 @@ class StepSpan:
 class Executable:
     """A plan ready to run; any number of threads may call `run` at once, each in a context of its own.
 
-    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help.
+    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help. ``arena_bytes`` is the
+    size of a context's arena, of a symbolic plan that of the last one that grew.
     """
 
     def __init__(
@@ -90,8 +93,8 @@ class Executable:
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
         # Of a symbolic plan it is known when an arena has grown. A word in memory: native code reads it.
-        arena_bytes = 0 if plan.symbols else plan.arena_bytes
-        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64).data
+        self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
+        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
@@ -126,6 +129,23 @@ class Executable:
         which its condition holds."""
         binding = self.tables.binding
         return self.values(inputs) is not None if binding is None else binding.serves(inputs)
+
+    def plan_for(self, inputs: Sequence[np.ndarray]) -> Plan:
+        """Return the plan for inputs that it serves. Of a symbolic plan it has numbers in the place of expressions, and
+        lacks the steps that have no tasks for these lengths, such as alternatives that are not taken."""
+        if self.tables.binding is None:
+            return self.plan
+        plan = self._at(inputs)
+        plan.steps = [step for step in plan.steps if runs(step)]
+        return plan
+
+    def _at(self, inputs: Sequence[np.ndarray]) -> Plan:
+        assert self.tables.binding is not None
+        return self._numbers.at(self.tables.binding.given(inputs))
+
+    @functools.cached_property
+    def _numbers(self) -> PlanNumbers:
+        return PlanNumbers(self.plan)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
@@ -164,24 +184,26 @@ class Executable:
 
         ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
         step, valid until the callback returns. Seconds include about a microsecond of entering the native
-        code. A step that is left out of a symbolic plan, as one of several alternatives, is not told of.
+        code. Steps of a symbolic plan have numbers in the place of expressions; those that `plan_for` leaves out are
+        not told of.
         """
         context = self._take()
         try:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
             frame = Frame(self.plan, self.tables, context, inputs)
-            for index, step in enumerate(self.plan.steps):
+            shown = self.plan.steps if context.binding is None else self._at(inputs).steps
+            for index, (step, told) in enumerate(zip(self.plan.steps, shown)):
+                if context.binding is not None and not runs(told):
+                    continue
                 native = self.tables.native_index[index]
                 start = time.perf_counter()
                 if isinstance(step, HostStep):
                     frame.run_host_step(step)
-                elif context.binding is not None and context.binding.leaves_out(native, step):
-                    continue
                 else:
                     self._lead(context, native, native + 1)
                     self._check(context)
-                callback(index, step, time.perf_counter() - start, frame.view)
+                callback(index, told, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
         finally:
             self._give(context)
@@ -241,6 +263,7 @@ class Executable:
         capacity = binding.capacity
         binding.settle(inputs)
         if binding.capacity != capacity:
+            self.arena_bytes = binding.capacity
             self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
 
     def _lead(self, context: Context, begin: int, end: int) -> None:

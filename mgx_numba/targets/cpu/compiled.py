@@ -73,7 +73,7 @@ class LoweredProgram:
     def arena_bytes(self) -> int:
         """Of the plans that there are by now, together."""
         if self.executable is not None:
-            return self.executable.plan.arena_bytes
+            return self.executable.arena_bytes
         return sum(part.arena_bytes() for part in self._parts())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
@@ -119,7 +119,7 @@ class LoweredProgram:
         if target is not self:
             return target.stages(inputs)
         assert target.executable is not None
-        return [Stage(target.program, target.executable.plan)]
+        return [Stage(target.program, target.executable.plan_for(target.arrays(inputs)))]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `Timed.timeline`."""
