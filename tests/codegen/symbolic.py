@@ -11,12 +11,14 @@ import numpy as np
 
 from mgx_numba.codegen.alternatives import alternatives, one_solution, served
 from mgx_numba.codegen.launch import Launch, Solution
+from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.core.dim import Dim, Length, Scope, evaluate
-from mgx_numba.core.types import Type
+from mgx_numba.core.types import Type, from_numpy
+from tests.values import normal
 
 from .launching import run_launch
 
-__all__ = ["Plans", "at", "scope_of"]
+__all__ = ["UNTRIED", "Plans", "array_of", "at", "scope_of", "tensor"]
 
 SAMPLES = (1, 2, 16, 100)
 UNTRIED = (1, 3, 5, 17, 40, 131)
@@ -75,3 +77,23 @@ class Plans:
         scratch = np.zeros(evaluate(self.solution.scratch, values) + 64, Type.uint8_type.numpy)
         for launch in self.solution.launches:
             assert run_launch(at(launch, values), {"scratch": scratch, **operands}) is None
+
+
+def tensor(
+    lens: Sequence[Length], order: Sequence[int] = (), dtype: Any = np.float32, once: Sequence[int] = ()
+) -> Tensor:
+    """Return a tensor whose axes lie in an order, the outermost first; those of ``once`` are repeated."""
+    strides: dict[int, Length] = {}
+    step: Length = 1
+    for axis in reversed(order or range(len(lens))):
+        strides[axis] = 0 if axis in once else step
+        step = step if axis in once else step * lens[axis]
+    return Tensor(from_numpy(np.dtype(dtype)), tuple(lens), tuple(strides[a] for a in range(len(lens))))
+
+
+def array_of(tensor: Tensor, values: Any, seed: int = 0) -> np.ndarray:
+    """Return an array that lies like a tensor at some lengths."""
+    lens = [evaluate(n, values) for n in tensor.lens]
+    strides = [evaluate(s, values) for s in tensor.strides]
+    memory = normal(1 + sum((n - 1) * s for n, s in zip(lens, strides)), seed=seed, dtype=tensor.type.numpy, scale=8)
+    return np.lib.stride_tricks.as_strided(memory, lens, [s * memory.itemsize for s in strides])

@@ -9,34 +9,13 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.planning import plan
-from mgx_numba.codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem, Tensor
-from mgx_numba.core.dim import Length, evaluate
+from mgx_numba.codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from mgx_numba.core.dim import Length
 from mgx_numba.core.shape import Shape
-from mgx_numba.core.types import Type, from_numpy
+from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
-from tests.values import normal
 
-from .symbolic import UNTRIED, Plans, scope_of
-
-
-def tensor(
-    lens: Sequence[Length], order: Sequence[int] = (), dtype: Any = np.float32, once: Sequence[int] = ()
-) -> Tensor:
-    """Return a tensor whose axes lie in an order, the outermost first; those of ``once`` are repeated."""
-    strides: dict[int, Length] = {}
-    step: Length = 1
-    for axis in reversed(order or range(len(lens))):
-        strides[axis] = 0 if axis in once else step
-        step = step if axis in once else step * lens[axis]
-    return Tensor(from_numpy(np.dtype(dtype)), tuple(lens), tuple(strides[a] for a in range(len(lens))))
-
-
-def array_of(tensor: Tensor, values: Any, seed: int = 0) -> np.ndarray:
-    """Return an array that lies like a tensor at some lengths."""
-    lens = [evaluate(n, values) for n in tensor.lens]
-    strides = [evaluate(s, values) for s in tensor.strides]
-    memory = normal(1 + sum((n - 1) * s for n, s in zip(lens, strides)), seed=seed, dtype=tensor.type.numpy, scale=8)
-    return np.lib.stride_tricks.as_strided(memory, lens, [s * memory.itemsize for s in strides])
+from .symbolic import UNTRIED, Plans, array_of, scope_of, tensor
 
 
 def sum_module(count: int) -> Module:

@@ -11,9 +11,11 @@ from ...graph.module import Module
 from ..launch import Launch, Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ..problems.indexing import IndexedCopy
+from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduce import reduce_launch
 from .data.indexed import indexed_launch
+from .data.numbers import numbers_launch, range_launch
 from .data.runs import runs_launch
 from .data.transpose import transpose_launch
 from .kernel import NAME
@@ -43,6 +45,16 @@ def _(problem: ReductionProblem) -> Solution:
 @plan.register
 def _(problem: IndexedCopy) -> Solution:
     return Solution((indexed_launch(problem),))
+
+
+@plan.register
+def _(problem: NumbersProblem) -> Solution:
+    return Solution((numbers_launch(problem),))
+
+
+@plan.register
+def _(problem: RangeProblem) -> Solution:
+    return Solution((range_launch(problem),))
 
 
 @plan.register

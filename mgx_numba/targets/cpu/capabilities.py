@@ -128,7 +128,7 @@ def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) ->
         return GemmProblem(x[-2], n, x[-1], batch=x[:-2], b_strides=(*same, n, 1), fast_math=True)
     op: Any = ins.op
     rank, transposed = len(x) - 2, ins.name == "convolution_backwards"
-    padding = both_paddings(op, rank)
+    padding = both_paddings(op, x, weights)
     return ConvProblem(
         batch=x[0], in_channels=x[1], out_channels=out[1], in_lens=x[2:], kernel=weights[2:],
         stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank], pads_end=padding[rank:], groups=op.group,

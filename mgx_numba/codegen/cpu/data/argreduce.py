@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import Length, ceil_div, known_equal, known_in, less_equal, preferred, typical
 from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
@@ -14,7 +15,7 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import AHEAD_BYTES, claim, is_streamed
+from ..loops import AHEAD_BYTES, claim, is_streamed, tasks_unless_empty
 from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
@@ -30,33 +31,34 @@ class _Search:
         kept = [a for a in range(len(x.lens)) if a != axis]
         self.space = space = collapse(out.lens, [x.strides, out.strides], order_by=0, axes=kept)
         self.x, self.length, self.step = x, x.lens[axis], x.strides[axis]
-        self.by_rows = not space.rank or self.step <= space.strides[0][-1]
+        self.by_rows = not space.rank or typical(self.step) <= typical(space.strides[0][-1])
         self.storage = dtype_name(x.type)
         self.type = Type.uint8_type if x.type is Type.bool_type else x.type.compute
         self.compute = dtype_name(self.type)
         lanes = host.lanes(self.compute)
-        self.lanes = lanes * (2 if not self.by_rows else 4 if self.length >= LONG_ROW * lanes else 1)
+        wide = self.by_rows and preferred(less_equal(LONG_ROW * lanes, self.length))
+        self.lanes = lanes * (2 if not self.by_rows else 4 if wide else 1)
         self.beats = f"arg_g{'e' if last else 't'}" if greatest else f"arg_l{'e' if last else 't'}"
         self.across = f"reduce_arg{'max' if greatest else 'min'}{'_last' if last else ''}"
         self.name = f"arg{'max' if greatest else 'min'}"
         rows = prod(space.lens)
         self.share = row_share(rows, self.length, self.lanes) if self.by_rows else self.length
-        self.count = 1 if self.share == self.length else rows * -(-self.length // self.share)
+        self.count = 1 if known_equal(self.share, self.length) else rows * ceil_div(self.length, self.share)
 
     def ahead(self) -> range:
         """Offsets of the lines that a vector's memory has, if it comes from memory and should be asked for."""
         return range(0, self.lanes, host.CACHE_LINE // self.x.type.size) if is_streamed([self.x]) else range(0)
 
-    def load(self, pointer: str, stride: int, step: str, left: str) -> str:
+    def load(self, pointer: str, stride: Length, step: str, left: str) -> str:
         return cast_text(load_text(pointer, "c", stride, step, self.lanes, left), self.storage, self.compute)
 
     def along_row(self, arguments: Arguments) -> list[str]:
         """Lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``."""
         lanes, step = self.lanes, self.step
-        t = arguments.integer("t0", step) if step not in (0, 1) else ""
+        t = arguments.step("t0", step)
 
         def compare(left: str) -> list[str]:
-            asked = self.ahead() if step == 1 and not left else ()
+            asked = self.ahead() if known_in(step, 1) and not left else ()
             lines = [
                 *(f"prefetch(r_x, c + {AHEAD_BYTES // self.x.type.size + k})" for k in asked),
                 f"v = {self.load('r_x', step, t, left)}",
@@ -66,7 +68,7 @@ class _Search:
                 lines.append(f"take = logical_and(take, lane_mask({left}, {lanes}))")
             return [*lines, *_better(f"add(iota_int32({lanes}), c)")]
 
-        start = f"first * {t}" if t else "first" if step else "0"
+        start = f"first * {t}" if t else "0" if known_in(step, 0) else "first"
         return [
             f"best = {cast_text(f'load_splat(r_x, {start}, {lanes})', self.storage, self.compute)}",
             f"at = splat(cast_int32(first), {lanes})",
@@ -99,7 +101,7 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
     strides, share = search.space.strides[:1], search.share
     loop = RowLoop(arguments, search.space.lens, strides, search.length, search.lanes, 2, longest=share, least=share)
     lines = search.along_row(arguments)
-    found = "found * t0" if search.step not in (0, 1) else "found" if search.step else "0"
+    found = ("0", "found")[search.step] if known_in(search.step, 0, 1) else "found * t0"
     value = cast_text(f"load_scalar(r_x, {found})", search.storage, search.compute)
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
@@ -177,7 +179,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
         arguments.integer("step", search.step)
         arguments.integer("ahead", search.step * rows_ahead(loop.chunk * x.type.size))
         inner = (x_strides[-1], out_strides[-1])
-        t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+        t0, t1 = (arguments.step(f"t{k}", s) for k, s in enumerate(inner))
         prologue = [f"{name}s = local_{t}({KEPT_COLUMNS + lanes})" for name, t in (("best", compute), ("at", "int32"))]
         keep = ["store(bests, c - first, best)", "store(ats, c - first, at)"]
 
@@ -185,7 +187,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
             return [f"best = {search.load('q', inner[0], t0, left)}", f"at = const_int32(0, {lanes})", *keep]
 
         def compare_columns(left: str) -> list[str]:
-            asked = search.ahead() if inner[0] == 1 and not left else ()
+            asked = search.ahead() if known_in(inner[0], 1) and not left else ()
             return [
                 *(f"prefetch(q, c + ahead + {k})" for k in asked),
                 f"v = {search.load('q', inner[0], t0, left)}",
@@ -208,7 +210,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
             *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)]),
             *vector_loop(lanes, end),
         ]
-    tasks, traffic = loop.tasks if 0 not in x.lens else 0, x.footprint + out.footprint
+    tasks, traffic = tasks_unless_empty(loop.tasks, x.lens), x.footprint + out.footprint
     return Launch(
         kernel=loop.kernel(f"{search.name}_kernel", inside, origin, prologue),
         args=arguments.values,

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ....core.dim import is_symbolic, known_equal, known_in, known_same, minimum, typical
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import indent, vector_loop
-from ..loops import claim
+from ..loops import claim, tasks_unless_empty
 from .rows import RowLoop, mover, mover_lanes
 
 __all__ = ["edges_launch"]
@@ -41,17 +42,17 @@ class _EdgeRows:
 
 def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _EdgeRows | None:
     """The innermost axis that has a table, with all axes inside of it, if elements of both tensors lie side by side."""
-    if not positions or 0 in out.lens:
+    if not positions or any(known_in(n, 0) for n in out.lens):
         return None
-    axis = min(positions, key=lambda a: out.strides[a])
-    inside = [a for a, n in enumerate(out.lens) if n != 1 and a != axis and out.strides[a] < out.strides[axis]]
-    inside.sort(key=lambda a: out.strides[a])
+    axis = min(positions, key=lambda a: typical(out.strides[a]))
+    within = [a for a in range(len(out.lens)) if a != axis and typical(out.strides[a]) < typical(out.strides[axis])]
+    inside = sorted((a for a in within if not known_in(out.lens[a], 1)), key=lambda a: typical(out.strides[a]))
     step = 1
     for a in inside:
-        if x.strides[a] != step or out.strides[a] != step or a in positions:
+        if a in positions or not known_equal(x.strides[a], step) or not known_equal(out.strides[a], step):
             return None
         step *= out.lens[a]
-    if (x.strides[axis], out.strides[axis]) != (step, step):
+    if is_symbolic(step) or not known_same((x.strides[axis], out.strides[axis]), (step, step)):
         return None
     if step * x.type.size > LONGEST_STEP or step * out.lens[axis] > LARGEST_TABLE:
         return None
@@ -109,11 +110,11 @@ def edges_launch(
         "c = end_copy",
         *(line.format("last") for line in single),
     ]
-    traffic = out.footprint + min(x.footprint, out.footprint)
+    traffic = out.footprint + minimum(x.footprint, out.footprint)
     launch = Launch(
         kernel=loop.kernel(name, inside, origin),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks, claim(loop.tasks, traffic)),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens), claim(loop.tasks, traffic)),
         bytes=traffic,
     )
     return launch, {"row": rows.positions, **tables}

@@ -6,12 +6,14 @@ ever read.
 
 from __future__ import annotations
 
+from ....core.dim import known_in, known_less, less, minimum, preferred
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.indexing import IndexedCopy
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
+from ..loops import tasks_unless_empty
 from ..machine import machine
 from .checks import Checks
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes
@@ -33,7 +35,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     if space.rank == 0:
         strides[1] = (1,)
     inner = [s[-1] for s in strides]
-    along = [k for k in range(len(terms)) if inner[k + 2]]
+    along = [k for k in range(len(terms)) if not known_in(inner[k + 2], 0)]
     dtype = mover(source.type)
     lanes = host.lanes("int64") * 2 if along else mover_lanes(source.type, lens[-1])
 
@@ -46,18 +48,21 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
             operands[term.operand] = f"p_t{len(operands)}"
             arguments.pointer(operands[term.operand], term.operand, dtype_name(term.type))
     checks = Checks(arguments, [t.checked for t in terms], [lanes if k in along else 0 for k in range(len(terms))])
-    starts = [arguments.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
-    lengths = [arguments.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
-    scales = [arguments.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
+    starts = [
+        arguments.integer(f"start{k}", t.offset) if not known_in(t.offset, 0) else "" for k, t in enumerate(terms)
+    ]
+    lengths = [arguments.integer(f"length{k}", t.length) if not t.is_table else "" for k, t in enumerate(terms)]
+    scales = [arguments.integer(f"scale{k}", t.stride) if not t.is_table else "" for k, t in enumerate(terms)]
     # The same columns of every row: their positions are found once a task.
-    kept = "" if not along or space.rank < 2 or any(any(strides[k + 2][:-1]) for k in along) else "int64"
-    if kept and all(terms[k].length for k in along):
+    repeated = all(known_in(s, 0) for k in along for s in strides[k + 2][:-1])
+    kept = "int64" if along and space.rank > 1 and repeated else ""
+    if kept and not any(terms[k].is_table for k in along):
         reach = sum(terms[k].length * abs(terms[k].stride) for k in along) + lens[-1] * abs(inner[0])
-        kept = "int32" if reach < 1 << 31 else kept
+        kept = "int32" if known_less(reach, 1 << 31) else kept
     outer = [s[:-1] for s in strides]
     longest = KEPT_COLUMNS if kept else lens[-1]
     loop = RowLoop(arguments, lens[:-1], outer, lens[-1], lanes, 4 if along else 1, longest, together=bool(kept))
-    steps = [arguments.integer(f"step{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    steps = [arguments.step(f"step{k}", s) for k, s in enumerate(inner)]
 
     inside = [f"r_out = offset(p_out, {loop.offset(1)})"]
     before: list[str] = []
@@ -68,7 +73,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
             (before if kept else inside).append(f"r_t{k} = offset({operands[term.operand]}, {place})")
             continue
         load = f"load_scalar({operands[term.operand]}, {place})"
-        if term.length:
+        if not term.is_table:
             inside += [*checks.scalar(k, f"at{k}", load, term.type, lengths[k]), f"at{k} *= {scales[k]}"]
         else:
             inside.append(f"at{k} = cast_int64({load})")
@@ -84,13 +89,13 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
         lines, parts = [], []
         for k in along:
             loaded = load_text(f"r_t{k}", "c", inner[k + 2], steps[k + 2], lanes, left)
-            if terms[k].length:
+            if not terms[k].is_table:
                 lines += checks.vector(k, f"v{k}", loaded, terms[k].type, lengths[k], left)
                 lines.append(f"v{k} = mul(v{k}, {scales[k]})")
             else:
                 lines.append(f"v{k} = cast_int64({loaded})")
             parts.append(f"v{k}")
-        if inner[0]:
+        if not known_in(inner[0], 0):
             lane = f"add(iota_int64({lanes}), c)"
             parts.append(f"mul({lane}, {steps[0]})" if steps[0] else lane)
         place = parts[0]
@@ -98,7 +103,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
             place = f"add({place}, {part})"
         return lines, place
 
-    below = loop.odometer.strides[0][-1] if kept and source_bytes > machine().last_cache_bytes else ""
+    below = loop.odometer.strides[0][-1] if kept and preferred(less(machine().last_cache_bytes, source_bytes)) else ""
     fetched = [f"prefetch(r_x, {below} + c)"] if below else []
 
     def gathered(left: str) -> list[str]:
@@ -117,7 +122,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     return Launch(
         kernel=kernel,
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
-        bytes=out.footprint + min(source_bytes, out.footprint),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
+        bytes=out.footprint + minimum(source_bytes, out.footprint),
         checks=tuple(t.fits for t in terms),
     )

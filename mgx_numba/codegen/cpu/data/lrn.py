@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import less_equal, permitted, typical
 from ....ops.lrn import Lrn
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
@@ -15,7 +16,7 @@ from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import claim, is_streamed
+from ..loops import claim, is_streamed, tasks_unless_empty
 from .rows import RowLoop
 
 __all__ = ["lrn_launch"]
@@ -35,11 +36,12 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     arguments = Arguments()
     arguments.pointer("p_x", "x", dtype_name(x.type))
     arguments.pointer("p_out", "out", dtype_name(x.type))
-    across = space.rank and space.strides[0][-1] < x.strides[1]
+    across = space.rank and typical(space.strides[0][-1]) < typical(x.strides[1])
     lanes = host.lanes(dtype_name(x.type.compute))
-    along = _along_rows if across or x.lens[1] + op.size > SCRATCH else _along_channels
+    fits = not across and permitted(less_equal(x.lens[1] + op.size, SCRATCH))
+    along = _along_channels if fits else _along_rows
     loop, parts = along(op, arguments, space, x, out, lanes)
-    tasks = loop.tasks if 0 not in out.lens else 0
+    tasks = tasks_unless_empty(loop.tasks, out.lens)
     traffic = x.footprint + out.footprint
     return Launch(
         kernel=loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts),
@@ -78,7 +80,7 @@ def _along_channels(
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     loop = RowLoop(arguments, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
     steps = (x.strides[1], out.strides[1])
-    t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(steps))
+    t0, t1 = (arguments.step(f"t{k}", s) for k, s in enumerate(steps))
     arguments.integer("behind", (op.size - 1) // 2)
     arguments.integer("size", op.size)
     half = SCRATCH + 2 * lanes
@@ -140,7 +142,7 @@ def _along_rows(
     rows = [(*strides[0][:-1], x.strides[1]), (*strides[1][:-1], out.strides[1])]
     loop = RowLoop(arguments, (*lens[:-1], x.lens[1]), rows, lens[-1], lanes, op.size + 8)
     inner = (strides[0][-1], strides[1][-1])
-    t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+    t0, t1 = (arguments.step(f"t{k}", s) for k, s in enumerate(inner))
     for name, value in (
         ("behind", (op.size - 1) // 2),
         ("ahead", op.size // 2),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ....core.dim import known_in
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
+from ..loops import tasks_unless_empty
 from .rows import RowLoop, mover
 
 __all__ = ["onehot_launch"]
@@ -32,18 +34,19 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
     arguments.pointer("p_values", "values", mover(out.type))
     arguments.pointer("p_indices", "indices", dtype_name(indices.type))
     loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, 2)
-    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    step = [arguments.step(f"t{k}", s) for k, s in enumerate(inner)]
     depth = arguments.integer("depth", out.lens[axis])
     on_at = arguments.integer("on_at", max(zip(values.lens, values.strides, strict=True), default=(2, 1))[1])
     lane = f"add(iota_int64({lanes}), c)"
     place = f"add(mul({lane}, {step[2]}), start)" if step[2] else f"add({lane}, start)"
+    every = f"splat(start, {lanes})"
 
     def body(left: str) -> list[str]:
         index = load_text("r_indices", "c", inner[1], step[1], lanes, left)
         return [
             f"v = cast_int64({index})",
             f"v = where(lt(v, 0), add(v, {depth}), v)",
-            f"hit = eq(v, {place if inner[2] else f'splat(start, {lanes})'})",
+            f"hit = eq(v, {every if known_in(inner[2], 0) else place})",
             store_text("r_out", "c", inner[0], step[0], "where(hit, on, off)", left),
         ]
 
@@ -57,6 +60,6 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
     return Launch(
         kernel=loop.kernel("onehot_kernel", inside, origin, prologue),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
         bytes=indices.footprint + out.footprint,
     )

@@ -8,13 +8,14 @@ from math import prod
 
 import numpy as np
 
+from ....core.dim import Length, SharedLength, is_symbolic, known_equal, known_in, known_less_equal, typical
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...problems.indexing import remapping
 from ...statements import indent, load_text, store_text, vector_loop
-from ..loops import claim, is_streamed
+from ..loops import claim, is_streamed, tasks_unless_empty
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes
@@ -32,32 +33,32 @@ FEWEST_ROWS = 4096
 class _PaddedAxis:
     """``out`` positions, of which those from ``before`` on hold the ``length`` elements of the source."""
 
-    length: int
-    out: int
-    before: int
-    x_stride: int
-    out_stride: int
+    length: SharedLength
+    out: SharedLength
+    before: SharedLength
+    x_stride: SharedLength
+    out_stride: SharedLength
 
     @property
     def padded(self) -> bool:
-        return self.before != 0 or self.length != self.out
+        return not known_in(self.before, 0) or not known_equal(self.length, self.out)
 
     def merged(self, inner: _PaddedAxis) -> _PaddedAxis | None:
         """This axis and the next inner one as one, if memory allows."""
-        if inner.padded or self.out_stride != inner.out_stride * inner.out:
+        if inner.padded or not known_equal(self.out_stride, inner.out_stride * inner.out):
             return None
-        if self.x_stride != inner.x_stride * inner.length:
+        if not known_equal(self.x_stride, inner.x_stride * inner.length):
             return None
         n = inner.out
         return replace(inner, length=self.length * n, out=self.out * n, before=self.before * n)
 
 
-def _axes(before: Sequence[int], x: Tensor, out: Tensor) -> list[_PaddedAxis]:
+def _axes(before: Sequence[Length], x: Tensor, out: Tensor) -> list[_PaddedAxis]:
     """The axes in the memory order of the output, merged where they can be walked as one."""
     axes = [_PaddedAxis(*values) for values in zip(x.lens, out.lens, before, x.strides, out.strides, strict=True)]
-    kept = [a for a in axes if a.out != 1 or a.padded]
+    kept = [a for a in axes if not known_in(a.out, 1) or a.padded]
     result: list[_PaddedAxis] = []
-    for axis in sorted(kept, key=lambda a: -a.out_stride):
+    for axis in sorted(kept, key=lambda a: -typical(a.out_stride)):
         both = result[-1].merged(axis) if result else None
         if both is None:
             result.append(axis)
@@ -66,15 +67,17 @@ def _axes(before: Sequence[int], x: Tensor, out: Tensor) -> list[_PaddedAxis]:
     return result or [_PaddedAxis(1, 1, 0, 1, 1)]
 
 
-def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
+def has_short_rows(before: Sequence[Length], x: Tensor, out: Tensor) -> bool:
     """Whether rows are so many and short that filling all of the output and copying ``x`` over it is faster."""
     inner = _axes(before, x, out)[-1]
-    rows = prod(out.lens) // max(inner.out, 1)
+    if not known_in(inner.x_stride, 1) or not known_in(inner.out_stride, 1) or is_symbolic(inner.out):
+        return False
     short = SHORT_ROW // 2 if is_streamed([out]) else SHORT_ROW
-    return inner.x_stride == inner.out_stride == 1 and inner.out * x.type.size <= short and rows >= FEWEST_ROWS
+    rows = prod(out.lens) // max(inner.out, 1)
+    return bool(inner.out * x.type.size <= short) and known_less_equal(FEWEST_ROWS, rows)
 
 
-def pad_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Plan one launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
 
     ``value`` is an array without axes. Operands are named ``x``, ``out``, and ``value``, which holds the value if none
@@ -104,7 +107,7 @@ def pad_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: 
             skipped.append(axis.before * axis.x_stride)
     arguments.integer("skipped", sum(skipped) + inner.before * inner.x_stride)
     strides = (inner.x_stride, inner.out_stride)
-    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(strides)]
+    step = [arguments.step(f"t{k}", s) for k, s in enumerate(strides)]
 
     def fill(left: str) -> list[str]:
         return [store_text("r_out", "c", strides[1], step[1], "value", left)]
@@ -127,12 +130,14 @@ def pad_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: 
     return Launch(
         kernel=loop.kernel("pad_kernel" if value is not None else "pad_with_kernel", inside, origin, prologue),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
         bytes=x.footprint + out.footprint,
     )
 
 
-def border_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+def border_launch(
+    before: Sequence[Length], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = ""
+) -> Launch:
     """One launch that puts ``value`` around ``x``, which lies in the memory of ``out``, ``before`` elements in on each
     axis. Operands are ``out``, and ``value``, which holds the value if none is given here."""
     *outer, inner = _axes(before, x, out)
@@ -166,7 +171,7 @@ def border_launch(before: Sequence[int], value: np.ndarray | None, x: Tensor, ou
     return Launch(
         kernel=loop.kernel("border_kernel" if value is not None else "border_with_kernel", inside, origin, prologue),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if filled else 0, claim(loop.tasks, filled)),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, [filled]), claim(loop.tasks, filled)),
         bytes=filled,
     )
 

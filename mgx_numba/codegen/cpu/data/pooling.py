@@ -65,7 +65,7 @@ def _columns(p: PoolingKernel) -> tuple[KernelSource, int]:
     weight = prod(w.size for w in p.axes)
     loop = RowLoop(p.arguments, outer, [x_strides, out_strides], kept.lens[-1], UNROLL * p.lanes, weight)
     inner = [s[-1] for s in kept.strides]
-    step = [p.arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    step = [p.arguments.step(f"t{k}", s) for k, s in enumerate(inner)]
     p.arguments.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in p.axes))
     first_dim = len(kept.lens) - 1
     ranges = [line for k, w in axes for line in p.tap_range(k, w, f"i{first_dim + k}")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import known_in, known_less, known_less_equal, less_equal, maximum, permitted, typical
 from ....ops.pooling import PoolingMode
 from ...kernel import KernelSource
 from ...statements import indent, load_text, store_text, vector_loop
@@ -25,15 +26,19 @@ would make from there on."""
 
 def suits_rows(p: PoolingKernel) -> bool:
     """Whether lanes run along the last pooled axis."""
-    if not p.axes or p.axes[-1].reach > ROW_BUFFER:
-        return False
+    return bool(p.axes) and _along_last(p) and permitted(less_equal(p.axes[-1].reach, ROW_BUFFER))
+
+
+def _along_last(p: PoolingKernel) -> bool:
+    """Whether the last pooled axis is the innermost one in memory, or the kept one that is has few elements."""
     if not p.kept.rank:
         return True
-    last = p.axes[-1]
+    step = p.x.strides[p.axes[-1].axis]
     along_kept = [s[-1] for s in p.kept.strides]
-    if along_kept == [1, 1] and (p.kept.lens[-1] >= p.lanes // 2 or p.x.strides[last.axis] != 1):
+    side_by_side = all(known_in(s, 1) for s in along_kept)
+    if side_by_side and not (known_in(step, 1) and known_less(p.kept.lens[-1], p.lanes // 2)):
         return False
-    return p.x.strides[last.axis] <= max(along_kept[0], 1)
+    return typical(step) <= max(typical(along_kept[0]), 1)
 
 
 def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
@@ -45,10 +50,10 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
     x_strides = [*p.kept.strides[0], *(w.stride * p.x.strides[w.axis] for w in others)]
     out_strides = [*p.kept.strides[1], *(p.out.strides[w.axis] for w in others)]
     weight = prod(w.size for w in p.axes)
-    longest = max(1, (ROW_BUFFER - last.reach) // last.stride + 1)
+    longest = maximum(1, (ROW_BUFFER - last.reach) // last.stride + 1)
     loop = RowLoop(p.arguments, outer, [x_strides, out_strides], last.count, lanes, weight, longest)
     inner = (p.x.strides[last.axis], p.out.strides[last.axis])
-    step = [p.arguments.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
+    step = [p.arguments.step(f"t{j}", s) for j, s in enumerate(inner)]
     p.arguments.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in others))
     ranges = [line for j, w in axes for line in p.tap_range(j, w, f"i{p.kept.rank + j}")]
     p.steps(axes)
@@ -73,7 +78,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
             return load_text(source, "c", inner[0], step[0], lanes, left)
 
         if whole:
-            lines = p.ahead(axes, 1) if inner[0] == 1 and not left else []
+            lines = p.ahead(axes, 1) if known_in(inner[0], 1) and not left else []
             lines += p.combined([[load(f"tap{tap}")] for tap in range(taps)])
         else:
             lines = [f"m0 = {neutral}", *p.tap_loops(axes, p.accumulate([load("q")]))]
@@ -97,7 +102,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
 
     def combine_taps(left: str) -> list[str]:
         value = p.combine.finish("m0", "count")
-        if last.size <= UNROLLED_TAPS:
+        if known_less_equal(last.size, UNROLLED_TAPS):
             lines = [line for tap in range(last.size) for line in combine_tap(tap, left)]
         else:
             lines = [f"for tap in range(size{k}):", *indent(combine_tap("tap", left))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import ceil_div, is_symbolic, known_less, minimum
 from ...kernel import KernelSource
 from ...space import Space
 from ...statements import indent, load_text, store_text, vector_loop
@@ -30,9 +31,13 @@ def may_slide(p: PoolingKernel) -> bool:
     if not p.axes:
         return False
     *others, last = p.axes
+    taps = prod(w.size for w in others)
+    if is_symbolic(taps) or is_symbolic(last.size):
+        return False
     new = _fresh(last)
-    few = prod(w.size for w in others) * new <= UNROLLED_TAPS
-    return few and last.size - new <= min(MOST_KEPT, last.count * new)
+    kept = last.size - new
+    few: bool = taps * new <= UNROLLED_TAPS and kept <= MOST_KEPT
+    return few and not known_less(last.count * new, kept)
 
 
 def _fresh(window: PoolingWindow) -> int:
@@ -51,12 +56,12 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
     channels, part = p.arguments.integer("channels", kept.lens[-1]), wide * p.lanes
     inner = [s[-1] for s in kept.strides]
     # Parts of the channels are the fastest dimension of the tasks, which so read whole runs of memory in turns.
-    outer = [*kept.lens[:-1], *(w.count for w in others), -(-kept.lens[-1] // part)]
+    outer = [*kept.lens[:-1], *(w.count for w in others), ceil_div(kept.lens[-1], part)]
     x_strides = [*kept.strides[0][:-1], *(w.stride * p.x.strides[w.axis] for w in others), part * inner[0]]
     out_strides = [*kept.strides[1][:-1], *(p.out.strides[w.axis] for w in others), part * inner[1]]
-    weight = prod(w.size for w in p.axes) * min(kept.lens[-1], part)
+    weight = prod(w.size for w in p.axes) * minimum(kept.lens[-1], part)
     loop = RowLoop(p.arguments, outer, [x_strides, out_strides], last.count, 1, weight, least=FEWEST_WINDOWS)
-    step = [p.arguments.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
+    step = [p.arguments.step(f"t{j}", s) for j, s in enumerate(inner)]
     p.arguments.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in others))
     p.arguments.integer("across", p.x.strides[last.axis])
     p.arguments.integer("across_out", p.out.strides[last.axis])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import SharedLength, is_symbolic, known_in, known_same, typical
 from ....core.types import Type
 from ....dataclass import dataclass
 from ....ops.pooling import Pooling, PoolingMode
@@ -31,32 +33,35 @@ class PoolingWindow:
     """The window along one axis: ``count`` positions over ``length`` elements and the padding around them."""
 
     axis: int
-    length: int
-    count: int
-    size: int
+    length: SharedLength
+    count: SharedLength
+    size: SharedLength
     stride: int
     dilation: int
-    before: int
-    after: int
+    before: SharedLength
+    after: SharedLength
 
     @property
-    def reach(self) -> int:
+    def reach(self) -> SharedLength:
         """Elements from the first to the last tap."""
         return (self.size - 1) * self.dilation + 1
 
 
-def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[PoolingWindow]:
+def windows(op: Pooling, lens: Sequence[Any], out_lens: Sequence[Any]) -> list[PoolingWindow]:
     """The axes along which a pooling does more than copy."""
     rank = len(lens) - 2
     if op.dyn_global:
-        return [PoolingWindow(a, lens[a], 1, lens[a], 1, 1, 0, 0) for a in range(2, len(lens)) if lens[a] != 1]
+        return [
+            PoolingWindow(a, lens[a], 1, lens[a], 1, 1, 0, 0) for a in range(2, len(lens)) if not known_in(lens[a], 1)
+        ]
     found = []
     pads = op.pads(lens[2:])
     for k in range(rank):
         window = PoolingWindow(
             k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k]
         )
-        if (window.size, window.stride, window.before, window.count) != (1, 1, 0, window.length):
+        copied = (window.size, window.stride, window.before, window.count), (1, 1, 0, window.length)
+        if not known_same(*copied):
             found.append(window)
     return found
 
@@ -138,7 +143,7 @@ class PoolingKernel:
     ) -> None:
         self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
         # The last window is the one that moves least in memory.
-        self.axes = sorted(axes, key=lambda w: -x.strides[w.axis])
+        self.axes = sorted(axes, key=lambda w: -typical(x.strides[w.axis]))
         pooled = {w.axis for w in axes}
         kept = [a for a in range(len(x.lens)) if a not in pooled]
         self.kept = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
@@ -222,7 +227,8 @@ class PoolingKernel:
 
         Elsewhere, and for large windows, ``body(False)``.
         """
-        if not axes or not 0 < prod(w.size for _, w in axes) <= UNROLLED_TAPS:
+        taps = prod(w.size for _, w in axes)
+        if not axes or is_symbolic(taps) or not 0 < taps <= UNROLLED_TAPS:
             return body(False)
         lines = []
         for tap, index in enumerate(places_of(axes)):

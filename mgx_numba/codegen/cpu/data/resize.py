@@ -109,7 +109,7 @@ class _Interpolation:
             least=min(ROWS_TOGETHER * lens[inner], self.kept) if along else 0,
         )
         self.steps = (x.strides[last] if along else x_strides[inner], out_strides[inner])
-        self.step = [self.arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(self.steps)]
+        self.step = [self.arguments.step(f"t{k}", s) for k, s in enumerate(self.steps)]
         places = [(a, f"i{order.index(space.rank + k)}") for k, a in enumerate(outer)]
         body = self._rows(places, min(longest, lens[inner])) if along else self._columns(places)
         inside = [f"base = {loop.offset(0)}", f"r_out = offset(p_out, {loop.offset(1)})", *body]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
+from ....core.dim import Length, ceil_div, is_symbolic, known_less, maximum, minimum
 from ....core.types import Type
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...statements import for_tasks, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, task_elements
+from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, rows_of_task, task_elements
 from ..machine import machine
 
 __all__ = [
@@ -39,36 +41,39 @@ def mover(type: Type) -> str:
     return _MOVERS[type.size]
 
 
-def mover_lanes(type: Type, cols: int) -> int:
+def mover_lanes(type: Type, cols: Length) -> int:
     """Lanes for moving rows of ``cols`` elements: two registers, or one where that is all a row fills."""
     one = host.lanes(mover(type))
-    return 2 * one if cols >= 2 * one else one
+    return one if known_less(cols, 2 * one) else 2 * one
 
 
-def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:
+def kept_columns(outer: Sequence[Length], cols: Length, lanes: int) -> Any:
     """Fewest columns of a task that walks along another axis and keeps a value for each column in memory.
 
     What it reads at each step should be a long run of memory, and there should be tasks for several threads.
     """
     share = prod(outer) * cols // (FEWEST_CHUNKS * lanes) * lanes
-    return max(lanes, min(KEPT_COLUMNS, share))
+    return maximum(lanes, minimum(KEPT_COLUMNS, share))
 
 
-def row_share(rows: int, length: int, lanes: int, times: int = 1) -> int:
+def row_share(rows: Any, length: Any, lanes: int, times: int = 1) -> Any:
     """Elements of a row, a multiple of ``lanes``, that one task takes where few rows are so long that tasks share them.
 
     The length if they do not. A task needs so many elements, ``times`` as many where it also makes work for another.
-    This depends on lengths only, so that results do not depend on the number of threads.
+    This depends on lengths only, so that results do not depend on the number of threads. Rows of which lengths are not
+    known are not shared.
     """
+    if is_symbolic(rows) or is_symbolic(length):
+        return length
     parts = (
         min(MOST_PARTS // max(rows, 1), length // (times * machine().row_part_elements)) if rows < FEWEST_ROWS else 1
     )
     return -(-length // (parts * lanes)) * lanes if parts > 1 else length
 
 
-def rows_ahead(run: int) -> int:
+def rows_ahead(run: Length) -> Any:
     """Steps along the other axis after which to ask for memory, of which each step takes ``run`` bytes."""
-    return max(1, AHEAD_BYTES // max(run, 1))
+    return maximum(1, AHEAD_BYTES // maximum(run, 1))
 
 
 class RowLoop:
@@ -93,24 +98,24 @@ class RowLoop:
     def __init__(
         self,
         arguments: Arguments,
-        outer: Sequence[int],
-        strides: Sequence[Sequence[int]],
-        cols: int,
+        outer: Sequence[Length],
+        strides: Sequence[Sequence[Length]],
+        cols: Length,
         lanes: int,
-        weight: int = 1,
-        longest: int = 1 << 62,
-        least: int = 0,
+        weight: Length = 1,
+        longest: Length = 1 << 62,
+        least: Length = 0,
         whole: bool = False,
         together: bool = False,
     ) -> None:
         self.arguments = arguments
-        self.rows = prod(outer)
-        work = max(task_elements(self.rows * cols * weight) // max(weight, 1), lanes, least)
-        self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
-        self.chunks = -(-cols // self.chunk)
-        self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))
+        self.rows: Any = prod(outer)
+        work = maximum(task_elements(self.rows * cols * weight) // maximum(weight, 1), lanes, least)
+        self.chunk = maximum(1, cols if whole else minimum(cols, work // lanes * lanes, longest))
+        self.chunks = ceil_div(cols, self.chunk)
+        self.batch = rows_of_task(self.rows, self.chunks, cols, work)
         if together:
-            self.batch = max(self.batch, min(ROWS_TOGETHER, self.rows * self.chunks // FEWEST_CLAIMS))
+            self.batch = maximum(self.batch, minimum(ROWS_TOGETHER, self.rows * self.chunks // FEWEST_CLAIMS))
         for name, value in (
             ("cols", cols),
             ("chunk", self.chunk),
@@ -122,9 +127,9 @@ class RowLoop:
         self.odometer = Odometer(arguments, outer, strides)
 
     @property
-    def tasks(self) -> int:
+    def tasks(self) -> Any:
         """Number of tasks; 0 if there are no elements."""
-        return -(-self.rows // self.batch) * self.chunks if self.rows else 0
+        return ceil_div(self.rows, self.batch) * self.chunks
 
     def offset(self, operand: int) -> str:
         """Expression of an operand's element offset at the current row."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import ceil_div, known_equal, known_in, known_less_equal, typical
 from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
@@ -14,7 +15,7 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import AHEAD_BYTES, claim, is_streamed, streamable
+from ..loops import AHEAD_BYTES, claim, is_streamed, streamable, tasks_unless_empty
 from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
@@ -45,7 +46,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
         arguments, kind.space.lens, kind.space.strides[:1], kind.length, lanes, longest=kind.share, least=kind.share
     )
     step = x.strides[axis]
-    t0 = arguments.integer("t0", step) if step not in (0, 1) else ""
+    t0 = arguments.step("t0", step)
 
     def add(left: str) -> list[str]:
         value = cast_text(load_text("r_x", "c", step, t0, lanes, left), kind.storage, wide)
@@ -77,10 +78,11 @@ class _ScannedRows:
         self.storage, self.wide = dtype_name(x.type), dtype_name(self.type)
         self.lanes = 2 * host.lanes(self.wide)
         self.length = x.lens[axis]
-        self.by_columns = bool(space.rank) and space.strides[1][-1] < out.strides[axis] and space.lens[-1] > 1
+        inner = space.rank and typical(space.strides[1][-1]) < typical(out.strides[axis])
+        self.by_columns = bool(inner) and not known_less_equal(space.lens[-1], 1)
         rows = prod(space.lens)
         self.share = self.length if self.by_columns else row_share(rows, self.length, self.lanes)
-        self.count = 1 if self.share == self.length else rows * -(-self.length // self.share)
+        self.count = 1 if known_equal(self.share, self.length) else rows * ceil_div(self.length, self.share)
 
 
 def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -117,10 +119,11 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         loop = RowLoop(arguments, outer, rows, length, lanes, 2, longest=kind.share, least=kind.share)
     else:
         loop = RowLoop(arguments, outer, [x_strides, out_strides], length, lanes, 2, whole=True)
-    t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
-    streamed = is_streamed([out]) and inner[1] == 1 and streamable(out, lanes) and not (reverse and not kind.by_columns)
+    t0, t1 = (arguments.step(f"t{k}", s) for k, s in enumerate(inner))
+    forward = kind.by_columns or not reverse
+    streamed = forward and known_in(inner[1], 1) and streamable(out, lanes) and is_streamed([out])
     line = host.CACHE_LINE // x.type.size
-    prefetched = range(0, lanes, line) if is_streamed([x]) and inner[0] == 1 and not reverse else ()
+    prefetched = range(0, lanes, line) if not reverse and known_in(inner[0], 1) and is_streamed([x]) else ()
 
     def load(pointer: str, left: str) -> str:
         return cast_text(load_text(pointer, "c", inner[0], t0, lanes, left), storage, wide)
@@ -165,7 +168,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         else:
             row += vector_loop(lanes, along, aligned="r_out" if streamed else "")
     inside = [f"r_x = offset(p_x, {loop.offset(0)})", f"r_out = offset(p_out, {loop.offset(1)})", *row]
-    tasks, traffic = loop.tasks if 0 not in x.lens else 0, x.footprint + out.footprint
+    tasks, traffic = tasks_unless_empty(loop.tasks, x.lens), x.footprint + out.footprint
     return Launch(
         kernel=loop.kernel("prefix_scan_sum_kernel", inside, origin, prologue, streamed=streamed),
         args=arguments.values,

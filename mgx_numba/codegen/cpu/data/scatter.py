@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import Length, known_in, maximum
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
+from ..loops import tasks_unless_empty
 from .checks import Checks
 from .rows import RowLoop, mover, mover_lanes
 
@@ -67,7 +69,7 @@ def scatter_launch(
     return Launch(
         kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, updates.lens)),
         bytes=indices.footprint + 2 * updates.footprint,
         checks=(f"axis {axis} of length {out.lens[axis]}",),
     )
@@ -91,9 +93,9 @@ def scatternd_launch(
     )
     arguments, storage, compute = _operands(combine, indices, updates, out)
     lanes = mover_lanes(out.type, lens[-1]) if combine == "none" else host.lanes(compute)
-    loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, prod(each.lens) or 1)
+    loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, maximum(prod(each.lens), 1))
     inner = [s[-1] for s in strides]
-    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    step = [arguments.step(f"t{k}", s) for k, s in enumerate(inner)]
     counts = [arguments.integer(f"m{d}", n) for d, n in enumerate(each.lens)]
     walks = [_walk(arguments, f"{name}", each.strides[k]) for k, name in enumerate("iu")]
 
@@ -139,7 +141,7 @@ def scatternd_launch(
     return Launch(
         kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, updates.lens)),
         bytes=indices.footprint + 2 * updates.footprint,
         checks=tuple(f"axis {k} of length {n}" for k, n in enumerate(out.lens[:depth])),
     )
@@ -156,7 +158,7 @@ def _operands(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tu
     return arguments, storage, compute
 
 
-def _walk(arguments: Arguments, name: str, strides: Sequence[int]) -> str:
+def _walk(arguments: Arguments, name: str, strides: Sequence[Length]) -> str:
     """Expression of the offset at the loop counters ``j0``, ``j1``, ...."""
-    terms = [f"j{d} * {arguments.integer(f'{name}_{d}', s)}" for d, s in enumerate(strides) if s]
+    terms = [f"j{d} * {arguments.integer(f'{name}_{d}', s)}" for d, s in enumerate(strides) if not known_in(s, 0)]
     return " + ".join(terms) or "0"

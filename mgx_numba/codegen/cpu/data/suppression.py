@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
+from ....core.dim import Length, ceil_div, known_in
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...statements import cast_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
+from ..loops import tasks_unless_empty
 
 __all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
 
@@ -24,7 +27,7 @@ PLANES = 6
 CORNERS = ("y1", "x1", "y2", "x2")
 
 
-def scratch_pitch(boxes: int) -> int:
+def scratch_pitch(boxes: Length) -> Any:
     """Elements of one plane of scratch memory."""
     return boxes + 2 * host.lanes("float64")
 
@@ -34,8 +37,8 @@ def suppression_launch(
     boxes: Tensor,
     scores: Tensor,
     limits: Sequence[Tensor],
-    room: int,
-    groups: int,
+    room: Length,
+    groups: Length,
     origin: str = "",
 ) -> Launch:
     """One launch that finds the boxes to keep of every image and class.
@@ -68,7 +71,7 @@ def suppression_launch(
     arguments.pointer("p_planes", "planes", "float64")
     for name, value in (
         ("rows", rows),
-        ("batch", -(-rows // groups)),
+        ("batch", ceil_div(rows, groups)),
         ("classes", classes),
         ("count", count),
         ("room", room),
@@ -80,7 +83,7 @@ def suppression_launch(
         ("box_side", boxes.strides[2]),
     ):
         arguments.integer(name, value)
-    step = arguments.integer("score_step", scores.strides[2]) if scores.strides[2] not in (0, 1) else ""
+    step = arguments.step("score_step", scores.strides[2])
     limited = len(limits) > 2
 
     def candidates(left: str) -> list[str]:
@@ -145,7 +148,7 @@ def suppression_launch(
     return Launch(
         kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
         args=arguments.values,
-        geometry=TaskRange(groups if rows and count else 0),
+        geometry=TaskRange(tasks_unless_empty(groups, [rows, count])),
         flops=prod(scores.lens),
         bytes=boxes.footprint + scores.footprint,
     )
@@ -162,7 +165,7 @@ def _limit_lines(limits: Sequence[Tensor]) -> list[str]:
 
 def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: bool) -> list[str]:
     """Lines that put box ``c + e`` at the end of the candidates if its score is high enough."""
-    at = f"(c + e) * {step}" if step else "c + e" if scores.strides[2] else "0"
+    at = f"(c + e) * {step}" if step else "0" if known_in(scores.strides[2], 0) else "c + e"
     score = cast_text(f"load_scalar(r_scores, {at})", dtype_name(scores.type), "float64")
     sides = [f"load_scalar(r_box, {k} * box_side)" for k in range(4)]
     a, b, c, d = (cast_text(side, dtype_name(boxes.type), "float64") for side in sides)

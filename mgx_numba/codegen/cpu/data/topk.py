@@ -15,16 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import is_symbolic, known_in, maximum
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text
 from .. import host
-from ..loops import AHEAD_BYTES, is_streamed
+from ..loops import AHEAD_BYTES, is_streamed, tasks_unless_empty
 from .rows import RowLoop, row_share
 
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
@@ -54,10 +56,12 @@ WANTED_OF_PART = 16
 """Elements wanted of a part for each least length of one: results of parts are elements for the launch after it."""
 
 
-def topk_share(k: int, axis: int, x: Tensor) -> int:
+def topk_share(k: int, axis: int, x: Tensor) -> Any:
     """Elements of a row that one task takes: fewer than the row has where few long rows are to be cut into parts."""
     lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
-    share = row_share(prod(x.lens) // max(length, 1), length, lanes, -(-k // WANTED_OF_PART))
+    share = row_share(prod(x.lens) // maximum(length, 1), length, lanes, -(-k // WANTED_OF_PART))
+    if is_symbolic(share):
+        return length
     return share if length - (length - 1) // share * share >= k else length
 
 
@@ -104,7 +108,7 @@ def topk_launch(
     else:
         loop = RowLoop(arguments, space.lens, space.strides, length, lanes, 4, whole=True)
     arguments.integer("k", k)
-    text.step = arguments.integer("t0", text.stride) if text.stride not in (0, 1) else ""
+    text.step = arguments.step("t0", text.stride)
     arguments.integer("value_step", 1 if share else values.strides[axis])
     arguments.integer("position_step", 1 if share else positions.strides[axis])
     fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
@@ -114,7 +118,7 @@ def topk_launch(
         f"r_positions = offset(p_positions, {'task * k' if share else loop.offset(2)})",
     ]
     if share:
-        begin = f"first * {text.step}" if text.step else "first" if text.stride else "0"
+        begin = f"first * {text.step}" if text.step else "0" if known_in(text.stride, 0) else "first"
         inside += [f"r_x = offset(r_x, {begin})", "base = first", "last = last - first", "first = 0"]
         text.position = "({}) + base"
     if places:
@@ -135,7 +139,7 @@ def topk_launch(
     return Launch(
         kernel=loop.kernel("topk_kernel", inside, origin, prologue),
         args=arguments.values,
-        geometry=TaskRange(loop.tasks if 0 not in x.lens else 0),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, x.lens)),
         flops=prod(x.lens),
         bytes=x.footprint + values.footprint + positions.footprint,
     )
@@ -149,7 +153,7 @@ class _TopkLines:
         self.compute = "uint8" if self.storage == "bool" else dtype_name(x.type.compute)
         self.position = "{}"
         self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
-        self.arguments, self.size, self.asked = Arguments(), x.type.size, is_streamed([x]) and self.stride == 1
+        self.arguments, self.size, self.asked = Arguments(), x.type.size, known_in(self.stride, 1) and is_streamed([x])
         if self.floats:
             lowest: float | int = float("-inf") if largest else float("nan")
         else:

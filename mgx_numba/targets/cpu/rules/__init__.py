@@ -10,9 +10,10 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "pooling", "resamplin
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention",
     "control": "if loop select_module",
+    "counting": "lengths iota",
     "custom": "custom",
     "detection": "nonmaxsuppression",
-    "lengths": "iota lengths",
+    "numbers": "lengths iota",
     "trees": "tree_ensemble",
 }
 """Operators by the module that has their rules, and that few programs need."""

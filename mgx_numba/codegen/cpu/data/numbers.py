@@ -1,0 +1,76 @@
+"""Numbers that are arguments of their kernel, or follow from some."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from ....core.dim import Length
+from ...arguments import Arguments
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
+from ...problems.numbers import NumbersProblem, RangeProblem
+from ...statements import cast_text, dtype_name, for_tasks, kernel_text, store_text, vector_loop
+from .. import host
+from ..kernel import cpu_kernel
+from ..loops import tasks_unless_empty
+from .rows import RowLoop
+
+__all__ = ["numbers_launch", "range_launch"]
+
+
+def numbers_launch(problem: NumbersProblem) -> Launch:
+    """Return a launch that stores numbers; kernels differ in the element type alone."""
+    dtype = dtype_name(problem.out.type)
+    arguments = Arguments()
+    arguments.pointer("p_out", "out", dtype)
+    arguments.integer("count", len(problem.values))
+    first = len(arguments.names)
+    for k, (value, place) in enumerate(zip(problem.values, _places(problem.out))):
+        arguments.integer(f"place{k}", place)
+        arguments.integer(f"value{k}", value)
+    value = cast_text(f"args[{first + 1} + 2 * k]", "int64", dtype)
+    task = ["for k in range(count):", f"    store_scalar(p_out, args[{first} + 2 * k], {value})"]
+    return Launch(
+        kernel=cpu_kernel(
+            "numbers_kernel", kernel_text([*arguments.bind(("p_out", "count")), *for_tasks(task)]), problem.origin
+        ),
+        args=arguments.values,
+        geometry=TaskRange(int(bool(problem.values))),
+        bytes=problem.out.footprint,
+    )
+
+
+def _places(tensor: Tensor) -> list[Length]:
+    """Return the offsets of a tensor's elements, whose number is known, in row-major order."""
+    return [sum(i * s for i, s in zip(index, tensor.strides)) for index in product(*map(range, tensor.lens))]
+
+
+def range_launch(problem: RangeProblem) -> Launch:
+    """Return a launch that computes numbers at even distances."""
+    out = problem.out
+    dtype, wide = dtype_name(out.type), "float64" if out.type.is_floating else "int64"
+    lanes = host.lanes(wide) * 2
+    arguments = Arguments()
+    arguments.pointer("p_out", "out", dtype)
+    prologue = []
+    for name, given in (("start", problem.start), ("step", problem.step)):
+        if given is None:
+            arguments.pointer(f"p_{name}", name, dtype)
+            value = cast_text(f"load_scalar(p_{name}, 0)", dtype, wide)
+        else:
+            value = cast_text(arguments.integer(f"own_{name}", given), "int64", wide)
+        prologue.append(f"{name} = splat({value}, {lanes})")
+    loop = RowLoop(arguments, (), ((),), out.lens[0], lanes)
+    along = arguments.step("t0", out.strides[0])
+    number = cast_text(f"add(iota_int64({lanes}), c)", "int64", wide)
+
+    def body(left: str) -> list[str]:
+        value = cast_text(f"add(start, mul({number}, step))", wide, dtype)
+        return [store_text("p_out", "c", out.strides[0], along, value, left)]
+
+    return Launch(
+        kernel=loop.kernel("range_kernel", vector_loop(lanes, body), problem.origin, prologue),
+        args=arguments.values,
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
+        bytes=out.footprint,
+    )
