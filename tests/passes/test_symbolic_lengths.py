@@ -31,7 +31,7 @@ from ..dynamic.models import FLOAT, MODELS, Feeds, Graph
 from ..random_models.generate import generate
 
 OPEN = DynamicDimension(0, UNBOUNDED)
-LENGTHS = (1, 2, 3, 5, 8, 19)
+LENGTHS = (0, 1, 2, 3, 5, 8, 19)
 
 
 def symbolic(model: onnx.ModelProto, lens: Mapping[str, list[int]] | None = None) -> tuple[Program, Scope]:
@@ -156,12 +156,15 @@ def test_passes_ask_nothing_of_layers_with_open_dimensions(
     g, result = made()
     model = g.model({"x": (FLOAT, ["a", "b", 16])}, [result])
     program, scope = symbolic(model)
+    asked = len(scope.guards)
     run_passes(program, PASSES, options(fast_math), validate=True)
-    assert not scope.guards
+    assert list(scope.guards.values())[asked:] == []
     rng = np.random.default_rng(0)
-    for a, b in ((1, 1), (1, 7), (5, 1), (3, 50)):
+    for a, b in ((1, 1), (1, 7), (5, 1), (3, 50), (0, 3), (2, 0)):
         values = dict(zip(scope.symbols, (a, b), strict=True))
-        assert_same_at(program, model, values, drawn(program, values, rng))
+        refused = made is sliced and not a * b  # a 0 among what a shape is computed of copies a length
+        if evaluate(scope.holds(), values) and not refused:
+            assert_same_at(program, model, values, drawn(program, values, rng))
 
 
 @pytest.mark.parametrize("fast_math", [False, True])
