@@ -32,6 +32,7 @@ class Ranges:
     """
 
     def __init__(self, facts: Sequence[Terms] = ()) -> None:
+        self.given = tuple(facts)
         self.facts = [dict(fact) for fact in facts]
         self.narrower: dict[Atom, Range] = {}
         self._known: dict[Atom, Range] = {}
@@ -129,20 +130,70 @@ def _product_range(monomial: Monomial, ranges: Ranges) -> Range:
 def tightened(terms: Terms, found: Range) -> Range:
     """Return a range of a sum that is narrower where a proof tells its sign."""
     low, high = found
-    if low is None or low < 0:
-        if never_negative(terms):
-            low = 1 if never_negative(_plus(terms, -1)) else 0
-            return low, high
-    else:
-        return found
+    if (low is None or low < 0) and never_negative(terms):
+        low = 1 if never_negative(_plus(terms, -1)) else 0
+    if low is not None and low > 0:
+        return low, high
     if (high is None or high > 0) and never_negative(_negative(terms)):
-        high = -1 if never_negative(_plus(_negative(terms), -1)) else 0
+        high = -1 if low != 0 and never_negative(_plus(_negative(terms), -1)) else 0
     return low, high
 
 
 def never_negative(terms: Terms, ranges: Ranges = OWN) -> bool:
     """Return whether it is proven that a sum is at least 0."""
     return _Proof(ranges).holds(dict(terms))
+
+
+def facts_of(condition: Terms, answer: bool, ranges: Ranges = OWN) -> list[Terms]:
+    """Return sums that are never negative where a condition has an answer."""
+    (monomial, coefficient), *more = condition
+    if len(monomial) != 1:
+        return []
+    if coefficient == -1 and more == [((), 1)]:
+        return facts_of(((monomial, 1),), not answer, ranges)
+    (atom,) = monomial
+    if coefficient != 1 or more:
+        return []
+    if atom.kind == "all":
+        return [fact for one in atom.operands for fact in facts_of(_terms(one), True, ranges)] if answer else []
+    if atom.kind == "negative":
+        found = _terms(atom.operands[0])
+        return [_plus(_negative(found), -1)] if answer else [found]
+    if atom.kind not in ("zero", "nonzero"):
+        return []
+    found = _terms(atom.operands[0])
+    both = found, _negative(found)
+    if answer == (atom.kind == "zero"):
+        return list(both)
+    return [_plus(one, -1) for one in both if never_negative(one, ranges)]
+
+
+def decided(condition: Terms, ranges: Ranges) -> bool | None:
+    """Return the answer to a condition where ranges tell it."""
+    (monomial, coefficient), *more = condition
+    if len(monomial) != 1:
+        return None
+    if coefficient == -1 and more == [((), 1)]:
+        opposite = decided(((monomial, 1),), ranges)
+        return None if opposite is None else not opposite
+    (atom,) = monomial
+    if coefficient != 1 or more:
+        return None
+    if atom.kind == "all":
+        answers = [decided(_terms(one), ranges) for one in atom.operands]
+        return False if False in answers else None if None in answers else True
+    if atom.kind not in ("negative", "zero", "nonzero"):
+        return None
+    found = _terms(atom.operands[0])
+    if never_negative(found, ranges):
+        if atom.kind == "negative":
+            return False
+        if never_negative(_negative(found), ranges):
+            return atom.kind == "zero"
+        return atom.kind == "nonzero" if never_negative(_plus(found, -1), ranges) else None
+    if never_negative(_plus(_negative(found), -1), ranges):
+        return atom.kind != "zero"
+    return None
 
 
 class _Proof:
@@ -220,6 +271,8 @@ class _Proof:
         if atom.kind in ("min", "max", "select"):
             bound = -1 if atom.kind == "min" else 1 if atom.kind == "max" else 0
             one_is_enough = all(c * bound > 0 and self._positive(_other(m, atom)) for m, c in own.items())
+            if atom.kind == "select":
+                return all(self._where(terms, atom, answer, one, kept) for answer, one in ((True, a), (False, b)))
             enough = any if one_is_enough else all
             return enough(self.holds(self._replaced(terms, atom, one, one), kept) for one in (a, b))
         if atom.kind not in ("floordiv", "mod") or not all(self._positive(_other(m, atom)) for m in own):
@@ -240,6 +293,15 @@ class _Proof:
         _add(found, b)
         _add(found, {(): -1})
         return self.holds({m: c for m, c in found.items() if c}, kept)
+
+    def _where(self, terms: Sum, atom: Atom, answer: bool, chosen: Sum, kept: frozenset[Atom]) -> bool:
+        """Whether the sum is never negative where a choice's condition has an answer."""
+        outer = self.ranges
+        self.ranges = Ranges([*outer.given, *facts_of(_terms(atom.operands[0]), answer)])
+        try:
+            return self.holds(self._replaced(terms, atom, chosen, chosen), kept)
+        finally:
+            self.ranges = outer
 
     def _replaced(self, terms: Sum, atom: Atom, low: Sum, high: Sum, scale: Sum | None = None) -> Sum:
         """The sum, times ``scale``, with ``low`` in the place of the atom where it is added, ``high`` where it is

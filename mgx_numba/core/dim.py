@@ -26,7 +26,7 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
-from .bounds import Ranges, interval, never_negative, quotient_of_products, quotient_range, tightened
+from .bounds import Ranges, decided, facts_of, interval, quotient_of_products, quotient_range, tightened
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
@@ -216,8 +216,7 @@ class Dim:
     def __bool__(self) -> bool:
         return not _answer(equal(self, 0))
 
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    __hash__ = object.__hash__
 
     def __index__(self) -> int:
         raise SymbolicLengthError(f"the length {self} is known when the program runs, and a number is needed here")
@@ -248,6 +247,11 @@ class Dim:
     def __deepcopy__(self, memo: Any) -> Dim:
         return self
 
+    def __reduce__(self) -> Any:
+        """A sum is made again of its atoms, so that equal ones are one object there, too."""
+        parts = [([_parts(atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms]
+        return _again, (self.scope, parts)
+
     _text: str | None
 
 
@@ -276,6 +280,10 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
+        self._made: list[Dim] = []  # while they are there they need not be made again
+        self._implied: dict[Dim, bool | None] = {}
+        self._equals: dict[Dim, Length] = {}
+        self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
         self._cautious = False
 
     def clear(self) -> None:
@@ -291,6 +299,20 @@ class Scope:
         self._hints[atom] = (low if high is None else min(max(low, 16), high)) if hint is None else hint
         return made
 
+    def __reduce__(self) -> Any:
+        """Symbols come first: the expressions of the rest are made of them."""
+        symbols = [(s.terms[0][0][0].name, s.low, s.high, self._hints[s.terms[0][0][0]]) for s in self.symbols]
+        state = {
+            "samples": self.samples,
+            "guards": self.guards,
+            "preferences": self.preferences,
+            "_closed": self._closed,
+        }
+        return _scope_of, (symbols,), state
+
+    def __deepcopy__(self, memo: Any) -> Scope:
+        return self
+
     def hints(self) -> dict[Dim, int]:
         """Return the example lengths of all symbols."""
         return {s: self._hints[s.terms[0][0][0]] for s in self.symbols}
@@ -305,21 +327,43 @@ class Scope:
         Raises:
             SymbolicLengthError: the scope is closed.
         """
-        known = self.guards.get(condition)
+        known = self.answered(condition)
         if known is not None:
-            return known.answer
+            return known
         if self._closed:
             raise SymbolicLengthError(f"whether {condition} is asked after the program was compiled")
         answer = bool(self.value(condition))
         self.guards[condition] = Guard(condition, answer, _asker())
         return answer
 
-    def prefer(self, condition: Dim, needed: bool) -> bool:
-        """Answer a condition by the example lengths, and note it as a preference, or as a guard if it holds and that is
-        ``needed``."""
+    def answered(self, condition: Dim) -> bool | None:
+        """Return the answer that a guard gave, or that follows from guards; None if there is none."""
+        if not self.guards:
+            return None
         known = self.guards.get(condition)
         if known is not None:
             return known.answer
+        if self._ranges is None or self._ranges[0] is not self.guards or self._ranges[1] != len(self.guards):
+            facts: list[Terms] = []
+            for guard in self.guards.values():
+                facts += facts_of(guard.condition.terms, guard.answer, Ranges(facts))
+            self._ranges, self._implied = (self.guards, len(self.guards), Ranges(facts)), {}
+            self._equals = dict(filter(None, map(_replacement, self.guards.values())))
+        if condition not in self._implied:
+            plain = substitute(condition, self._equals)
+            if isinstance(plain, Dim):
+                known = self.guards.get(plain)
+                self._implied[condition] = decided(plain.terms, self._ranges[2]) if known is None else known.answer
+            else:
+                self._implied[condition] = bool(plain)
+        return self._implied[condition]
+
+    def prefer(self, condition: Dim, needed: bool) -> bool:
+        """Answer a condition by the example lengths, and note it as a preference, or as a guard if it holds and that is
+        ``needed``."""
+        known = self.answered(condition)
+        if known is not None:
+            return known
         if needed and self._cautious:
             return False
         if condition not in self.preferences:
@@ -347,6 +391,47 @@ class Scope:
     def holds(self) -> Length:
         """Return the condition that all guards have the answers that they had."""
         return all_of(*(g.condition if g.answer else negate(g.condition) for g in self.guards.values()))
+
+
+def _scope_of(symbols: Iterable[tuple[str, int, int | None, int]]) -> Scope:
+    scope = Scope()
+    for symbol in symbols:
+        scope.symbol(*symbol)
+    return scope
+
+
+def _parts(atom: Atom) -> tuple[Any, ...]:
+    """Return what `_again` makes an atom of: a number of the scope's symbols, or an operation."""
+    if atom.kind != "symbol":
+        return atom.kind, atom.operands
+    return (next(k for k, s in enumerate(atom.scope.symbols) if s.terms[0][0][0] is atom),)
+
+
+def _again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) -> Any:
+    """Return an expression that was pickled."""
+    found: Any = 0
+    for factors, coefficient in parts:
+        term: Any = coefficient
+        for kind, *operands in factors:
+            term = term * (_BUILDERS[kind](*operands[0]) if operands else scope.symbols[kind])
+        found = found + term
+    return found
+
+
+def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
+    """Return a symbol, and what a guard says that it is equal to; None if it says nothing of the kind."""
+    atom = _single_atom(guard.condition)
+    if atom is None or atom.kind != ("zero" if guard.answer else "nonzero"):
+        return None
+    difference: Any = atom.operands[0]
+    for monomial, coefficient in difference.terms:
+        if len(monomial) == 1 and monomial[0].kind == "symbol" and abs(coefficient) == 1:
+            symbol = _polynomial([(monomial, 1)])
+            other = symbol - coefficient * difference
+            low = range_of(other)[0]
+            if symbol not in symbols_of([other]) and low is not None and low >= (symbol.low or 0):
+                return symbol, other
+    return None
 
 
 TYPICAL = 48
@@ -395,20 +480,9 @@ def common_divisor(length: Length) -> int:
 
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
-    (low, high), (least, most) = range_of(a), range_of(b)
-    if (
-        not isinstance(b, Dim)
-        or low is None
-        or low < 0
-        or least is None
-        or least < 1
-        or _exact_quotient(a, b) is not None
-    ):
-        return -(-a // b)
-    if low == high == 0:
-        return 0
-    bounds = (-(-low // most) if most is not None else int(low > 0), None if high is None else -(-high // least))
-    return _of_atom("floordiv", (a + b - 1, b), *bounds, 1)
+    if isinstance(b, Dim) and known_less(0, b):
+        return (a + b - 1) // b
+    return -(-a // b)
 
 
 def minimum(first: Length, *others: Length) -> Any:
@@ -468,6 +542,8 @@ def equal(a: Length, b: Length) -> Any:
 
 def known_equal(a: Length, b: Length) -> bool:
     """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    if a is b:
+        return True
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a == b
     return type(found := equal(a, b)) is int and found == 1
@@ -494,7 +570,7 @@ def known_less_equal(a: Length, b: Length) -> bool:
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
     """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
-    return len(a) == len(b) and all(map(known_equal, a, b))
+    return len(a) == len(b) and all(x is y or known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
@@ -700,6 +776,8 @@ def _polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
         found = _dims.get(key)
         if found is None:
             found = _dims[key] = _made(key)
+    if found.low is not None and found.low == found.high and not _is_symbol(found):
+        return found.low
     return found
 
 
@@ -716,6 +794,7 @@ def _made(terms: Terms) -> Dim:
     if len(scopes) != 1:
         raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
     (made.scope,) = scopes.values()
+    made.scope._made.append(made)
     return made
 
 
@@ -885,8 +964,6 @@ def _exact_quotient(a: Length, b: Dim) -> Any:
                 return None
             found.append((tuple(left), c // coefficient))
         return _polynomial(found)
-    if len(a.terms) % len(b.terms):
-        return None
     quotient: Any = 0
     rest: Any = a
     while isinstance(rest, Dim):  # division of polynomials by the leading term
@@ -900,7 +977,7 @@ def _exact_quotient(a: Length, b: Dim) -> Any:
             return None
         step = _polynomial([(tuple(left), c // d)])
         quotient, following = quotient + step, rest - b * step
-        if isinstance(following, Dim) and len(following.terms) >= len(rest.terms):
+        if isinstance(following, Dim) and len(following.terms) > len(a.terms) + len(b.terms):
             return None
         rest = following
     return quotient if rest == 0 else None
@@ -949,15 +1026,19 @@ def _remainder(a: Dim, b: int) -> Any:
 def _without_remainders(length: Dim) -> Any:
     """Return an expression with a - a//b*b in the place of a % b."""
     found: Any = length
-    for monomial, coefficient in length.terms:
-        for atom in monomial:
-            if atom.kind == "mod":
-                a, b = atom.operands
+    while isinstance(found, Dim):
+        remainders = [atom for monomial, _ in found.terms for atom in monomial if atom.kind == "mod"]
+        if not remainders:
+            break
+        outer = max(remainders, key=_number)
+        a, b = outer.operands
+        value = a - a // b * b
+        for monomial, coefficient in found.terms:
+            if outer in monomial:
                 others = list(monomial)
-                others.remove(atom)
-                factor = _polynomial([(tuple(others), coefficient)])
-                found = found + factor * (a - a // b * b - _polynomial([((atom,), 1)]))
-                break
+                others.remove(outer)
+                found = found + _polynomial([(tuple(others), coefficient)]) * value
+                found = found - _polynomial([(monomial, coefficient)])
     return found
 
 

@@ -94,8 +94,8 @@ def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
     lens = tuple(1 if is_symbolic(n) else n for n in after)
     if view.op.name in UNSEEN:
         return array
-    if array.size == 1:
-        return np.broadcast_to(array.reshape((1,) * len(lens)), lens)
+    if (small := compact(array)).size == 1:
+        return np.broadcast_to(small.reshape((1,) * len(lens)), lens)
     if view.op.name == "transpose":
         return np.transpose(array, view.op.attributes()["permutation"])
     if view.op.name in ("multibroadcast", "broadcast"):

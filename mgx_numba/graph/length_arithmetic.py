@@ -17,8 +17,8 @@ import numpy as np
 
 from ..core.dim import (
     Dim,
-    SymbolicLengthError,
     Length,
+    SymbolicLengthError,
     all_of,
     any_of,
     ceil_div,
@@ -30,7 +30,7 @@ from ..core.dim import (
     negate,
     range_of,
     select,
-)  # fmt: skip
+)
 from ..core.shape import Shape
 from ..core.types import Type
 from ..ops.base import Operator

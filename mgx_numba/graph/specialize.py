@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def specialize(
 class Settling:
     """One copy in the making; see `specialize`."""
 
-    def __init__(self, lens: Mapping[str, Sequence[int | DynamicDimension]], values: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, lens: Mapping[str, Sequence[Any]], values: Mapping[str, np.ndarray]) -> None:
         self.lens = lens
         self.given = values
         self.program = Program()

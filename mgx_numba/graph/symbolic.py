@@ -97,11 +97,12 @@ class _Inputs:
                 continue
             if shape.rank is None:
                 raise SymbolicLengthError(f"input {name!r} has any number of dimensions")
-            self._keys[name] = keys = []
+            keys: list[str | int] = []
+            self._keys[name] = keys
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
                 given = None if lens is None or name not in lens else lens[name][axis]
-                if d.is_fixed or given == 0:
+                if d.is_fixed:
                     keys.append(d.min if given is None else given)
                     continue
                 if given is not None and self._given.setdefault(key, given) != given:
@@ -112,7 +113,7 @@ class _Inputs:
                 low = max(d.min, known.min)
                 self._ranges[key] = DynamicDimension(low, max(low, min(d.max, known.max)), d.optimals | known.optimals)
 
-    def lengths(self, scope: Scope, relations: Mapping[str, Length]) -> dict[str, list[Length]]:
+    def lengths(self, scope: Scope, relations: dict[str, Length]) -> dict[str, list[Length]]:
         """Return lengths of the inputs, of new symbols of a scope; some follow from others by ``relations``."""
         lengths: dict[str, Length] = {}
         hints = iter(HINTS)
@@ -123,7 +124,7 @@ class _Inputs:
             if key not in parsed and key not in relations:
                 given = self._given.get(key, 0)
                 most = next((n for n in LONGEST if n >= given), UNBOUNDED)
-                low, high = max(1, d.min), max(min(d.max, most), given)
+                low, high = d.min, max(min(d.max, most), given)
                 hint = given or _hint(low, high, next(hints, HINTS[-1]))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
@@ -213,6 +214,12 @@ def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple
             alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
             if alone and str(symbol) not in known and scope.value(rest) >= 1:
                 return str(symbol), rest
+    for m, _ in difference.terms:  # min(a, b) is a where a is b
+        for atom in m:
+            if atom.kind in ("min", "max"):
+                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
+                if found is not None:
+                    return found
     return None
 
 
@@ -265,7 +272,7 @@ class _Symbolic(Settling):
     def _lengths_instruction(
         self, ins: Instruction, values: tuple[Length, ...], lens: tuple[int, ...], target: Module
     ) -> Instruction:
-        op = Lengths(values, lens)
+        op = Lengths(values, lens)  # type: ignore[arg-type]
         made = target._link(Instruction(op, (), op.compute_shape(())), None)
         made.debug_symbols = ins.debug_symbols
         self._valued[made] = None

@@ -15,9 +15,11 @@ from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import BlockWeights
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.dim import Dim, Length, Scope, evaluate
+from mgx_numba.core.types import numpy_dtype
 
 from .contracting import run_plan
 
+NO_EPILOGUE = Epilogue()
 LENGTHS = (1, 2, 3, 4, 5, 17, 64, 200)
 
 
@@ -95,3 +97,10 @@ def packed(lens: tuple[Length, ...]) -> tuple[Any, ...]:
     for length in lens[:0:-1]:
         strides.insert(0, strides[0] * length)
     return tuple(strides)
+
+
+def some(rng: np.random.Generator, dtype: str, lens: tuple[int, ...]) -> np.ndarray:
+    """Random values."""
+    if dtype in ("int8", "uint8"):
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, lens).astype(dtype)
+    return rng.standard_normal(lens).astype(np.float32).astype(numpy_dtype(dtype))

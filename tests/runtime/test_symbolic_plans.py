@@ -16,11 +16,12 @@ import pytest
 
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
-from mgx_numba.core.dim import Dim, Scope, equal, evaluate, less, maximum, minimum, negate, select
+from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
 from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedError
 from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.cpu.library.writer import write_library
+from mgx_numba.runtime.cpu.plan_numbers import PlanNumbers, runs
 from mgx_numba.runtime.cpu.repeat import may_repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
 from mgx_numba.runtime.memory import address_of
@@ -90,22 +91,11 @@ def same(found: list[np.ndarray], batch: int, seq: int) -> bool:
     return shapes and np.array_equal(found[0], first) and np.array_equal(found[1][written], rows[written])
 
 
-def fixed(value: Any, values: Mapping[Dim, int]) -> Any:
-    """A part of a plan with numbers in the place of expressions."""
-    if isinstance(value, (tuple, list)):
-        own = [fixed(one, values) for one in value]
-        return type(value)(*own) if isinstance(value, Pointer) else type(value)(own)
-    if isinstance(value, (Step, TaskRange, ParameterSpec, TensorSpec, TensorView)):
-        names = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: fixed(getattr(value, name), values) for name in names})
-    return evaluate(value, values) if isinstance(value, Dim) else value
-
-
 def at(plan: Plan, values: Mapping[Dim, int]) -> Plan:
     """The plan that is not symbolic for some lengths, without the steps that have no tasks."""
-    steps = [step for step in fixed(plan.steps, values) if isinstance(step, HostStep) or step.geometry.tasks > 0]
-    parts = {name: fixed(getattr(plan, name), values) for name in ("arena_bytes", "parameters", "outputs")}
-    return dataclasses.replace(plan, steps=steps, symbols=(), condition=1, **parts)
+    made = PlanNumbers(plan).at([values[symbol] for symbol in plan.symbols])
+    made.steps = [step for step in made.steps if runs(step)]
+    return made
 
 
 LENGTHS = [(1, 5), (2, 3), (2, 3), (3, 1), (7, 40), (1, 2), (7, 40), (20, 4), (2, 300), (1, 5)]
@@ -226,7 +216,7 @@ def test_steps_that_are_left_out_are_not_told_of(add_kernel: KernelSource) -> No
         seen: dict[int, int] = {}
 
         def note(index: int, step: Any, seconds: float, view: View, seen: dict[int, int] = seen) -> None:
-            assert seconds > 0
+            assert seconds > 0 and type(step.flops) is type(step.bytes) is type(step.geometry.tasks) is int
             seen[index] = int(view(arena)[-1, -1, -1])
 
         inputs = sample_inputs(batch, seq)
@@ -237,6 +227,9 @@ def test_steps_that_are_left_out_are_not_told_of(add_kernel: KernelSource) -> No
         results, spans = executable.run_timed(inputs)
         assert same(results, batch, seq)
         assert {span.step for span in spans} <= set(seen)
+        plan = executable.plan_for(inputs)
+        assert [step.label for step in plan.steps] == [executable.plan.steps[k].label for k in seen]
+        assert same(Executable(plan, 1).run(inputs), batch, seq)
         seconds = executable.time_steps(inputs, 2)
         assert seconds.shape == (2, 7) and not seconds[:, left].any()
 
@@ -296,6 +289,9 @@ def test_functions_of_host_steps_are_bound_once_for_each_set_of_lengths(add_kern
             first, second = run([x])
             np.testing.assert_array_equal(first, product + (seq if batch < 3 else 2 * seq))
             np.testing.assert_array_equal(second, product.reshape(-1))
+    fixed = Executable(executable.plan_for([np.arange(16).reshape(1, 2, 8)]), 1)
+    np.testing.assert_array_equal(fixed.run([x[:1, :2]])[1], 2 * x[:1, :2].reshape(-1))
+    assert calls.pop() == {b: 1, s: 2}
     assert calls == [{b: batch, s: seq} for batch, seq in [(2, 3), (5, 2), (2, 3), (3, 7)]]
 
 

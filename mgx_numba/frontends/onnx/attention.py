@@ -218,7 +218,7 @@ def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
 
 
 def _fits(length: int, total: int) -> bool:
-    """Return whether a mask's symbolic last length is that of the keys, or 1; shorter masks are not told from others."""
+    """Return whether a mask's symbolic last length is that of the keys, or 1: no shorter mask is looked for."""
     return known_equal(length, total) or length == 1 or length == total
 
 

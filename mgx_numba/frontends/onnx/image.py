@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import Dim
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
@@ -29,16 +30,18 @@ class SampleAxis:
 
     def __init__(self, g: Builder, length: int, padding: str, align: bool) -> None:
         self.g, self.length, self.padding = g, length, padding
-        self.low, self.high = (0.0, length - 1.0) if align else (-0.5, length - 0.5)
+        self.low, self.span = (0.0, length - 1) if align else (-0.5, length)
         self.align = align
 
     def coordinate(self, grid: Instruction) -> Instruction:
         """Grid values of [-1, 1] as input coordinates."""
-        g, n = self.g, self.length
+        g = self.g
         half = add_scalar(g, grid, 1.0)
-        if self.align:
-            return mul_scalar(g, half, (n - 1) / 2)
-        return add_scalar(g, mul_scalar(g, half, n / 2), -0.5)
+        if isinstance(self.span, Dim):
+            place = mul_scalar(g, g.pointwise("mul", half, g.like(self.span, half)), 0.5)
+        else:
+            place = mul_scalar(g, half, self.span / 2)
+        return place if self.align else add_scalar(g, place, -0.5)
 
     def folded(self, x: Instruction) -> Instruction:
         """Coordinates brought inside, as the padding mode says."""
@@ -47,7 +50,7 @@ class SampleAxis:
             return g.pointwise("clip", x, g.like(0, x), g.like(self.length - 1, x))
         if self.padding == "zeros":
             return x
-        span = self.high - self.low
+        span = self.span
         if span <= 0:
             return g.pointwise("mul", x, g.like(0, x))
         along = g.pointwise("mod", add_scalar(g, x, -self.low), g.like(2 * span, x))
@@ -136,7 +139,10 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
     order = [0, *range(2, len(lens)), 1]
     rows = g.reshape(g.transpose(x, order), (batch * prod(lens[2:]), channels))
     g.limit(batch, "a table of images")
-    offsets = g.literal((np.arange(batch, dtype=np.int64) * prod(lens[2:]))[:, None])
+    if x.shape.symbolic:
+        offsets = g.pointwise("mul", g.iota(batch, 0, 2), g.literal(prod(lens[2:]), Type.int64_type))
+    else:
+        offsets = g.literal((np.arange(batch, dtype=np.int64) * prod(lens[2:]))[:, None])
     total = None
     for chosen in itertools.product(*taps):
         place, weight, valid = offsets, None, None

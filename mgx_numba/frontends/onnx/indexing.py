@@ -175,9 +175,9 @@ def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) 
     g.limit(lens[-2] * lens[-1] + lens[-2] + lens[-1], "the triangle's mask")
     shift = g.int_value(k, "k") if k is not None else 0
     if any(isinstance(n, Dim) for n in (*lens[-2:], shift)):
-        rows = g.pointwise("add", g.iota(lens[-2], 0, 2), g.literal(shift, Type.int64_type))
+        diagonal = g.pointwise("add", g.iota(lens[-2], 0, 2), g.literal(shift, Type.int64_type))
         side = "greater_or_equal" if node.get_bool("upper", True) else "less_or_equal"
-        return g.pointwise("where", g.pointwise(side, g.iota(lens[-1], 1, 2), rows), x, g.like(0, x))
+        return g.pointwise("where", g.pointwise(side, g.iota(lens[-1], 1, 2), diagonal), x, g.like(0, x))
     shift = max(-(1 << 31), min(1 << 31, shift))
     rows, columns = np.arange(lens[-2])[:, None], np.arange(lens[-1])[None, :]
     keep = columns - rows >= shift if node.get_bool("upper", True) else columns - rows <= shift

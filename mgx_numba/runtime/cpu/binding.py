@@ -19,7 +19,7 @@ from ...core.dim import Dim, Length, evaluate
 from ...core.types import numpy_dtype
 from ...errors import CompileError, MgxError, ShapeError, UnsupportedError
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
-from ..plan import HostFunction, HostStep, Plan, PlannedStep, Pointer, Step, TensorView
+from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
 from ..size_program import SizeProgram
 from .bind_kernel import MAX_CLAIMS, Bound, Status
 from .sizes import Evaluator
@@ -78,6 +78,7 @@ class BindingTables:
             entries += [(place, program.number(length), base) for place, length, base in own]
         step_words.append([0, 0, 0, 0, len(entries), 0])
         limits = [(_or(s.low, 0), _or(s.high, (1 << 63) - 1)) for s in plan.symbols]
+        self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that were found to be served
         self._memory = program.memory()
         self._zero = 8 * len(program.constants)
         self._axes = axes
@@ -116,10 +117,9 @@ class BindingTables:
         first = self._zero // 8
         return block, memory, memory[first : first + len(self.sources)]
 
-    def run(self, block: np.ndarray, checking: bool = False) -> Status:
-        """Bind the context of a block to the symbols' values in it, or evaluate the condition alone."""
-        self._run(address_of(block), int(checking), 0)
-        return Status(block[Bound.STATUS])
+    def run(self, block: int, checking: bool = False) -> None:
+        """Bind the context whose block is at an address to the symbols' values, or evaluate the condition alone."""
+        self._run(block, int(checking), 0)
 
     def given(self, inputs: Sequence[np.ndarray]) -> list[int]:
         """Return the symbols' values, by the shapes of one array for each parameter.
@@ -135,7 +135,13 @@ class BindingTables:
 
     def serves(self, inputs: Sequence[np.ndarray]) -> bool:
         """Return whether the plan serves inputs of these shapes."""
-        return self._check(inputs) is Status.BOUND
+        shapes = [array.shape for array in inputs]
+        if shapes == self._served:
+            return True
+        served = self._check(inputs) is Status.BOUND
+        if served:
+            self._served = shapes
+        return served
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
         """Return the symbols' values if the shapes are those of the parameters for some values, else None."""
@@ -150,22 +156,22 @@ class BindingTables:
             return None
         block, memory, symbols = self.block()
         symbols[:] = self.given(inputs)
-        status = self.run(block, checking=True)
+        self.run(address_of(block), checking=True)
         lens = iter(memory[np.array(self._axes, np.int64) + self._zero // 8].tolist())
         for array, parameter in zip(inputs, parameters):
             own = [next(lens) for _ in parameter.lens]
             if own and tuple(own) != array.shape:
                 return None
-        return status
+        return Status(block[Bound.STATUS])
 
     @cached_property
     def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
-        """A size program for the tensors that steps name, and the numbers of offset, lens and strides of each, by the
-        identity of its view. Only host steps and observers ask for them."""
+        """A size program for the tensors of host steps, and the numbers of offset, lens and strides of each, by the
+        identity of its view."""
         program = SizeProgram(self.plan.symbols)
         numbers = {}
         for step in self.plan.steps:
-            for view in (*(() if isinstance(step, Step) else step.inputs), *step.outputs):
+            for view in () if isinstance(step, Step) else (*step.inputs, *step.outputs):
                 own = map(program.number, (view.pointer.offset, *view.lens, *view.strides))
                 numbers[id(view)] = np.array([*own], np.int64)
         return Evaluator(program), numbers
@@ -189,7 +195,9 @@ class Binding:
             template: records of all native steps, with the addresses of their arguments.
         """
         self._tables = tables
-        self._block, memory, self._given = tables.block()
+        block, memory, given = tables.block()
+        self._block: memoryview = block.data  # of which single words are read faster than of arrays
+        self._given: memoryview = given.data
         axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
         self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(outputs, np.int64)
         self._positions, self._kept_steps = (np.zeros(len(template), np.int64) for _ in range(2))
@@ -202,8 +210,8 @@ class Binding:
             (Bound.LENS, self._lens),
             (Bound.ROOMS, self._rooms),
         ):
-            self._block[word] = address_of(array)
-        self.address = address_of(self._block)
+            block[word] = address_of(array)
+        self.address = address_of(block)
         self._seen = 0
         self._view_values: np.ndarray | None = None
         self._take_arena(0)
@@ -211,7 +219,7 @@ class Binding:
     @property
     def capacity(self) -> int:
         """Bytes of the arena."""
-        return int(self._block[Bound.CAPACITY])
+        return self._block[Bound.CAPACITY]
 
     def settle(self, inputs: Sequence[np.ndarray]) -> None:
         """Bind the context to the lengths of a call's inputs, unless it is bound to them.
@@ -223,11 +231,12 @@ class Binding:
         """
         given = self._tables.given(inputs)
         if not self._block[Bound.READY] or self._given.tolist() != given:
-            self._given[:] = given
-            status = self._tables.run(self._block)
+            for k, value in enumerate(given):
+                self._given[k] = value
+            status = self._run()
             if status is Status.ROOM:
                 self._make_room()
-                status = self._tables.run(self._block)
+                status = self._run()
             if status is not Status.BOUND:
                 raise self._error(status)
         if self._seen != self._block[Bound.BINDINGS]:
@@ -242,11 +251,11 @@ class Binding:
         if found is None:
             program, numbers = self._tables.view_numbers
             own = numbers.get(id(view))
-            if own is None:  # of nobody's step
+            if own is None:  # an observer's
                 values = [evaluate(length, self.values) for length in (view.pointer.offset, *view.lens, *view.strides)]
             else:
                 if self._view_values is None:
-                    self._view_values = program.values(self._given)
+                    self._view_values = program.values(self._given.tolist())
                 values = self._view_values[own].tolist()
             axes = len(view.lens)
             pointer = Pointer(view.pointer.region, view.pointer.index, values[0])
@@ -271,10 +280,9 @@ class Binding:
         """Return the range of the job's table that a range of native steps is."""
         return int(self._positions[begin]), int(self._positions[end])
 
-    def leaves_out(self, native: int, step: PlannedStep) -> bool:
-        """Return whether a native step has no tasks though a result of it has elements."""
-        begin, end = self.records(native, native + 1)
-        return begin == end and (not step.outputs or any(0 not in self.view(view).lens for view in step.outputs))
+    def _run(self) -> Status:
+        self._tables.run(self.address)
+        return Status(self._block[Bound.STATUS])
 
     def _note(self) -> None:
         """Take over the numbers that a binding has written."""
@@ -298,7 +306,7 @@ class Binding:
         Raises:
             MgxError: there is not so much memory.
         """
-        needed, results = (int(self._block[word]) for word in (Bound.NEEDED, Bound.RESULTS))
+        needed, results = (self._block[word] for word in (Bound.NEEDED, Bound.RESULTS))
         try:
             expect_room(needed + results, f"results of {results} bytes and what is computed on the way to them, in all")
             self._block[Bound.ALLOWED] = max(results, BIG)
@@ -323,7 +331,7 @@ class Binding:
             return ShapeError(f"run: the plan does not serve the lengths {self._lengths()}")
         if status is Status.UNCOUNTABLE:
             steps = [step for step in self._tables.plan.steps if isinstance(step, Step)]
-            step = steps[int(self._block[Bound.STEP])]
+            step = steps[self._block[Bound.STEP]]
             assert isinstance(step.geometry, TaskRange)
             tasks = evaluate(step.geometry.tasks, dict(zip(self._tables.plan.symbols, self._given.tolist())))
             return UnsupportedError(

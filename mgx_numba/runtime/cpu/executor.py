@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,7 @@ from .binding import Binding
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
+from .plan_numbers import PlanNumbers, runs
 from .repeat import REPEAT
 from .sizes import EVALUATE
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
@@ -127,6 +129,23 @@ class Executable:
         binding = self.tables.binding
         return self.values(inputs) is not None if binding is None else binding.serves(inputs)
 
+    def plan_for(self, inputs: Sequence[np.ndarray]) -> Plan:
+        """Return the plan for inputs that it serves. Of a symbolic plan it has numbers in the place of expressions, and
+        lacks the steps that have no tasks for these lengths, such as alternatives that are not taken."""
+        if self.tables.binding is None:
+            return self.plan
+        plan = self._at(inputs)
+        plan.steps = [step for step in plan.steps if runs(step)]
+        return plan
+
+    def _at(self, inputs: Sequence[np.ndarray]) -> Plan:
+        assert self.tables.binding is not None
+        return self._numbers.at(self.tables.binding.given(inputs))
+
+    @functools.cached_property
+    def _numbers(self) -> PlanNumbers:
+        return PlanNumbers(self.plan)
+
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
 
@@ -164,24 +183,26 @@ class Executable:
 
         ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
         step, valid until the callback returns. Seconds include about a microsecond of entering the native
-        code. A step that is left out of a symbolic plan, as one of several alternatives, is not told of.
+        code. Steps of a symbolic plan have numbers in the place of expressions; those that `plan_for` leaves out are
+        not told of.
         """
         context = self._take()
         try:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
             frame = Frame(self.plan, self.tables, context, inputs)
-            for index, step in enumerate(self.plan.steps):
+            shown = self.plan.steps if context.binding is None else self._at(inputs).steps
+            for index, (step, told) in enumerate(zip(self.plan.steps, shown)):
+                if context.binding is not None and not runs(told):
+                    continue
                 native = self.tables.native_index[index]
                 start = time.perf_counter()
                 if isinstance(step, HostStep):
                     frame.run_host_step(step)
-                elif context.binding is not None and context.binding.leaves_out(native, step):
-                    continue
                 else:
                     self._lead(context, native, native + 1)
                     self._check(context)
-                callback(index, step, time.perf_counter() - start, frame.view)
+                callback(index, told, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
         finally:
             self._give(context)

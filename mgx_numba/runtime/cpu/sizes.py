@@ -127,7 +127,7 @@ class Evaluator:
         (code,) = load([EVALUATE])
         self._run = NativeKernel(code)
 
-    def values(self, given: Sequence[int] | np.ndarray) -> np.ndarray:
+    def values(self, given: Sequence[int]) -> np.ndarray:
         """Return all values for those of the symbols: each at its number, also if that is negative."""
         memory, zero = self._memory.copy(), self._zero
         memory[zero : zero + self._given] = given

@@ -119,7 +119,7 @@ class LoweredProgram:
         if target is not self:
             return target.stages(inputs)
         assert target.executable is not None
-        return [Stage(target.program, target.executable.plan)]
+        return [Stage(target.program, target.executable.plan_for(target.arrays(inputs)))]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `Timed.timeline`."""

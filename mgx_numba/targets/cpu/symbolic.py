@@ -13,7 +13,7 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.symbolic import symbolic_program
-from ...messages import INFO, tell
+from ...messages import INFO, shortened, tell
 from ...runtime.cpu.executor import Executable
 from ..base import Direct
 from ..lowering.shared_weights import SharedWeights

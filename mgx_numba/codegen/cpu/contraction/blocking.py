@@ -16,6 +16,7 @@ from ....core.dim import (
     ceil_div,
     equal,
     evaluate,
+    hint,
     less,
     less_equal,
     maximum,
@@ -83,6 +84,8 @@ SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """Lengths for which costs are compared, of a symbolic one."""
 CLEARLY = 0.99
 """Part of the least cost so far that another blocking must be below, so that of equal ones the largest is taken."""
+OPEN_TASKS = 4
+"""Tasks of each thread, of a symbolic number of lines: the last ones are then a small part of the time."""
 LINE_FIXED, LINE_SHARE = 0.3, 0.25
 """Cost of a task of lines, in lines: besides its own, and of what the threads that end first wait for."""
 
@@ -164,6 +167,7 @@ def cut(
     if not any(isinstance(length, Dim) for length in lens):
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
     found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
+    m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     first = next(length for length in lens if isinstance(length, Dim))
     for sample in samples_along(first, symbols_of(lens)):
         own = [evaluate(length, sample) for length in lens]
@@ -181,10 +185,13 @@ def cut(
 
 def samples_along(length: Dim, symbols: list[Dim]) -> Iterator[dict[Dim, int]]:
     """Yield values of symbols for which a length grows: its last symbol does, its others are the least that they can
-    be, and all that it does not have are as in the example."""
+    be, unless that leaves none, and all that it does not have are as in the example."""
     *others, last = symbols_of([length])
     hints = length.scope.hints()
-    fixed = {s: hints[s] for s in symbols} | {s: max(s.low or 1, 1) for s in others}
+    least = {s: max(s.low or 1, 1) for s in others}
+    fixed = {s: hints[s] for s in symbols}
+    if evaluate(length, fixed | least) > 0:
+        fixed |= least
     bounds = max(last.low or 1, 1), last.high
     for value in dict.fromkeys(max(bounds[0], v if bounds[1] is None else min(v, bounds[1])) for v in SAMPLE_LENGTHS):
         yield fixed | {last: value}
@@ -282,7 +289,7 @@ def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tu
 
 
 def cut_lines(
-    tile: RegisterTile, lines: int, width: int, channels: int, threads: int, given: Blocking | None = None
+    tile: RegisterTile, lines: Length, width: Length, channels: int, threads: int, given: Blocking | None = None
 ) -> Blocking:
     """Blocks of whole lines of ``width`` pixels, and of channels, for a convolution by runs of pixels.
 
@@ -297,6 +304,9 @@ def cut_lines(
         parts = min(-(-parts // threads) * threads, panels)
     p_block = -(-panels // parts)
     parts = -(-panels // p_block)
+    if isinstance(lines, Dim):
+        tasks = OPEN_TASKS * threads if threads > 1 else 1
+        return Blocking(maximum(1, ceil_div(lines, ceil_div(tasks, parts))) * width, p_block, 1, 1)
 
     def cost(block: int) -> float:
         return -(-parts * -(-lines // block) // threads) * (block + LINE_FIXED) + LINE_SHARE * block
@@ -305,12 +315,12 @@ def cut_lines(
     return Blocking(min(sizes, key=cost) * width, p_block, 1, 1)
 
 
-def line_order(pixels: int, channels: int) -> str:
+def line_order(pixels: Length, channels: int) -> str:
     """What successive tasks of a depthwise product walk first, ``lines`` or ``channels``.
 
     Threads keep to channels of their own where, by the costs of `cut`, they keep to columns in the product before it.
     """
-    return "lines" if channels * SHARED_CYCLES > pixels * FOREIGN_CYCLES else "channels"
+    return "lines" if channels * SHARED_CYCLES > hint(pixels) * FOREIGN_CYCLES else "channels"
 
 
 def groups_inside(
@@ -390,5 +400,5 @@ def _clamp(value: Length, most: Length) -> Any:
 def _even(total: Length, limit: Length, multiple: int) -> Any:
     """Block of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to ``multiple``."""
     limit = maximum(limit, 1)
-    block = ceil_div(total, ceil_div(total, limit))
+    block = ceil_div(total, maximum(1, ceil_div(total, limit)))
     return minimum(ceil_div(block, multiple) * multiple, limit)

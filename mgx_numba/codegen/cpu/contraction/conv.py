@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....core.dim import all_of, any_of, equal, known_equal, known_less_equal
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -44,6 +45,7 @@ class ConvPointwise(Solver[ConvProblem]):
     """A 1x1 convolution over pixels that lie evenly spaced: a matrix product."""
 
     name = "conv_1x1"
+    open_batch = open_lens = True
     _gemm = GemmPacked()
 
     def declines(self, problem: ConvProblem) -> str | None:
@@ -62,7 +64,7 @@ class ConvPointwise(Solver[ConvProblem]):
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         matrix = weights.reshape(weights.shape[:2]).T
-        return self._gemm.pack_weights(pixel_product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
+        return self._gemm.pack_weights(pixel_product(problem), matrix[None])
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return self._gemm.refused_types(pixel_product(problem))
@@ -78,7 +80,7 @@ def uneven_pixels(problem: ConvProblem) -> str | None:
     """Why the pixels of an image are no rows of a matrix."""
     inner = problem.x_strides[-1]
     for length, stride in zip(reversed(problem.in_lens), reversed(problem.x_strides[1:])):
-        if length > 1 and stride != inner:
+        if not known_less_equal(length, 1) and not known_equal(stride, inner):
             return "the input's pixels are not evenly spaced"
         inner = inner * length
     return None
@@ -88,10 +90,11 @@ def pixel_product(problem: ConvProblem) -> GemmProblem:
     """The product of evenly spaced pixels by the weights of one tap; where lines of the output are apart, its rows are
     as if nothing lay between them."""
     pixel, out = problem.x_strides[-1], problem.out_strides
-    if problem.line_gap:
+    if not known_equal(problem.line_gap, 0):
         out = (problem.out_pixels * out[-1], out[-1])
-    if problem.in_lens[-1] == 1:
-        pixel = next((s for n, s in zip(problem.in_lens[::-1], problem.x_strides[:0:-1]) if n > 1), pixel)
+    if known_equal(problem.in_lens[-1], 1):
+        inner = zip(problem.in_lens[::-1], problem.x_strides[:0:-1])
+        pixel = next((s for n, s in inner if not known_less_equal(n, 1)), pixel)
     return GemmProblem(
         problem.in_pixels,
         problem.out_channels,
@@ -111,6 +114,7 @@ class ConvDirect(Solver[ConvProblem]):
     """Any convolution that is not transposed; weights may be stored in fewer bits than the input."""
 
     name = "conv_direct"
+    open_batch = open_lens = True
     reads_shuffled = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
@@ -193,7 +197,10 @@ def _evenly_spaced(problem: ConvProblem) -> bool:
         return False
     step = problem.x_strides[3]
     lens = (problem.batch, *problem.in_lens)
-    return all(n == 1 or s == step * math.prod(lens[k + 1 :]) for k, (n, s) in enumerate(zip(lens, problem.x_strides)))
+    return all(
+        known_equal(n, 1) or known_equal(s, step * math.prod(lens[k + 1 :]))
+        for k, (n, s) in enumerate(zip(lens, problem.x_strides))
+    )
 
 
 def direct_launch(
@@ -250,8 +257,8 @@ def direct_launch(
         else:
             macro.read_even_rows()
     else:
-        contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
-        whole = blocking.taps == taps and blocking.depth == depth
+        contiguous = known_equal(problem.x_strides[3], depth) and problem.dilation[2] == 1
+        whole = known_equal(blocking.taps, taps) and known_equal(blocking.depth, depth)
         run = problem.kernel[2] if contiguous and whole else 1
         axes = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
         macro.setup = place_locals()
@@ -261,7 +268,8 @@ def direct_launch(
     arguments.pointer("zero", Operand("w", zeros * right), tile.left_word)
     macro.rows.pointers(arguments)
     if not lattice and tile.finishes:
-        steady = problem.batch == 1 or all(image == pixel * problem.out_pixels for image, pixel in strides.values())
+        alike = (equal(image, pixel * problem.out_pixels) for image, pixel in strides.values())
+        steady = any_of(equal(problem.batch, 1), all_of(*alike))
         arguments.integers(steady=steady)
         macro.steady, macro.x_row, macro.in_place = "steady", "x_ld" if even else "", even
     macro.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)

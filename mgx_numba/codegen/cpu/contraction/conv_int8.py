@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ....core.dim import known_equal, known_less_equal
 from ...launch import Launch, Operand, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -99,14 +100,14 @@ class ConvInt8(ConvDirect):
 def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:
     """Whether the tile reads the pixels where they lie."""
     together = tile.packing.k_interleave
-    strides = [s if n > 1 else 0 for n, s in zip((problem.batch, *problem.in_lens), problem.x_strides)]
+    strides = [0 if known_less_equal(n, 1) else s for n, s in zip((problem.batch, *problem.in_lens), problem.x_strides)]
     in_place = tile.packing.a in ("", problem.types.a) and not problem.in_channels % together
-    return in_place and not any(s % together for s in strides)
+    return in_place and all(known_equal(s % together, 0) for s in strides)
 
 
 def pixels_in_words(
     problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None = None
-) -> tuple[tuple[int, ...], Operand, tuple[Launch, ...], int]:
+) -> tuple[tuple[Any, ...], Operand, tuple[Launch, ...], Any]:
     """Strides of images, planes, rows and pixels in words, where these are, the launch that brings them there, and the
     bytes that they take. Pixels are those of the convolution over joined taps, if there is one."""
     together = tile.packing.k_interleave

@@ -9,10 +9,23 @@ it would be short. Where there are registers for it, two lines are computed at a
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ....core.dim import (
+    Dim,
+    Length,
+    ceil_div,
+    known_less_equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    permitted,
+    select,
+)
+from ...alternatives import fixed
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
@@ -36,7 +49,7 @@ from .solver import Setting, Solver
 
 __all__ = [
     "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "ConvDepthwiseAny", "best_run",
-    "line_locals", "lines_at_once", "missing", "taps_inside", "volume_arguments",
+    "line_locals", "line_unit", "lines_at_once", "missing", "taps_inside", "volume_arguments",
 ]  # fmt: skip
 
 DEPTHWISE_OPERATIONS = 2.7
@@ -53,6 +66,8 @@ to 112 by 112 pixels then take 0.74 to 0.91 of the time at stride 1, and 0.98 to
 PIXEL_BY_PIXEL = 4.0
 """Times the estimate of kernels for some lengths that the kernel for any is taken to need, so that it is chosen last.
 No figures kept."""
+OPEN_RUN = 4
+"""Pixels to take at a time of lines of symbolic length: of 13 and more, less than a quarter are for nothing."""
 BESIDE_BYTES = 256
 """Bytes of a pixel's channels in a slice from which a run is computed for all of them before the next one, so that
 memory is read in order. Eight maps of 14 by 14 pixels, which lie beyond the L2 cache, then take 0.6 to 1.0 of the time
@@ -76,6 +91,7 @@ class ConvDepthwise(Solver[ConvProblem]):
     differences of 8-bit integers in int16, and of bfloat16 by bfloat16."""
 
     name = "conv_depthwise"
+    open_batch = open_lens = True
     revision = 1
     serves_any: ClassVar[bool] = False
     """Whether one kernel serves all lengths, pixel by pixel."""
@@ -176,7 +192,7 @@ def _launch(
     run, height = (1, 1) if serves_any else (best_run(out_lens[2]), lines_at_once(problem))
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
-    line_blocks, parts = -(-lines // line_block), -(-channels // channel_block)
+    line_blocks, parts = ceil_div(lines, line_block), ceil_div(channels, channel_block)
     first = line_order(lines * out_lens[2], channels)
     line_every, part_every = (1, line_blocks) if first == "lines" else (parts, 1)
     slice_ = _slice(problem, tile, channel_block)
@@ -188,7 +204,7 @@ def _launch(
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
-        taps=problem.taps, beside=slice_ if slice_ * ITEMSIZE[problem.types.a] >= BESIDE_BYTES else tile.lanes,
+        taps=problem.taps, beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
     )  # fmt: skip
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
@@ -224,37 +240,47 @@ def lines_at_once(problem: ConvProblem) -> int:
     """Output lines whose sums are in registers together: two where rows of the input are read by both."""
     volume = problem.volume()
     down, rows = volume.stride[1], volume.kernel[1]
-    wide = _tile(problem.types).bits >= PAIR_BITS
-    return 2 if wide and _shares(volume) and volume.dilation[1] == 1 and down < rows and volume.out_lens[1] > 1 else 1
+    wide, several = _tile(problem.types).bits >= PAIR_BITS, not known_less_equal(volume.out_lens[1], 1)
+    return 2 if wide and _shares(volume) and volume.dilation[1] == 1 and down < rows and several else 1
 
 
 def missing(problem: ConvProblem) -> tuple[int, int]:
-    """Columns that the first and the last pixel of a line lack. ``problem`` has three spatial dimensions."""
+    """Columns that the first and the last pixel of a line lack, of symbolic length: at most. ``problem`` has three
+    spatial dimensions."""
+    if isinstance(problem.in_lens[2], Dim):
+        return max(0, problem.pads_begin[2]), max(0, fixed(problem.pads_end[2]))
     reach = (problem.out_lens[2] - 1) * problem.stride[2] + problem.kernel[2] - problem.pads_begin[2]
     return max(0, problem.pads_begin[2]), max(0, reach - problem.in_lens[2])
 
 
-def best_run(pixels: int) -> int:
+def best_run(pixels: Length) -> int:
     """Pixels to take at a time, so that few sums of the last run of a line are for nothing."""
+    if isinstance(pixels, Dim):
+        return OPEN_RUN if permitted(less_equal(OPEN_RUN, pixels)) else 1
     return min((run for run in RUNS if run <= pixels), key=lambda run: -(-pixels // run) * (run + 2))
 
 
 def _blocks(
-    problem: ConvProblem, tile: RegisterTile, lines: int, threads: int, given: Blocking | None
-) -> tuple[int, int]:
+    problem: ConvProblem, tile: RegisterTile, lines: Length, threads: int, given: Blocking | None
+) -> tuple[Any, Any]:
     """Lines and channels of one task."""
-    width = problem.out_lens[2]
+    width = line_unit(problem.out_lens[2])
     blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
     height = lines_at_once(problem) if given is None else 1
-    return -(-blocking.rows // width // height) * height, blocking.panels * tile.columns
+    return ceil_div(blocking.rows // width, height) * height, blocking.panels * tile.columns
 
 
-def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
+def line_unit(width: Length) -> int:
+    """Return what rows of blocks of lines are counted in: pixels, or lines where these are of symbolic length."""
+    return 1 if isinstance(width, Dim) else width
+
+
+def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> Any:
     """Channels to do at a time."""
     rows = problem.kernel[1] + (lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]
-    near = max(machine().l1_bytes // LINES_SHARE // line, 2 * tile.lanes)
-    return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
+    near = maximum(machine().l1_bytes // LINES_SHARE // line, 2 * tile.lanes)
+    return minimum(near, ceil_div(channels, tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 
 def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from ....core.dim import known_equal
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
@@ -45,6 +46,7 @@ class ConvFewOutputs(Solver[ConvProblem]):
     """uint8 pixels, whose channels are whole words, times a constant int8; for CPUs with VNNI."""
 
     name = "conv_few_outputs"
+    open_batch = open_lens = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         if problem.types.a != "uint8":
@@ -94,7 +96,7 @@ class ConvFewOutputs(Solver[ConvProblem]):
         )  # fmt: skip
         table = image_strides(problem, epilogue, strides)
         stride_arguments(arguments, table)
-        near = {name for name, (_, pixel) in table.items() if pixel == 1}
+        near = {name for name, (_, pixel) in table.items() if known_equal(pixel, 1)}
 
         def vector(left: str) -> list[str]:
             lines = [f"s{n} = const_int32(0, {lanes})" for n in outputs]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+from ....core.dim import Length, known_equal
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.convolution import ConvProblem
@@ -40,7 +41,7 @@ PLACES_BLOCK = Record(
 
 
 def spatial_arguments(
-    arguments: Arguments, problem: ConvProblem, tile: RegisterTile, run: int = 1, depth: int = 1
+    arguments: Arguments, problem: ConvProblem, tile: RegisterTile, run: int = 1, depth: Length = 1
 ) -> tuple[str, ...]:
     """Arguments: the spatial sizes of a problem in three dimensions and the places kernel, before all others.
 
@@ -48,7 +49,7 @@ def spatial_arguments(
     output, where the problem computes a lattice of it. Returns the names of the axes that the text needs.
     """
     lens = (problem.in_lens[0], problem.kernel[0], problem.out_lens[0], depth)
-    flat = lens == (1, 1, 1, 1) and problem.pads_begin[0] == 0
+    flat = all(known_equal(n, 1) for n in lens) and problem.pads_begin[0] == 0
     before = len(arguments.names)
     arguments.integers(pixels=problem.out_pixels, x_image=problem.x_strides[0], run=run)
     axes = ("h", "w") if flat else ("d", "h", "w")

@@ -25,7 +25,7 @@ from ....core.dim import (
     symbols_of,
 )
 from ....dataclass import dataclass
-from ....errors import UnsupportedError
+from ....errors import ShapeError, UnsupportedError
 from ...alternatives import Alternative, alternatives, at_lengths, lengths_in, one_solution, only_where, served
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -46,6 +46,8 @@ WORTH, WORTH_OWN_WEIGHTS = 0.05, 0.25
 are held once more. Estimates are no better than the first."""
 WORTH_MEAN = 0.01
 """The same over all sample lengths: for one length alone no kernel is made."""
+IMAGES = (4, 7, 14, 28, 56, 112, 224, 512)
+"""Lengths of images to compare solvers for."""
 BISECTIONS = 4
 """Steps in which a threshold between two samples is looked for."""
 
@@ -72,7 +74,10 @@ class _Open(NamedTuple):
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Seconds of each solver that applies, for sample lengths."""
-        problem = at_lengths(self.request.problem, sample)
+        try:
+            problem = at_lengths(self.request.problem, sample)
+        except ShapeError:  # an image that is smaller than the kernel
+            return {}
         preferred = self.chosen(
             replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample))
         )
@@ -185,8 +190,14 @@ def _samples(open_: _Open) -> Samples:
     """Return values of the symbols to compare solvers for: the example first, then as the feature grows."""
     scope = open_.symbols[0].scope
     found: Samples = [{s: one[s] for s in open_.symbols} for one in (scope.hints(), *scope.samples)]
-    if open_.feature is not None:
-        found += samples_along(open_.feature, open_.symbols)
+    problem, feature = open_.request.problem, open_.feature
+    inside = symbols_of(problem.in_lens) if isinstance(problem, ConvProblem) else []
+    if inside:
+        least = {s: max(s.low or 1, 1) for s in open_.symbols}
+        lengths = [{s: max(least[s], size if s.high is None else min(size, s.high)) for s in inside} for size in IMAGES]
+        found += [least | one for one in lengths]
+    elif feature is not None:
+        found += samples_along(feature, open_.symbols)
     return [dict(one) for one in dict.fromkeys(tuple(sample.items()) for sample in found)]
 
 

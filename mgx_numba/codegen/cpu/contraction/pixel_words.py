@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ....core.dim import known_same
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.element_types import ITEMSIZE
@@ -29,7 +30,7 @@ def pixel_words(problem: GemmProblem, tile: RegisterTile) -> Launch | None:
     channels = problem.k
     if problem.types.a not in ("int8", "uint8"):
         return None
-    if not 1 <= channels <= MOST_CHANNELS or problem.a_strides[-2:] != (channels, 1):
+    if not 1 <= channels <= MOST_CHANNELS or not known_same(problem.a_strides[-2:], (channels, 1)):
         return None
     given, form = problem.types.a, tile.packing.a or problem.types.a
     bits = 8 * ITEMSIZE[form]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ....core.dim import known_equal
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
@@ -37,18 +39,18 @@ class LineGaps:
     more follow.
     """
 
-    width: int
-    height: int
-    line: int
-    image: int
+    width: Any
+    height: Any
+    line: Any
+    image: Any
 
     @staticmethod
     def of(problem: ConvProblem) -> LineGaps | None:
         """Those of a convolution's output, if there are any."""
-        if not problem.line_gap:
+        if known_equal(problem.line_gap, 0):
             return None
         (height, width), (image, line, _) = problem.out_lens[-2:], problem.out_strides
-        return LineGaps(width, height, problem.line_gap, image - height * line if problem.batch > 1 else 0)
+        return LineGaps(width, height, problem.line_gap, 0 if known_equal(problem.batch, 1) else image - height * line)
 
     def declare(self, macro: MacroKernel, row: str) -> None:
         """Let the macro-kernel know how far ``apart`` from the first is what rows lie in, of which the next is number
@@ -75,12 +77,12 @@ class LineGaps:
         ]
 
 
-def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[int, int]]:
+def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[Any, Any]]:
     """Strides of the image and the pixel, of the output and of the epilogue operands that vary over rows, by name.
 
     Where something lies between the output's lines, it comes to that besides (`ConvProblem.line_gap`).
     """
-    table = {"out": (problem.out_strides[0], problem.out_strides[-1])}
+    table: dict[str, tuple[Any, Any]] = {"out": (problem.out_strides[0], problem.out_strides[-1])}
     for k, operand in enumerate(epilogue.operands):
         if operand.access in MOVING:
             pixel = problem.out_channels if operand.access in ALONG_N else 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.dim import ceil_div, known_equal
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
@@ -18,7 +19,7 @@ from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut_lines
-from .depthwise import LINE, MOST_ROWS, WINDOWS, best_run, line_locals, missing, taps_inside, volume_arguments
+from .depthwise import LINE, MOST_ROWS, WINDOWS, best_run, line_locals, line_unit, missing, taps_inside, volume_arguments
 from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels
 from .refinement import line_blockings
@@ -40,6 +41,7 @@ class ConvFewChannels(Solver[ConvProblem]):
     """A small kernel over up to four channels that lie side by side, with a stride of 1 or 2 along the line."""
 
     name = "conv_few_channels"
+    open_batch = open_lens = True
 
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
@@ -55,7 +57,7 @@ class ConvFewChannels(Solver[ConvProblem]):
             return "the kernel is one pixel wide, or too large"
         if stride > 2 or problem.dilation[2] > 1:
             return "the stride or the dilation along a line is too large"
-        if problem.x_strides[3] != problem.in_channels:
+        if not known_equal(problem.x_strides[3], problem.in_channels):
             return "the pixels of a line do not follow each other"
         return None
 
@@ -101,8 +103,9 @@ def _launch(
     width = out_lens[2]
     run = best_run(width)
     lines = problem.batch * out_lens[0] * out_lens[1]
-    line_block = cut_lines(tile, lines, width, channels, threads, given).rows // width
-    line_blocks = -(-lines // line_block)
+    unit = line_unit(width)
+    line_block = cut_lines(tile, lines, unit, channels, threads, given).rows // unit
+    line_blocks = ceil_div(lines, line_block)
     arguments = Arguments()
     arguments.pointer("x", "x", problem.dtype)
     arguments.pointer("w", "w", problem.dtype)

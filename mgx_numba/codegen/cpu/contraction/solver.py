@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from ....core.dim import known_equal
 from ...alternatives import lengths_in
 from ...kernel import KernelSource
 from ...launch import Solution
@@ -145,7 +146,7 @@ class Solver(Protocol, Generic[P]):
         return self.refused_types(problem) or self._refused_form(problem) or self.declines(problem)
 
     def _refused_form(self, problem: P) -> str | None:
-        if isinstance(problem, ConvProblem) and problem.line_gap and not self.line_gaps:
+        if isinstance(problem, ConvProblem) and not known_equal(problem.line_gap, 0) and not self.line_gaps:
             return "lines of the result do not follow each other"
         if isinstance(problem, ConvProblem) and problem.shuffled and not self.reads_shuffled:
             return "the channels of the input are shuffled"

@@ -12,9 +12,11 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import known_equal, known_less_equal
 from ....dataclass import dataclass
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -43,7 +45,7 @@ class _Axis:
     """One phase along one axis: its output positions and, in the order in which it reads the input, its taps."""
 
     first: int
-    count: int
+    count: Any
     taps: tuple[int, ...]
     dilation: int
     pad: int
@@ -62,6 +64,7 @@ class ConvTransposed(Solver[ConvProblem]):
     """Any transposed convolution of one dtype, or of 8-bit integers: uint8 or int8 pixels times a constant int8."""
 
     name = "conv_transposed"
+    open_batch = open_lens = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return super().refused_types(problem) if problem.types.uniform else integer_types_refused(problem.types)
@@ -155,7 +158,7 @@ def taps_apart(problem: ConvProblem) -> bool:
         problem.groups == 1
         and problem.kernel == problem.stride
         and max(problem.dilation) == 1
-        and not any((*problem.pads_begin, *problem.pads_end, *problem.output_padding))
+        and all(known_equal(n, 0) for n in (*problem.pads_begin, *problem.pads_end, *problem.output_padding))
     )
 
 
@@ -183,7 +186,7 @@ def _axis_phases(problem: ConvProblem, axis: int) -> Iterator[_Axis]:
     length = problem.out_lens[axis]
     for remainder in range(stride):
         first = (remainder - pad) % stride
-        if first >= length:
+        if known_less_equal(length, first):
             continue
         count = (length - first + stride - 1) // stride
         taps = [tap for tap in range(problem.kernel[axis]) if (tap * dilation - remainder) % stride == 0]
