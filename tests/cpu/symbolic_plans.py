@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mgx_numba.codegen.cpu.backend import BACKEND
-from mgx_numba.core.dim import Dim, Length, Scope, evaluate
+from mgx_numba.core.dim import Dim, Scope, evaluate
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
@@ -17,13 +16,13 @@ from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
-from mgx_numba.runtime.plan import Plan, Step
+from mgx_numba.runtime.plan import Step
+from mgx_numba.runtime.plan_numbers import plan_at
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.rules import RULES
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref import interpreter
-from tests.codegen.symbolic_lengths import at_lengths
 
 __all__ = ["SymbolicCase"]
 
@@ -73,7 +72,7 @@ class SymbolicCase:
 
     def check(self, rtol: float = 1e-5, make: Callable[[int, Shape], np.ndarray] | None = None, **lens: int) -> None:
         """Compare a run at lengths with NumPy; ``make`` gives the parameter of a number and a shape."""
-        values: dict[Dim, Length] = {self.symbols[name]: n for name, n in lens.items()}
+        values = {self.symbols[name]: n for name, n in lens.items()}
         assert evaluate(self.plan.condition, values) == 1, f"{self.plan.condition} at {lens}"
         rng = np.random.default_rng(7)
         inputs = [
@@ -81,7 +80,7 @@ class SymbolicCase:
             for k, shape in enumerate(self._shapes(lens))
         ]
         wanted = interpreter.evaluate(self._program(lens), {f"p{k}": a for k, a in enumerate(inputs)})
-        got = Executable(self._static(values), num_threads=self._threads).run(inputs)
+        got = Executable(plan_at(self.plan, values), num_threads=self._threads).run(inputs)
         assert len(got) == len(wanted)
         for a, b in zip(got, wanted):
             assert a.shape == b.shape and a.dtype == b.dtype
@@ -89,13 +88,6 @@ class SymbolicCase:
                 np.testing.assert_array_equal(a, b, err_msg=str(lens))
             else:
                 np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol, err_msg=str(lens))
-
-    def _static(self, values: Mapping[Dim, Length]) -> Plan:
-        """The plan of these lengths."""
-        steps = [at_lengths(step, values) for step in self.plan.steps]
-        rest = at_lengths(replace(self.plan, steps=[], symbols=(), condition=1), values)
-        taken = [step for step in steps if not (isinstance(step, Step) and step.geometry.empty)]
-        return replace(rest, steps=taken)
 
 
 def _random(rng: np.random.Generator, shape: Shape) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,60 @@ def test_recurrent_steps(form: str, threads: int) -> None:
         case.check(2e-4 if form == "short" else 1e-5, given_as, steps=steps, batch=batch)
     if form == "short" and multiplies_pairs(host.host(), host.host().vector_bits):
         assert {"lstm_int16_kernel", "lstm_kernel"} <= set(case.kernels)
+
+
+def test_integers_that_follow_from_lengths() -> None:
+    def shapes(n: Lens) -> list[Shape]:
+        return [Shape(Type.int64_type, (n["past"],))]
+
+    def build(m: Module, p: list[Instruction], n: Lens) -> list[Instruction]:
+        seq, past = n["seq"], n["past"]
+        positions = m.add_instruction("iota", [], length=seq + past)
+        grid = m.add_instruction("lengths", [], values=(seq, 7, past * seq, 3 * past - 1), lens=(2, 2))
+        flat = m.add_instruction("lengths", [], values=(seq, past), lens=(2,))
+        joined = m.add_instruction("concat", [flat, m.add_instruction("iota", [], length=seq), *p], axis=0)
+        return [positions, grid, joined]
+
+    case = SymbolicCase(*scope_of(seq=ANY, past=ANY), shapes, build)
+    assert case.guards == [] and "lengths_kernel" in case.kernels and "positions_kernel" in case.kernels
+    for seq, past in ((1, 1), (7, 2), (16, 33), (1, 40000)):
+        case.check(seq=seq, past=past)
+
+
+@pytest.mark.parametrize("operator", ["if", "loop"])
+def test_submodules(operator: str) -> None:
+    """A submodule that reads a value from outside, of symbolic lengths as its own."""
+
+    def shapes(n: Lens) -> list[Shape]:
+        return [Shape(FLOAT, (n["batch"], n["seq"])), Shape(Type.bool_type, (1,)), Shape(Type.int64_type, (1,))]
+
+    def build(m: Module, p: list[Instruction], n: Lens) -> Instruction:
+        def twice(inner: Module, x: Instruction) -> Instruction:
+            wide = inner.add_instruction("add", [x, m_outer])
+            ones = inner.add_instruction("iota", [], length=n["seq"])
+            ones = inner.add_instruction("convert", [ones], target_type=FLOAT)
+            ones = inner.add_instruction("multibroadcast", [ones], out_lens=(n["batch"], n["seq"]))
+            return inner.add_instruction("mul", [wide, ones])
+
+        m_outer = m.add_instruction("tanh", [p[0]])
+        if operator == "if":
+            then, other = Module("then"), Module("other")
+            then.add_return([twice(then, p[0])])
+            other.add_return([other.add_instruction("neg", [p[0]])])
+            whole = m.add_instruction("if", [p[1]], [then, other])
+            return m.add_instruction("get_tuple_elem", [whole], index=0)
+        body = Module("body")
+        body.add_parameter("i", Shape(Type.int64_type, (1,)))
+        going = body.add_parameter("going", Shape(Type.bool_type, (1,)))
+        state = body.add_parameter("state", p[0].shape)
+        body.add_return([going, twice(body, state)])
+        whole = m.add_instruction("loop", [p[2], p[1], p[0]], [body])
+        return m.add_instruction("get_tuple_elem", [whole], index=0)
+
+    def made(going: bool, k: int, shape: Shape) -> np.ndarray | None:
+        return [None, np.array([going]), np.array([3])][k]
+
+    case = SymbolicCase(*scope_of(batch=ANY, seq=ANY), shapes, build)
+    assert case.guards == []
+    for batch, seq, going in ((1, 1, True), (3, 5, True), (4, 17, False), (2, 300, True)):
+        case.check(1e-4, partial(made, going), batch=batch, seq=seq)

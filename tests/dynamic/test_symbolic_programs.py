@@ -272,3 +272,51 @@ def test_a_program_that_no_lengths_fit_cannot_be_symbolic() -> None:
     y = program.main.add_parameter("y", Shape.dynamic(Type.float_type, [DynamicDimension(1, 9)]))
     with pytest.raises((ShapeError, SymbolicLengthError)):
         program.main.add_instruction("dot", [x, y])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_positions_of_max_pooling(order: int) -> None:
+    g = Graph()
+    y, places = g.op(
+        "MaxPool", "x", kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 1], storage_order=order, outputs=2
+    )
+    program = simplified(parse_onnx(g.model({"x": (FLOAT, ["n", 2, "h", "w"])}, [y, places])))
+    made, scope = symbolic(program)
+    rng = np.random.default_rng(0)
+    for lens in ((1, 2, 5, 4), (3, 2, 2, 7)):
+        feeds = {"x": rng.standard_normal(lens).astype(np.float32)}
+        values = bound(made, scope, feeds)
+        assert values is not None
+        assert_like_specialized(program, made, values, feeds)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align", [0, 1])
+def test_samples_of_a_grid(padding: str, align: int) -> None:
+    g = Graph()
+    y = g.op("GridSample", "x", "grid", mode="bilinear", padding_mode=padding, align_corners=align)
+    shapes = {"x": (FLOAT, ["n", 2, "h", "w"]), "grid": (FLOAT, ["n", "p", "q", 2])}
+    program = simplified(parse_onnx(g.model(shapes, [y])))
+    made, scope = symbolic(program)
+    rng = np.random.default_rng(0)
+    for n, h, w in ((1, 4, 5), (2, 7, 3)):
+        grid = rng.uniform(-1.3, 1.3, (n, 3, 4, 2)).astype(np.float32)
+        feeds = {"x": rng.standard_normal((n, 2, h, w)).astype(np.float32), "grid": grid}
+        values = bound(made, scope, feeds)
+        assert values is not None
+        assert_like_specialized(program, made, values, feeds)
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_windows_that_keep_lengths(auto_pad: str) -> None:
+    g = Graph()
+    y = g.op("Conv", "x", g.weights(3, 2, 3, 4), strides=[2, 3], auto_pad=auto_pad)
+    z = g.op("MaxPool", "x", kernel_shape=[3, 2], strides=[1, 1], auto_pad=auto_pad)
+    program = simplified(parse_onnx(g.model({"x": (FLOAT, [1, 2, "h", "w"])}, [y, g.op("Add", z, "x")])))
+    made, scope = symbolic(program)
+    rng = np.random.default_rng(0)
+    for h, w in ((4, 3), (5, 7), (6, 8), (1, 1)):
+        feeds = {"x": rng.standard_normal((1, 2, h, w)).astype(np.float32)}
+        values = bound(made, scope, feeds)
+        assert values is not None
+        assert_like_specialized(program, made, values, feeds)

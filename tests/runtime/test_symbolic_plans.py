@@ -394,6 +394,7 @@ def test_arenas_grow_and_are_kept(add_kernel: KernelSource) -> None:
         addresses.append((address_of(context.binding.arena), context.binding.capacity))
     assert len(dict.fromkeys(addresses)) < 30
     before = addresses[-1]
+    assert executable.arena_bytes == before[1]
     executable.run(sample_inputs(1, 2))
     (context,) = executable._contexts.values()
     assert context.binding is not None and context.binding.capacity == before[1]

@@ -5,6 +5,7 @@ ai.onnx: AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -54,6 +55,8 @@ def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, colum
     """Flat positions in ``x`` of the elements that a max pooling chose: windows gathered, then argmax."""
     lens, out = g.lens(x), g.lens(y)
     spatial = len(window.kernel)
+    if x.shape.symbolic:
+        return _symbolic_positions(g, x, out, window, column_major)
     if prod(out[2:]) * prod(window.kernel) > LARGEST:
         raise UnsupportedError(f"positions of {list(out)} windows of {list(window.kernel)} are too many")
     g.limit(sum(out[2:]) * sum(window.kernel), "a table of positions")
@@ -78,6 +81,41 @@ def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, colum
     index = g.op("gather_elements", rows, chosen, axis=3)
     images = np.arange(prod(lens[:2]), dtype=np.int64).reshape(*lens[:2], 1, 1) * prod(lens[2:])
     return g.reshape(g.pointwise("add", index, g.literal(images)), out)
+
+
+def _symbolic_positions(
+    g: Builder, x: Instruction, out: Sequence[int], window: Window, column_major: bool
+) -> Instruction:
+    """As `_positions`, by tables that are computed when lengths are known."""
+    lens = g.lens(x)
+    spatial = len(window.kernel)
+    orders = [row_major_strides(lens[2:]), row_major_strides(lens[2:][::-1])[::-1]]
+    tables, inside = [g.literal(np.zeros((1, 1), np.int64))] * 2, g.literal(np.ones((1, 1), bool))
+    for k in range(spatial):
+        taps = np.arange(window.kernel[k])[None, :] * window.dilation[k] - window.padding[k]
+        steps = g.pointwise("mul", g.iota(out[2 + k], 0, 2), g.literal(window.stride[k], Type.int64_type))
+        axis = g.pointwise("add", steps, g.literal(taps.astype(np.int64)))
+        low = g.pointwise("greater_or_equal", axis, g.like(0, axis))
+        valid = g.op("logical_and", low, g.pointwise("less", axis, g.like(lens[2 + k], axis)))
+        axis = g.pointwise("where", valid, axis, g.like(0, axis))
+        moved = [g.pointwise("mul", axis, g.like(strides[k], axis)) for strides in orders]
+        tables = [_outer_of(g, table, own, "add") for table, own in zip(tables, moved)]
+        inside = _outer_of(g, inside, valid, "logical_and")
+    flat = g.reshape(x, (*lens[:2], prod(lens[2:])))
+    lowest = -np.inf if x.shape.type.is_floating else np.iinfo(x.shape.type.numpy).min
+    windows = g.pointwise("where", inside, g.op("gather", flat, tables[0], axis=2), g.like(lowest, x))
+    chosen = g.op("argmax", windows, axis=3)
+    rows = g.broadcast(tables[column_major], (*lens[:2], *tables[0].shape.lens))
+    images = g.reshape(g.iota(prod(lens[:2])), (*lens[:2], 1, 1))
+    images = g.pointwise("mul", images, g.like(prod(lens[2:]), images))
+    return g.reshape(g.pointwise("add", g.op("gather_elements", rows, chosen, axis=3), images), out)
+
+
+def _outer_of(g: Builder, a: Instruction, b: Instruction, combine: str) -> Instruction:
+    """As `_outer`, of instructions."""
+    both = g.pointwise(combine, g.unsqueeze(a, [1, 3]), g.unsqueeze(b, [0, 2]))
+    first, second, third, fourth = both.shape.lens
+    return g.reshape(both, (first * second, third * fourth))
 
 
 def _outer(a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:

@@ -134,9 +134,9 @@ def _without_widened_result(region: list[Instruction], contraction: Instruction)
 def _widened(
     module: Module, contraction: Instruction, after: Sequence[Instruction], order: dict[Instruction, int]
 ) -> list[Instruction]:
-    """Return what makes float32 of computed values in 16 bits for operations after a contraction, each for these alone.
+    """Return the conversions of 16-bit values to float32 that operations after a contraction read.
 
-    A contraction that reads such a value too keeps its own conversion, which is no part of the epilogue.
+    Each conversion is read by these operations alone: other readers, the contraction among them, keep their own.
     """
     members = {contraction, *after}
     lens = contraction.shape.lens

@@ -54,7 +54,8 @@ class StepSpan:
 class Executable:
     """A plan ready to run; any number of threads may call `run` at once, each in a context of its own.
 
-    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help.
+    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help. ``arena_bytes`` is the
+    size of a context's arena, of a symbolic plan that of the last one that grew.
     """
 
     def __init__(
@@ -92,8 +93,8 @@ class Executable:
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
         # Of a symbolic plan it is known when an arena has grown. A word in memory: native code reads it.
-        arena_bytes = 0 if plan.symbols else plan.arena_bytes
-        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, arena_bytes))], np.int64).data
+        self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
+        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
@@ -262,6 +263,7 @@ class Executable:
         capacity = binding.capacity
         binding.settle(inputs)
         if binding.capacity != capacity:
+            self.arena_bytes = binding.capacity
             self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
 
     def _lead(self, context: Context, begin: int, end: int) -> None:

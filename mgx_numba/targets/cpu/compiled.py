@@ -73,7 +73,7 @@ class LoweredProgram:
     def arena_bytes(self) -> int:
         """Of the plans that there are by now, together."""
         if self.executable is not None:
-            return self.executable.plan.arena_bytes
+            return self.executable.arena_bytes
         return sum(part.arena_bytes() for part in self._parts())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:

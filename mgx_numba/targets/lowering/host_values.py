@@ -79,8 +79,9 @@ def has_symbols(ins: Instruction) -> bool:
 
 
 def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
-    """Return a copy of an instruction without submodules in which symbols have values; it is in no module."""
+    """Return a copy of an instruction in which symbols have values, with the submodules as they are; it is in no
+    module."""
     inputs = [Instruction(i.op, (), with_numbers(i.shape, values)) for i in ins.inputs]
-    copy = Instruction(with_numbers(ins.op, values), inputs, with_numbers(ins.shape, values))
+    copy = Instruction(with_numbers(ins.op, values), inputs, with_numbers(ins.shape, values), ins.module_args)
     copy.debug_symbols = ins.debug_symbols
     return copy

@@ -464,7 +464,7 @@ class Lowering(PlanConstants):
         layout = [flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
-        def run(ins: Instruction, arrays: list) -> list:
+        def run(ins: Instruction, bodies: Mapping[Module, Body] | None, arrays: list) -> list:
             values = [rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
             with np.errstate(all="ignore"):
@@ -475,11 +475,15 @@ class Lowering(PlanConstants):
                     compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
                 )
 
-        function, bind = partial(run, ins), None
+        def run_at(values: Mapping[Dim, int]) -> Callable[[list], list]:
+            own = None if bodies is None else {module: body.at(values) for module, body in bodies.items()}
+            return partial(run, numbered(ins, values), own)
+
+        function, bind = partial(run, ins, bodies), None
         if has_symbols(ins):
-            if ins.module_args:
+            if ins.module_args and bodies is None:
                 raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
-            bind = lambda values: partial(run, numbered(ins, values))  # noqa: E731
+            bind = run_at
 
         shapes = ins.shape.flatten()
         views: list[View] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ...core.dim import Dim
 from ...core.shape import Shape
 from ...dataclass import dataclass
 from ...graph.instruction import Instruction
@@ -42,6 +43,9 @@ class Body(Protocol):
     @property
     def kernels(self) -> Sequence[KernelSource]:
         """What plans that it makes may need."""
+
+    def at(self, values: Mapping[Dim, int]) -> Body:
+        """It, for values of the symbols of its lengths."""
 
     def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
         """What runs it on arguments, with values from outside."""

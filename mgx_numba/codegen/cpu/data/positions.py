@@ -5,7 +5,7 @@ They hold what the operators' NumPy meaning has, bit by bit: coordinates are com
 
 from __future__ import annotations
 
-from ....core.dim import Length
+from ....core.dim import Length, SharedLength
 from ....dataclass import dataclass
 from ....ops.pad import PadMode
 from ....ops.resize import Resize
@@ -28,11 +28,11 @@ class Resampled:
         room: of a table, at least ``count``; what is behind these repeats the last one.
     """
 
-    length: Length
-    count: Length
+    length: SharedLength
+    count: SharedLength
     factor: float | None
-    step: Length
-    room: Length
+    step: SharedLength
+    room: SharedLength
 
 
 def pad_positions(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ....codegen.kernel import KernelSource
+from ....core.dim import Dim, SymbolicLengthError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.program import Program
+from ....graph.substitution import settled
 from ....runtime.cpu.direct import Entry
 from ....runtime.cpu.executor import Executable
 from ....runtime.cpu.repeat import may_repeat, repeat
 from ....runtime.plan import Plan
+from ....runtime.plan_numbers import plan_at
+from ...lowering.host_values import has_symbols
 from ...options import TargetOptions
 from ...ref.interpreter import evaluate_module
 
@@ -25,11 +31,11 @@ Run = Callable[[Sequence[Any]], list]
 
 
 class CompiledBody:
-    """A submodule whose parameters and values from outside have fixed lengths, as a plan of its own.
+    """A submodule whose parameters and values from outside have fixed or symbolic lengths, as a plan of its own.
 
     Attributes:
         plan: None where lengths are not fixed; the module then runs by its NumPy meaning, as it does on arguments that
-            are not what the plan declares.
+            are not what the plan declares. One of symbolic lengths is run `at` lengths.
     """
 
     kernels: Sequence[KernelSource] = ()
@@ -38,6 +44,7 @@ class CompiledBody:
         """``lower`` makes the plan."""
         self.plan: Plan | None = None
         self._module = module
+        self._settled: Module | None = None
         self._options = options
         self._captured: list[Instruction] = []
         self._executable: Executable | None = None
@@ -45,13 +52,26 @@ class CompiledBody:
         values = [*module.parameters(), *module.captured()]
         if not any(v.shape.is_dynamic or v.shape.sub_shapes for v in [*values, *module.results()]):
             program, self._captured = Program.of_module(module)
-            self.plan = lower(program)
+            plan = lower(program)
+            open_lengths = any(has_symbols(ins) for ins in program.main)
+            self.plan = plan if open_lengths else replace(plan, symbols=(), condition=1)
+
+    def at(self, values: Mapping[Dim, int]) -> CompiledBody:
+        """Return the body for values of its symbols."""
+        program, captured = Program.of_module(self._module)
+        bound = copy.copy(self)
+        bound._settled, bound._captured = settled(program, values).main, captured
+        bound.plan = None if self.plan is None else plan_at(self.plan, values)
+        bound._executable, bound._enter = None, _declined
+        return bound
 
     def within(self, outer: Mapping[Instruction, Any]) -> Run:
         """What runs the module on arguments, with values from outside."""
-        module, plan = self._module, self.plan
+        module, plan = self._settled or self._module, self.plan
 
         def interpreted(arguments: Sequence[Any]) -> list:
+            if self._settled is not None:  # its parameters are also the values from outside
+                return evaluate_module(module, [*arguments, *(outer[value] for value in self._captured)])
             return evaluate_module(module, arguments, outer)
 
         if plan is None:
@@ -100,7 +120,9 @@ class CompiledBody:
         done = repeat(self._loaded(plan), inputs, len(carried), trips, place)
         if done is None:
             return None
-        lens = [value.shape.lens for value in self._module.results()]  # of scalars, too: one axis in the IR
+        lens = [
+            value.shape.lens for value in (self._settled or self._module).results()
+        ]  # of scalars, too: one axis in the IR
         last, rows = done
         return (
             [value.reshape(n) for value, n in zip(last, lens)],
@@ -139,6 +161,14 @@ class LateProgram:
         self._module = module
         self._compiled = compile(program)
         self._names = [f"p{k}" for k in range(len(module.parameters()))]
+
+    def at(self, values: Mapping[Dim, int]) -> LateProgram:
+        """See `Body.at`.
+
+        Raises:
+            SymbolicLengthError: always: the module's lengths are ranges, not symbols.
+        """
+        raise SymbolicLengthError(f"lengths inside of {self._module.name!r} are known when it runs, not before")
 
     @property
     def kernels(self) -> Sequence[KernelSource]:

@@ -84,7 +84,11 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
     if accepts_contraction(ins, shape):
         return True
     lines = line_strides(shape.lens, shape.strides)
-    return lines is not None and (known_equal(shape.lens[1], 1) or known_equal(shape.strides[1], 1)) and line_gaps(core_of(ins))
+    return (
+        lines is not None
+        and (known_equal(shape.lens[1], 1) or known_equal(shape.strides[1], 1))
+        and line_gaps(core_of(ins))
+    )
 
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts, repeats=True)

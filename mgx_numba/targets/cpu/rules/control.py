@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ....core.dim import SymbolicLengthError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
+from ...lowering.host_values import has_symbols
 from ...lowering.lowering import Lowering
 from ...lowering.rules import Body
 from ...stages import has_late_lengths
@@ -17,6 +19,8 @@ def lower_control(low: Lowering, ins: Instruction) -> None:
     bodies: dict[Module, Body]
     if low.later is not None and has_late_lengths(ins):
         bodies = {module: LateProgram(module, low.later) for module in ins.module_args}
+    elif low.scope is not None and (has_late_lengths(ins) or (ins.name == "select_module" and has_symbols(ins))):
+        raise SymbolicLengthError(f"submodules of {ins.name} have lengths that are known when they run, not before")
     else:
         bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
     low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)
