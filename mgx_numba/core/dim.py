@@ -429,7 +429,7 @@ def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
             symbol = _polynomial([(monomial, 1)])
             other = symbol - coefficient * difference
             low = range_of(other)[0]
-            if symbol not in symbols_of([other]) and low is not None and low >= (symbol.low or 0):
+            if all(s is not symbol for s in symbols_of([other])) and low is not None and low >= (symbol.low or 0):
                 return symbol, other
     return None
 
