@@ -61,7 +61,9 @@ class Strided(NamedTuple):
                 strides.append(0)
             elif known_equal(own, length):
                 strides.append(stride)
-            elif own == 1:  # the shape rule asked that, too
+            elif own == length:  # the shape rule asked that, too
+                strides.append(stride)
+            elif own == 1:
                 strides.append(0)
             else:
                 raise ValueError(f"lengths {list(self.lens)} do not broadcast to {list(lens)}")

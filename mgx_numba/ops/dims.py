@@ -107,10 +107,14 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
     for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
         if known_equal(old, new):
             strides.append(stride)
-            continue
-        if old not in (1, new):
+        elif known_equal(old, 1):
+            strides.append(0)
+        elif old == new:  # asked before whether they are 1: equal lengths may be
+            strides.append(stride)
+        elif old == 1:
+            strides.append(0)
+        else:
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
-        strides.append(stride if not known_equal(old, 1) and old == new else 0)
     return Shape.view(shape.type, lens, strides)
 
 
