@@ -54,27 +54,22 @@ class CompiledBody:
             open_lengths = any(has_symbols(ins) for ins in program.main)
             self.plan = with_told_lengths(plan) if open_lengths else replace(plan, symbols=(), condition=1)
             self._loaded = functools.cache(functools.partial(_load, self.plan, options))
-            self._place(self.plan)
+            self._names = [spec.name for spec in self.plan.parameters]  # own, from outside, told lengths
 
     def at(self, values: Mapping[Dim, int]) -> CompiledBody:
         """Return the body for values of its symbols."""
         bound = copy.copy(self)
-        bound.__dict__.pop("_numbered", None)
+        for name in ("_lens", "_numbered"):
+            bound.__dict__.pop(name, None)
         bound._at = values
-        if bound.plan is not None:
-            bound._place(bound.plan)
         return bound
 
-    def _place(self, plan: Plan) -> None:
-        """Find names and lengths of the parameters: those of the module, then values from outside, then lengths."""
-        own, captured = len(self._module.parameters()), len(self._captured)
-        if plan.symbols and not self._at:
-            return
-        self._told = told_lengths(plan, self._at)
+    @functools.cached_property
+    def _lens(self) -> list[tuple[int, ...]]:
+        """Lengths of the plan's parameters."""
         known: dict[Dim, int] = {}
-        specs = [(s.name, tuple([evaluate(n, self._at, known) for n in s.lens])) for s in plan.parameters]
-        self._own = [(name, lens, prod(lens)) for name, lens in specs[:own]]
-        self._outer = list(zip(specs[own : own + captured], self._captured, strict=True))
+        assert self.plan is not None
+        return [tuple([evaluate(n, self._at, known) for n in spec.lens]) for spec in self.plan.parameters]
 
     @functools.cached_property
     def _numbered(self) -> Module:
@@ -94,19 +89,18 @@ class CompiledBody:
         if plan is None:
             return interpreted
         executable, enter = self._loaded()
-        own, names = self._own, [spec.name for spec in plan.parameters]
-        given = self._given(outer)
+        names = self._names
+        given = self._given(plan, outer)
         scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # in the IR: one axis
 
         def run(arguments: Sequence[Any]) -> list:
-            for (name, lens, elements), argument in zip(own, arguments):
-                if argument.shape != lens:
-                    if argument.size != elements:
-                        return interpreted(arguments)
-                    argument = argument.reshape(lens)
-                given[name] = argument
+            given.update(zip(names, arguments))
             results = enter(given)
             if results is None:
+                for name, lens, argument in zip(names, self._lens, arguments):
+                    if argument.size != prod(lens):
+                        return interpreted(arguments)
+                    given[name] = argument.reshape(lens)
                 results = executable.run([np.ascontiguousarray(given[name]) for name in names])
             for k in scalars:
                 results[k] = results[k].reshape(1)
@@ -127,11 +121,13 @@ class CompiledBody:
         if plan is None or not may_repeat(plan, len(carried)):
             return None
         arguments = [np.zeros(1, np.int64), condition, *carried]
-        if [a.size for a in arguments] != [elements for _, _, elements in self._own]:
+        if len(arguments) != len(self._module.parameters()):
             return None
-        own = [np.ascontiguousarray(a).reshape(lens) for a, (_, lens, _) in zip(arguments, self._own)]
+        if any(a.size != prod(lens) for a, lens in zip(arguments, self._lens)):
+            return None
+        own = [np.ascontiguousarray(a).reshape(lens) for a, lens in zip(arguments, self._lens)]
         executable, _ = self._loaded()
-        done = repeat(executable, [*own, *self._given(outer).values()], len(carried), trips, place)
+        done = repeat(executable, [*own, *self._given(plan, outer).values()], len(carried), trips, place)
         if done is None:
             return None
         known: dict[Dim, int] = {}
@@ -143,10 +139,13 @@ class CompiledBody:
             [value.reshape(len(value), *n) for value, n in zip(rows, lens[len(last) :], strict=True)],
         )
 
-    def _given(self, outer: Mapping[Instruction, Any]) -> dict[str, np.ndarray]:
+    def _given(self, plan: Plan, outer: Mapping[Instruction, Any]) -> dict[str, np.ndarray]:
         """Return the values from outside and the lengths, as the plan's last parameters."""
-        values = {name: np.ascontiguousarray(outer[value]).reshape(lens) for (name, lens), value in self._outer}
-        return values | self._told
+        given = {}
+        for k, value in enumerate(self._captured, len(self._module.parameters())):
+            array, rank = np.ascontiguousarray(outer[value]), len(plan.parameters[k].lens)
+            given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
+        return given | told_lengths(plan, self._at)
 
 
 def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Callable[[Any], None]]:
