@@ -83,7 +83,7 @@ def resize(
     cubic = node.get_float("cubic_coeff_a", -0.75)
     exclude = node.get_bool("exclude_outside")
     smooth = node.get_bool("antialias") and mode != "nearest"
-    if 0 in target and 0 in lens:
+    if any(known_equal(n, 0) for n in target) and any(known_equal(n, 0) for n in lens):
         return g.reshape(x, target)
     if coordinates == CROPS or (exclude and mode != "nearest") or smooth or kept is not None:
         if x.shape.symbolic or any(isinstance(n, Dim) for n in target):
