@@ -34,7 +34,7 @@ from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, task_elements
 from .rows import mover
 
-__all__ = ["transpose_launch"]
+__all__ = ["transpose_launch", "turns_short_rows"]
 
 TILE = 64
 """Rows and columns of a square tile at least: runs of 64 elements on both sides."""
@@ -102,6 +102,18 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
             return make(length, count, step, wide)
     size = 0 if known_in(x_step, 0) else _block(widest, *lens)
     return plan.blocks(size, lens, (x_step, out_step)) if size else None
+
+
+def turns_short_rows(x: Tensor, out: Tensor) -> bool:
+    """Whether the target's rows are of a length that is not known, and the source's of another that is.
+
+    `transpose_launch` has a kernel for where the former are no shorter than a block.
+    """
+    space = collapse(out.lens, [x.strides, out.strides], order_by=1)
+    across = [n for n, s in zip(space.lens, space.strides[0]) if known_in(s, 1)]
+    return (
+        bool(across) and is_symbolic(space.lens[-1]) and across[0] is not space.lens[-1] and not is_symbolic(across[0])
+    )
 
 
 def _block(widest: int, *lens: Length) -> int:
