@@ -59,9 +59,9 @@ class Strided(NamedTuple):
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
             if known_equal(own, 1):
                 strides.append(0)
-            elif known_equal(own, length):
+            elif own == length:  # the shape rule asked what is not known
                 strides.append(stride)
-            elif own == 1:  # the shape rule asked that, too
+            elif own == 1:
                 strides.append(0)
             else:
                 raise ValueError(f"lengths {list(self.lens)} do not broadcast to {list(lens)}")
