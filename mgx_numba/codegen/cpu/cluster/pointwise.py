@@ -43,8 +43,8 @@ def pointwise_launch(
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
     the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
-    one (contiguous, broadcast or strided); sizes and strides are arguments. ``again`` is as of a `PointwiseProblem`. Lanes are along the innermost
-    dimension of the first output, or of the input ``order_by``.
+    one (contiguous, broadcast or strided); sizes and strides are arguments. ``again`` is as of a `PointwiseProblem`.
+    Lanes are along the innermost dimension of the first output, or of the operand ``order_by``.
 
     Raises:
         UnsupportedError: a result in parts lies across the innermost dimension.

@@ -111,9 +111,7 @@ def turns_short_rows(x: Tensor, out: Tensor) -> bool:
     """
     space = collapse(out.lens, [x.strides, out.strides], order_by=1)
     across = [n for n, s in zip(space.lens, space.strides[0]) if known_in(s, 1)]
-    return (
-        bool(across) and is_symbolic(space.lens[-1]) and across[0] is not space.lens[-1] and not is_symbolic(across[0])
-    )
+    return bool(across) and is_symbolic(space.lens[-1]) and not is_symbolic(across[0])
 
 
 def _block(widest: int, *lens: Length) -> int:
