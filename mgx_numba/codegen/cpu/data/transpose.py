@@ -96,6 +96,8 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
             lanes = _block(widest, length)
             if lanes:
                 return plan.ribbon(intrinsic, length, count, step, lanes)
+            if is_symbolic(length):  # a kernel for few elements alone
+                return None
         wide = 1 << (count - 1).bit_length()
         if 4 < count <= WIDEST_RIBBON and wide <= widest and permitted(less_equal(wide, length)):
             make = plan.packed if intrinsic == "interleave" else plan.unpacked
