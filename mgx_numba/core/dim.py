@@ -30,9 +30,9 @@ from .bounds import Ranges, decided, facts_of, interval, quotient_of_products, q
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
-    "common_divisor", "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less",
-    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred",
-    "range_of", "same", "select", "substitute", "symbols_of", "typical",
+    "common_divisor", "equal", "evaluate", "exact_quotient", "hint", "is_symbolic", "known_equal", "known_in",
+    "known_less", "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted",
+    "preferred", "range_of", "same", "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -429,7 +429,8 @@ def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
             symbol = _polynomial([(monomial, 1)])
             other = symbol - coefficient * difference
             low = range_of(other)[0]
-            if symbol not in symbols_of([other]) and low is not None and low >= (symbol.low or 0):
+            alone = not any(s is symbol for s in symbols_of([other]))  # comparing them would ask
+            if alone and low is not None and low >= (symbol.low or 0):
                 return symbol, other
     return None
 
@@ -483,6 +484,16 @@ def ceil_div(a: Length, b: Length) -> Any:
     if isinstance(b, Dim) and known_less(0, b):
         return (a + b - 1) // b
     return -(-a // b)
+
+
+def exact_quotient(a: Length, b: Length) -> Any:
+    """Return a // b if b is not 0, or symbolic, and divides a whatever the symbols are; else None. No guard is noted.
+
+    Where a symbolic b is 0, a is, too, and the quotient is right in that its product with b is a.
+    """
+    if isinstance(b, Dim):
+        return _exact_quotient(a, b)
+    return a // b if b and common_divisor(a) % b == 0 else None
 
 
 def minimum(first: Length, *others: Length) -> Any:
