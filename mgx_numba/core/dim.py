@@ -281,6 +281,10 @@ class Scope:
         self._values: dict[Dim, int] = {}
         self._closed = False
         self._made: list[Dim] = []  # while they are there they need not be made again
+        self.lesser: dict[tuple[Length, Length], Length] = {}
+        """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
+        self.equal: dict[tuple[Length, Length], Length] = {}
+        """For pairs that were compared the condition that they are equal."""
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
         self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
@@ -482,7 +486,7 @@ def common_divisor(length: Length) -> int:
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
     if isinstance(b, Dim) and known_less(0, b):
-        return (a + b - 1) // b
+        return (a - 1) // b + 1  # whose range begins at 1 where that of a does
     return -(-a // b)
 
 
@@ -512,6 +516,16 @@ def maximum(first: Length, *others: Length) -> Any:
 
 def less(a: Length, b: Length) -> Any:
     """Return the condition that a is less than b: 1, 0, or an expression."""
+    scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
+    if scope is None:
+        return int(a < b)
+    found = scope.lesser.get((a, b))
+    if found is None:
+        found = scope.lesser[a, b] = _less(a, b)
+    return found
+
+
+def _less(a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference < 0)
@@ -535,6 +549,16 @@ def less_equal(a: Length, b: Length) -> Any:
 
 def equal(a: Length, b: Length) -> Any:
     """Return the condition that two lengths are equal: 1, 0, or an expression."""
+    scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
+    if scope is None:
+        return int(a == b)
+    found = scope.equal.get((a, b))
+    if found is None:
+        found = scope.equal[a, b] = _equal(a, b)
+    return found
+
+
+def _equal(a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference == 0)

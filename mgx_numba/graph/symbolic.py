@@ -76,7 +76,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            found = _relation(scope, relations) if lens is None and len(relations) < MOST_RELATIONS else None
+            found = _relation(scope, relations) if len(relations) < MOST_RELATIONS else None
             if found is None:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
             relations[found[0]] = found[1]

@@ -53,7 +53,7 @@ class Pad(Operator):
         for k, d in enumerate(dims):
             if d.max + added[k] < 0:
                 raise self.fail(f"pads {list(self.pads)} cut more than axis {k} of {shape} has")
-            if d.max == 0 and self.mode is not PadMode.constant and added[k] > 0:
+            if self.mode is not PadMode.constant and added[k] > 0 and d.max == 0:
                 raise self.fail(f"axis {k} of {shape} is empty: {self.mode.name} has nothing to copy")
         if shape.is_dynamic:
             ranges = [DynamicDimension(max(0, d.min + n), d.max + n) for d, n in zip(dims, added)]
