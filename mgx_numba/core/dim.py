@@ -878,8 +878,6 @@ class _Key:
 def _floordiv(a: Length, b: Length) -> Any:
     if isinstance(b, int):
         return _divided(a, b)
-    if _answer(equal(b, 0)):
-        raise ZeroDivisionError(f"{a} // {b}")
     if isinstance(a, int) and a == 0:
         return 0
     quotient = _exact_quotient(a, b)
