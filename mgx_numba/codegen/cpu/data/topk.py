@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import is_symbolic, known_in, maximum
+from ....core.dim import is_symbolic, known_in, less_equal, maximum, preferred
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -111,7 +111,8 @@ def topk_launch(
     text.step = arguments.step("t0", text.stride)
     arguments.integer("value_step", 1 if share else values.strides[axis])
     arguments.integer("position_step", 1 if share else positions.strides[axis])
-    fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
+    most = ((n, int(n * lanes * WANTED_OF_GROUPS)) for n in GROUP_VECTORS if text.floats)
+    groups = next((n for n, wanted in most if preferred(less_equal(k, wanted))), 0)
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"r_values = offset(p_values, {'task * k' if share else loop.offset(1)})",
@@ -125,8 +126,8 @@ def topk_launch(
         arguments.pointer("p_places", "places", "int64")
         inside.append("r_places = offset(p_places, row * cols)")
         text.position = "load_scalar(r_places, {})"
-    if fitting:
-        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert())]
+    if groups:
+        inside += ["done = False", *text.collect(groups), "if not done:", *indent(text.insert())]
     else:
         inside += text.insert()
     prologue = [
