@@ -59,9 +59,7 @@ class Strided(NamedTuple):
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
             if known_equal(own, 1):
                 strides.append(0)
-            elif known_equal(own, length):
-                strides.append(stride)
-            elif own == length:  # the shape rule asked that, too
+            elif own == length:  # the shape rule asked what is not known
                 strides.append(stride)
             elif own == 1:
                 strides.append(0)

@@ -122,10 +122,10 @@ class _Inputs:
             parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
         for key, d in self._ranges.items():
             if key not in parsed and key not in relations:
-                given = self._given.get(key, 0)
+                given = self._given.get(key, -1)
                 most = next((n for n in LONGEST if n >= given), UNBOUNDED)
                 low, high = d.min, max(min(d.max, most), given)
-                hint = given or _hint(low, high, next(hints, HINTS[-1]))
+                hint = given if given >= 0 else _hint(low, high, next(hints, HINTS[-1]))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 from ..core.dim import Dim, known_equal
 from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
@@ -105,14 +106,10 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
         raise op.fail(f"{shape.ndim} axes of {list(shape.lens)} cannot become {len(lens)} axes {list(lens)}")
     strides = [0] * missing
     for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
-        if known_equal(old, new):
-            strides.append(stride)
-        elif known_equal(old, 1):
-            strides.append(0)
-        elif old == new:  # asked before whether they are 1: equal lengths may be
+        if not known_equal(old, 1) and old == new:
             strides.append(stride)
         elif old == 1:
-            strides.append(0)
+            strides.append(stride if known_equal(new, 1) else 0)
         else:
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
     return Shape.view(shape.type, lens, strides)
@@ -125,7 +122,7 @@ def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:
     return Shape.from_permutation(shape.type, lens, find_permutation([shape]))
 
 
-def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
+def view_strides(shape: Shape, lens: Sequence[Any]) -> tuple[Any, ...] | None:
     """Strides with which ``lens`` sees the same elements in the same order; ``None`` if that takes a copy.
 
     Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dim import known_equal, known_same
+from ...core.dim import Dim, exact_quotient, known_equal, known_same
 from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -43,21 +43,21 @@ def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instr
 
 
 def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
+    """Return the lengths that a target asks for. Where a symbolic one is 0, the input is empty: none is copied."""
     dims = list(target)
-    if not allow_zero:
-        for k, d in enumerate(target):
-            if k < len(lens) and known_equal(d, lens[k]):
-                continue
-            if d == 0:
-                if k >= len(lens):
-                    raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
-                dims[k] = lens[k]
+    for k, d in enumerate(target):
+        if not allow_zero and not isinstance(d, Dim) and d == 0:
+            if k >= len(lens):
+                raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
+            dims[k] = lens[k]
     total = prod(lens)
     if -1 in dims:
-        known = prod(d for d in dims if d != -1)
-        if known == 0 or total % known:
+        place = dims.index(-1)
+        known = prod(dims[:place] + dims[place + 1 :])
+        rest = exact_quotient(total, known)
+        if rest is None and (known == 0 or total % known):
             raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
-        dims[dims.index(-1)] = total // known
+        dims[place] = total // known if rest is None else rest
     if element_count(dims, "the shape") != total:
         raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
     return dims

@@ -55,7 +55,11 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     ``w_strides`` are the batch strides of the right-hand side as the kernel finds it.
     """
     rank = len(problem.batch)
-    table: dict[str, list[Any]] = {"x": list(problem.a_strides[: rank + 1]), "w": [*w_strides, 0], "out": list(problem.out_strides)}
+    table: dict[str, list[Any]] = {
+        "x": list(problem.a_strides[: rank + 1]),
+        "w": [*w_strides, 0],
+        "out": list(problem.out_strides),
+    }
     for k, operand in enumerate(epilogue.operands):
         if operand.access in MOVING:
             columns = problem.n if operand.access in ALONG_N else 1

@@ -324,7 +324,7 @@ def line_order(pixels: Length, channels: int) -> str:
 
 
 def groups_inside(
-    blocking: Blocking, tile: RegisterTile, m: int, panels: int, depth: int, taps: int, groups: int
+    blocking: Blocking, tile: RegisterTile, m: Length, panels: int, depth: int, taps: int, groups: Length
 ) -> bool:
     """Whether groups with one right-hand side are all computed for a block of panels before the next block is.
 
@@ -332,10 +332,11 @@ def groups_inside(
     each block of panels: where the L2 cache holds such a block, not all of them, and that is less.
     """
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
+    m, groups, own = hint(m), hint(groups), hint(blocking.panels)  # both orders are right
     panel, l2_bytes = tile.columns * depth * taps * right, machine().l2_bytes
-    if panels * panel <= PANEL_EIGHTHS * l2_bytes // 8 or blocking.panels * panel > ROWS_EIGHTHS * l2_bytes // 8:
+    if panels * panel <= PANEL_EIGHTHS * l2_bytes // 8 or own * panel > ROWS_EIGHTHS * l2_bytes // 8:
         return False
-    others = -(-panels // blocking.panels) - 1
+    others = -(-panels // own) - 1
     return (groups - 1) * panels * panel > others * groups * m * depth * left
 
 

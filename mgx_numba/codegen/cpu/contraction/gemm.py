@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import Dim, Length, known_equal, known_less, maximum
+from ....core.dim import Dim, known_equal, known_less, maximum
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ALONG_N, MOVING, NOT_COMPUTED, Epilogue
