@@ -80,14 +80,14 @@ CASES = {
     "padding": Case("pad", lambda b, s: [(FLOAT, (b, s, 3))], lambda b, s: {"pads": (0, 1, 2, 0, 3, 0)}),
     "padding by the length": Case("pad", lambda b, s: [(FLOAT, (b, 3))], lambda b, s: {"pads": (0, s, 0, 1)}),
     "reflection": Case(
-        "pad", lambda b, s: [(FLOAT, (b, s + 4))], lambda b, s: {"pads": (0, 2, 0, 3), "mode": "reflect"}, hosted=True
+        "pad", lambda b, s: [(FLOAT, (b, s + 4))], lambda b, s: {"pads": (0, 2, 0, 3), "mode": "reflect"}
     ),
     "resize of fixed images": Case(
         "resize", lambda b, s: [(FLOAT, (b, 2, 4, 4))],
         lambda b, s: {"sizes": (b, 2, 8, 7), "mode": "linear"},
     ),
     "resize along the length": Case(
-        "resize", lambda b, s: [(FLOAT, (b, s))], lambda b, s: {"sizes": (b, 3 * s), "mode": "linear"}, hosted=True
+        "resize", lambda b, s: [(FLOAT, (b, s))], lambda b, s: {"sizes": (b, 3 * s), "mode": "linear"}
     ),
     "reverse": Case("reverse", lambda b, s: [(FLOAT, (b, s, 3))], lambda b, s: {"axes": (1,)}),
     "lrn": Case("lrn", lambda b, s: [(FLOAT, (b, 6, s, 3))], lambda b, s: {"size": 3, "alpha": 0.1}),
