@@ -152,11 +152,12 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
         numbers = [n for n in wide if not isinstance(n, Dim)]
         if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
             wide = numbers
-        elif len(wide) > 1:
+        elif any(a != b for a, b in pairwise(wide)):  # lengths that are equal may all be 1
             wide = [n for n in wide if n != 1]
         if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        result.append(wide[0] if wide else 1)
+        # of equal lengths the simplest one, so that fewer of them are only equal because something asked
+        result.append(min(wide, key=lambda n: len(str(n))) if len(wide) > 1 else wide[0] if wide else 1)
     return tuple(result)
 
 

@@ -26,6 +26,7 @@ SHAPES: list[dict[str, Any]] = [
     {"kernel": (3, 2), "in_channels": 8, "out_channels": 12, "groups": 4, "dilation": (2, 1)},
     {"kernel": (2, 2), "in_channels": 6, "out_channels": 9, "stride": (2, 2), "transposed": True},
     {"kernel": (3, 3), "in_channels": 8, "out_channels": 5, "stride": (2, 2), "pads": 1, "transposed": True},
+    {"kernel": (7, 7), "in_channels": 4, "out_channels": 16, "stride": (2, 2), "pads": 3},
     {"kernel": (5,), "in_channels": 12, "out_channels": 20, "pads": 2},
     {"kernel": (3,), "in_channels": 16, "out_channels": 16, "groups": 16, "pads": 1, "stride": (2,)},
 ]
@@ -91,3 +92,35 @@ def every(problem: ConvProblem, samples: list[dict[Dim, int]]) -> None:
     for solver in CONV_SOLVERS:
         if solver.refused_symbols(problem) is None and solver.refusal(plain) is None:
             assert check(problem, samples, solver.name) == {solver.name}
+
+
+FEW_OUTPUTS = {"kernel": (1, 1), "in_channels": 32, "out_channels": 5}
+WINOGRAD = {"kernel": (3, 3), "in_channels": 32, "out_channels": 40, "pads": 1}
+TYPED = [
+    ("", "uint8 int8 int32 int32"),
+    ("avx2,-avxvnni", "uint8 int8 int32 int32"),
+    ("avx2", "int8 int8 int32 int32"),
+    ("avx2", "float32 float16 float32 float32"),
+    ("", "float32 bfloat16 float32 float32"),
+    (host.EMULATED_TILES, "float32"),
+    (host.EMULATED_TILES, "uint8 int8 int32 int32"),
+    (host.EMULATED_TILES, "bfloat16 bfloat16 float32 float32"),
+]
+
+
+@pytest.mark.parametrize("ceiling, types", TYPED)
+@pytest.mark.parametrize("shape", [WINOGRAD, FEW_OUTPUTS, SHAPES[0], SHAPES[2], SHAPES[3], SHAPES[6]], ids=str)
+def test_other_types_by_every_solver(
+    ceiling: str, types: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ceiling == host.EMULATED_TILES and host.host().vector_bits < 512:
+        pytest.skip("the CPU has no AVX-512")
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    _, (batch, height, width) = symbols("batch", "height", "width")
+    shape = {**shape, "in_channels": max(shape["in_channels"], 4 if shape.get("transposed") else 1)}
+    problem = problem_of(batch, (height, width), shape, types)
+    plain = at_lengths(problem, {batch: 1, height: 8, width: 8})
+    if all(solver.refusal(plain) for solver in CONV_SOLVERS):
+        pytest.skip("no solver is for these")
+    sizes = ((1, 9, 8), (2, 12, 6), (3, 8, 31))
+    every(problem, [dict(zip((batch, height, width), size)) for size in sizes])

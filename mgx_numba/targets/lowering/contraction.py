@@ -275,9 +275,7 @@ def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str
 
 def _moves(strides: Sequence[Length], lens: Sequence[Length] = ()) -> list[bool]:
     """Whether each stride leads to other elements: of symbolic ones, whether it may."""
-    return [
-        not known_in(s, 0) and not (k < len(lens) and known_less_equal(lens[k], 1)) for k, s in enumerate(strides)
-    ]
+    return [not known_in(s, 0) and not (k < len(lens) and known_less_equal(lens[k], 1)) for k, s in enumerate(strides)]
 
 
 def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> None:

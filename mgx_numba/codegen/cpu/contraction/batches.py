@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.dim import Dim, Length, known_equal
+from ....core.dim import Dim, Length, known_equal, known_in
 from ....core.integers import plain_int
 from ....dataclass import dataclass
 from ...problems.epilogue import ALONG_N, MOVING, Epilogue
@@ -55,7 +55,11 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     ``w_strides`` are the batch strides of the right-hand side as the kernel finds it.
     """
     rank = len(problem.batch)
-    table: dict[str, list[Any]] = {"x": list(problem.a_strides[: rank + 1]), "w": [*w_strides, 0], "out": list(problem.out_strides)}
+    table: dict[str, list[Any]] = {
+        "x": list(problem.a_strides[: rank + 1]),
+        "w": [*w_strides, 0],
+        "out": list(problem.out_strides),
+    }
     for k, operand in enumerate(epilogue.operands):
         if operand.access in MOVING:
             columns = problem.n if operand.access in ALONG_N else 1
@@ -74,7 +78,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
                 del s[d]
     m = problem.m
     shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
-    while lens and not any(s[-2] for s in shared):
+    while lens and all(known_in(s[-2], 0) for s in shared):
         alone = known_equal(m, 1)
         if not alone and not all(known_equal(s[-2], m * s[-1]) for s in table.values()):
             break

@@ -249,7 +249,7 @@ def direct_launch(
     axes: tuple[str, ...] = ()
     if even:
         if lattice:
-            axes = ("d", "h", "w") if lattice[0][2] > 1 else ("h", "w")
+            axes = ("h", "w") if known_equal(lattice[0][2], 1) else ("d", "h", "w")
             arguments.integers(**{f"out_{axis}": problem.out_lens["dhw".index(axis)] for axis in axes})
         arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
         if shuffled:

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from ....core.dim import known_equal
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -33,6 +34,7 @@ class ConvTiles(Solver[ConvProblem]):
     """A convolution over one or two spatial dimensions that is not transposed."""
 
     name = "conv_tiles"
+    open_batch = open_lens = True
     looks_at_values = True
     line_gaps = True
     most_blockings = MOST_BLOCKINGS
@@ -148,7 +150,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     )  # fmt: skip
     macro.read_matrix(grid.low)
     stride_arguments(arguments, image_strides(problem, epilogue, strides))
-    if problem.line_gap:
+    if not known_equal(problem.line_gap, 0):
         arguments.integers(out_gap=problem.line_gap)
     macro.setup += ["filled = -1"]
     macro.decode = [
@@ -163,7 +165,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
     macro.row = [
         "exists = o_w < out_w",
         "pixel = o_h * out_w + o_w",
-        *row_offsets(epilogue, "o_h" if problem.line_gap else ""),
+        *row_offsets(epilogue, "" if known_equal(problem.line_gap, 0) else "o_h"),
         "o_w += 1",
         "if o_w == width:",
         "    o_w = 0",

@@ -368,8 +368,8 @@ def _launch(
 
 
 class _Product:
-    """Text of the sums of m rows, whose ``numbers`` are expressions, by ``streams`` panels, each of which is asked for so many bytes ``ahead``, by
-    ``rolled`` loops where these pay; integers of rows have so many bytes ``each``."""
+    """Text of the sums of m rows, whose ``numbers`` are expressions, by ``streams`` panels, each of which is asked for
+    so many bytes ``ahead``, by ``rolled`` loops where these pay; integers of rows have so many bytes ``each``."""
 
     def __init__(
         self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int, each: int, rolled: bool
@@ -458,9 +458,8 @@ class _Product:
                 ]
                 for r in rows:
                     for half, name in enumerate(self.halves):
-                        lines.append(
-                            f"x = load_splat(parts, {self.numbers[r]} * parts_pitch + k + {half * self.depth * per}, {lanes})"
-                        )
+                        place = f"{self.numbers[r]} * parts_pitch + k + {half * self.depth * per}"
+                        lines.append(f"x = load_splat(parts, {place}, {lanes})")
                         name = f"{name}u" if apart and part else name
                         lines += [products(f"{name}{q}_{r}", q, u == part == 0) for q in range(self.streams)]
             if u == last and not quads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....core.dim import known_equal
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.element_types import ITEMSIZE
@@ -89,7 +90,8 @@ def _walk(grid: PixelGrid) -> tuple[str, list[str], Callable[[Write], list[str]]
 
         return body
 
-    if p.x_strides[3] == p.in_channels == pixel or p.in_channels == p.in_lens[2] == pixel == 1:
+    close = known_equal(p.x_strides[3], p.in_channels) and p.in_channels == pixel
+    if close or (p.in_channels == pixel == 1 and known_equal(p.in_lens[2], 1)):
         return "lines", [], lambda write: vector_loop(lanes, run(write), "0", "channels * pixels")
     if grid.problem.types.a == "float32" and pixel in SMALL_PIXELS:
         setup = [

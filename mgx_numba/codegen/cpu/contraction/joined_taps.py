@@ -21,7 +21,12 @@ def join_taps(problem: ConvProblem, tile: RegisterTile) -> ConvProblem | None:
     """The convolution over joined taps, whose pixels lie as those given, its strides in elements; None if it would not
     take fewer words, its pixels would not begin with words, or its rows are padded."""
     channels, taps, step = problem.in_channels, problem.kernel[-1], problem.stride[-1]
-    if problem.groups > 1 or problem.transposed or problem.dilation[-1] > 1 or not known_equal(problem.x_strides[-1], channels):
+    if (
+        problem.groups > 1
+        or problem.transposed
+        or problem.dilation[-1] > 1
+        or not known_equal(problem.x_strides[-1], channels)
+    ):
         return None
     if problem.pads_begin[-1] or problem.pads_end[-1] or step * channels % tile.packing.k_interleave:
         return None

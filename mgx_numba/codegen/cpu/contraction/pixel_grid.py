@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
+from ....core.dim import known_equal
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -28,7 +30,7 @@ def grid_refusal(problem: ConvProblem) -> str | None:
     p = problem.volume()
     if problem.transposed:
         return "the convolution is transposed"
-    if p.in_lens[0] > 1 or p.kernel[0] > 1 or p.pads_begin[0] or p.pads_end[0]:
+    if not known_equal(p.in_lens[0], 1) or p.kernel[0] > 1 or p.pads_begin[0] or p.pads_end[0]:
         return "there are three spatial dimensions"
     return "the input is cropped" if min(*p.pads_begin, *p.pads_end) < 0 else None
 
@@ -92,7 +94,7 @@ class PixelGrid:
         return kernel[1] if self.merged else kernel[1] * kernel[2]
 
     @property
-    def width(self) -> int:
+    def width(self) -> Any:
         """Outputs of a line, those that are dropped too."""
         p = self.volume
         return -(-(p.in_lens[2] + p.pads_begin[2] + p.pads_end[2]) // p.stride[2])
@@ -105,22 +107,22 @@ class PixelGrid:
         whole = self.pixel_elements == p.in_channels and (not past or (p.line_behind and ITEMSIZE[p.types.a] == 1))
         if self.form != p.types.a or not whole or any((*p.pads_begin, *p.pads_end)) or p.stride[1] > 1:
             return False
-        even = p.in_lens[2] % p.stride[2] == 0 and p.x_strides[0] % together == 0
-        close = p.in_lens[1] == 1 or p.x_strides[2] == p.in_lens[2] * p.in_channels
-        return even and close and p.x_strides[3] == p.in_channels
+        even = known_equal(p.in_lens[2] % p.stride[2], 0) and known_equal(p.x_strides[0] % together, 0)
+        close = known_equal(p.in_lens[1], 1) or known_equal(p.x_strides[2], p.in_lens[2] * p.in_channels)
+        return even and close and known_equal(p.x_strides[3], p.in_channels)
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Any:
         """Outputs of an image."""
         height, width = self.volume.out_lens[1:]
         return (height - 1) * self.width + width if self.in_place else height * self.width
 
     @property
-    def line(self) -> int:
+    def line(self) -> Any:
         return self.width * self.volume.stride[2] * self.pixel
 
     @property
-    def reach(self) -> int:
+    def reach(self) -> Any:
         """Lines of one remainder from the first that an output reads to the last, and what follows the last pixel."""
         p = self.volume
         last = (p.kernel[1] - 1) * p.dilation[1] // p.stride[1]
@@ -128,7 +130,7 @@ class PixelGrid:
         return last + 1 + behind // self.line
 
     @property
-    def lines(self) -> int:
+    def lines(self) -> Any:
         """Lines of one remainder in an image."""
         return self.volume.out_lens[1] + self.reach
 
@@ -138,14 +140,14 @@ class PixelGrid:
         return self.volume.stride[1]
 
     @property
-    def image(self) -> int:
+    def image(self) -> Any:
         """From one image to the next."""
         if self.in_place:
             return self.volume.x_strides[0] // self.tile.packing.k_interleave
         return self.phases * self.lines * self.line
 
     @property
-    def low(self) -> int:
+    def low(self) -> Any:
         """From the high parts to the low ones, a multiple of cache lines; 0 where there is one part."""
         if self.tile.packing.parts == 1:
             return 0
@@ -160,13 +162,13 @@ class PixelGrid:
         return self.form == "bfloat16" and (self.tile.packing.parts > 1 or past) and not self.in_place
 
     @property
-    def flags(self) -> int:
+    def flags(self) -> Any:
         """Byte at which the notes of lines begin, if there are some: a multiple of cache lines."""
         line, size = host.CACHE_LINE, ITEMSIZE[self.tile.left_word]
         return 2 * self.low * size if self.low else -(-self.problem.batch * self.image * size // line) * line
 
     @property
-    def scratch(self) -> int:
+    def scratch(self) -> Any:
         """Bytes of the grid and the notes."""
         if self.in_place:
             return 0

@@ -19,7 +19,17 @@ from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut_lines
-from .depthwise import LINE, MOST_ROWS, WINDOWS, best_run, line_locals, line_unit, missing, taps_inside, volume_arguments
+from .depthwise import (
+    LINE,
+    MOST_ROWS,
+    WINDOWS,
+    best_run,
+    line_locals,
+    line_unit,
+    missing,
+    taps_inside,
+    volume_arguments,
+)
 from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels
 from .refinement import line_blockings

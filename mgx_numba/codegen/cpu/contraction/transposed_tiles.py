@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....core.dim import known_equal, known_same
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -34,6 +35,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
     """A transposed convolution whose kernel is as large as its stride: of float32 in parts, bfloat16 or integers."""
 
     name = "conv_transposed_tiles"
+    open_batch = open_lens = True
     looks_at_values = True
     line_gaps = True
     reads_parts = True
@@ -53,7 +55,11 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         if problem.low_parts and tile_of(problem.types).packing.parts == 1:
             return NO_PARTS
         *image, pixel, _ = pixel_product(problem).a_strides
-        if problem.low_parts and problem.batch > 1 and image != [problem.in_pixels * pixel]:
+        if (
+            problem.low_parts
+            and not known_equal(problem.batch, 1)
+            and not known_same(image, [problem.in_pixels * pixel])
+        ):
             return "images in parts do not follow one another"
         return uneven_pixels(problem)
 
@@ -116,7 +122,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         arguments.pointer("zero", Operand("w"), tile.left_word)
         macro.rows.pointers(arguments)
         macro.sizes(blocking, rows, problem.out_channels, panels, depth, 1, taps, beside=near)
-        axes = ("d", "h", "w") if volume.out_lens[0] > 1 else ("h", "w")
+        axes = ("h", "w") if known_equal(volume.out_lens[0], 1) else ("d", "h", "w")
         arguments.integers(
             x_step=1, w_step=tile.packing.parts * columns, w_panel=rows_of_panel * columns, x_ld=row,
             pixels=problem.in_pixels, **{f"out_{axis}": volume.in_lens["dhw".index(axis)] for axis in axes},
@@ -124,11 +130,11 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         macro.read_even_rows()
         macro.read_matrix(split.low if split else 0)
         stride_arguments(arguments, image_strides(problem, epilogue, strides))
-        if problem.line_gap:
+        if not known_equal(problem.line_gap, 0):
             arguments.integers(out_gap=problem.line_gap)
         lattice_arguments(arguments, axes, [(0, *point) for point in zip(volume.stride, volume.out_lens)])
         macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
-        macro.before_rows, macro.row = lattice_rows(epilogue, axes, apart=problem.line_gap != 0)
+        macro.before_rows, macro.row = lattice_rows(epilogue, axes, apart=not known_equal(problem.line_gap, 0))
         if split:
             read_parts(macro, problem.in_channels)
         moved = 4 * (tile.packing.parts * rows * row + math.prod(lens))

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
+from .....core.dim import ceil_div, evaluate, less, maximum, minimum, select, symbols_of
 from .....dataclass import dataclass
+from .....errors import ShapeError
+from ....alternatives import at_lengths, lengths_in
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
 from ...machine import Machine, machine
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import tile_for
-from ..blocking import SUMS_BYTES, Blocking
+from ..blocking import SUMS_BYTES, Blocking, samples_along
 from ..macro_kernel import height_table
 from ..pack import panel_count
 from .form import Form
 
-__all__ = ["Block", "best_block", "given_block", "stacked_panels", "tile_rows", "tiles_of"]
+__all__ = ["Block", "best_block", "given_block", "open_block", "stacked_panels", "tile_rows", "tiles_of"]
 
+APART = 4
+"""Of symbolic lengths: times the tiles of one problem that the next has for which a cut is looked for."""
 _FILTER_EIGHTHS = 5
 """Of the L2 cache, for the transformed filters of one step of a task."""
 _NEAR_BYTES = 300 * 1024
@@ -61,13 +69,13 @@ class Block:
     ``depth`` words of input channels of filters are transformed at a time; 0 if all are stored as transformed.
     """
 
-    tiles: int
-    panels: int
-    grain: int
+    tiles: Any
+    panels: Any
+    grain: Any
     depth: int
 
 
-def tiles_of(form: Form, problem: ConvProblem) -> tuple[int, int]:
+def tiles_of(form: Form, problem: ConvProblem) -> tuple[Any, Any]:
     """Tiles of an image along height and width."""
     return -(-problem.out_lens[-2] // form.out), -(-problem.out_lens[-1] // form.out)
 
@@ -112,6 +120,33 @@ def _best_block(
         if cycles < best_cycles:
             best, best_cycles = Block(count, p_block, claim, depth), cycles
     return best, best_cycles
+
+
+def open_block(
+    best: Callable[[ConvProblem], tuple[Block, float]],
+    form: Form,
+    tile: RegisterTile,
+    problem: ConvProblem,
+    threads: int,
+) -> Block:
+    """The cut of a problem of symbolic lengths: what is the ``best`` for some numbers of tiles, up to the next."""
+    tiles = problem.batch * math.prod(tiles_of(form, problem))
+    found: list[tuple[int, Block]] = []
+    for sample in samples_along(tiles, symbols_of(lengths_in(problem))):
+        count = evaluate(tiles, sample)
+        if found and count < APART * found[-1][0]:
+            continue
+        with contextlib.suppress(ShapeError):  # an image that is smaller than the kernel
+            found.append((max(count, 1), best(at_lengths(problem, sample))[0]))
+    first = found[0][1]
+    own, p_block = first.tiles, first.panels
+    for start, block in found[1:]:
+        own, p_block = (
+            select(less(tiles, start), before, after) for before, after in ((own, block.tiles), (p_block, block.panels))
+        )
+    own = maximum(1, minimum(own, tiles))
+    tasks = problem.groups * ceil_div(tiles, own) * ceil_div(panel_count(tile, problem.group_out), p_block)
+    return Block(own, p_block, maximum(1, ceil_div(tasks, threads)), first.depth)
 
 
 def given_block(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from .....core.dim import ceil_div
 from ....arguments import Arguments
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, Solution, TaskRange
@@ -87,7 +88,7 @@ class WinogradWriter:
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
         high, across = tiles_of(self.form, problem)
         tiles = problem.batch * high * across
-        blocks, p_blocks = -(-tiles // block.tiles), -(-panels // block.panels)
+        blocks, p_blocks = ceil_div(tiles, block.tiles), ceil_div(panels, block.panels)
         tasks = groups * blocks * p_blocks
         pad = _PLANE_PAD // self.word_bytes
         held = self._held()
@@ -131,14 +132,14 @@ class WinogradWriter:
         moved += self.epilogue.stored_bytes(problem.types.out) * results
         seen = self.epilogue.moving
         launch = Launch(source, a.values, TaskRange(tasks, block.grain), problem.flops, moved, seen)
-        return Solution((launch,), -(-tasks // block.grain) * claim * self.word_bytes)
+        return Solution((launch,), ceil_div(tasks, block.grain) * claim * self.word_bytes)
 
     @property
     def name(self) -> str:
         """What kernels are called."""
         return self.form.name
 
-    def _held(self) -> int:
+    def _held(self) -> Any:
         """Rows of a point for which there is memory: the register tile may take more than there are tiles."""
         return self.block.tiles + self.tile.rows
 

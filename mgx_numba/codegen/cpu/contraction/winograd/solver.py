@@ -14,7 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from .....core.dim import known_equal
 from .....dataclass import dataclass
+from ....alternatives import has_lengths
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
@@ -27,7 +29,7 @@ from ..pack import aligned_zeros
 from ..parts import fills_lines, groups_end_lines
 from ..rows import image_strides
 from ..solver import Setting, Solver
-from .blocks import best_block, given_block, winograd_blockings
+from .blocks import best_block, given_block, open_block, winograd_blockings
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
 
@@ -43,6 +45,8 @@ class ConvWinograd(Solver[ConvProblem]):
 
     form: Form
     whole_vectors: bool = False
+    open_batch: ClassVar[bool] = True
+    open_lens: ClassVar[bool] = True
     _direct: ClassVar[ConvDirect] = ConvDirect()
 
     @property
@@ -64,7 +68,7 @@ class ConvWinograd(Solver[ConvProblem]):
             return f"the kernel is not {self.form.taps}x{self.form.taps}"
         if max(problem.stride) > 1 or max(problem.dilation) > 1:
             return "a stride or dilation is larger than 1"
-        if any(n != 1 for n in (*problem.kernel[:-2], *problem.in_lens[:-2], *problem.out_lens[:-2])):
+        if not all(known_equal(n, 1) for n in (*problem.kernel[:-2], *problem.in_lens[:-2], *problem.out_lens[:-2])):
             return "the convolution is over three dimensions"
         if any((*problem.pads_begin[:-2], *problem.pads_end[:-2])):
             return "the convolution is over three dimensions"
@@ -113,7 +117,9 @@ class ConvWinograd(Solver[ConvProblem]):
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
-        if blocking is None:
+        if has_lengths(problem):
+            block = open_block(lambda own: best_block(self.form, own, threads), self.form, tile, problem, threads)
+        elif blocking is None:
             block, _ = best_block(self.form, problem, threads)
         else:
             block = given_block(self.form, problem, tile, threads, blocking)

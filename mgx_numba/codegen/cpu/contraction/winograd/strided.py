@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
+from .....core.dim import ceil_div, known_equal
 from .....dataclass import dataclass
 from ....arguments import Arguments
 from ....launch import Launch, Operand, Solution, TaskRange
@@ -52,6 +54,8 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     """F(m x m, r x r) where the stride leaves r blocks of taps a side."""
 
     form: Form
+    open_batch: ClassVar[bool] = True
+    open_lens: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -127,7 +131,7 @@ def _taps(problem: ConvProblem) -> list[_Taps]:
 def _rearranged(problem: ConvProblem) -> ConvProblem:
     """The convolution of stride 1. Its pixels are whole vectors apart, of which the last may hold no channel."""
     taps, lanes = _taps(problem), tile_for(problem.types).lanes
-    lens = [-(-n // s) for n, s in zip(problem.in_lens, problem.stride)]
+    lens = [ceil_div(n, s) for n, s in zip(problem.in_lens, problem.stride)]
     channels = math.prod(problem.stride) * problem.in_channels
     pixel = -(-channels // lanes) * lanes
     return replace(
@@ -160,7 +164,11 @@ def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
     Pixels past the edges of the input are zeros.
     """
     lanes, channels = tile_for(problem.types).lanes, problem.in_channels
-    runs, run = (1, problem.stride[1] * channels) if problem.x_strides[2] == channels else (problem.stride[1], channels)
+    runs, run = (
+        (1, problem.stride[1] * channels)
+        if known_equal(problem.x_strides[2], channels)
+        else (problem.stride[1], channels)
+    )
     a = Arguments()
     a.pointer("x", "x", problem.dtype)
     a.pointer("blocks", "scratch", problem.dtype)

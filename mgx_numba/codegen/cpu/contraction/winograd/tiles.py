@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from .....dataclass import dataclass
+from ....alternatives import has_lengths
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
@@ -27,7 +28,7 @@ from ..gemm_tiles import MOST_BLOCKINGS, part_rows, refused_tiles, tile_of
 from ..pack import aligned_zeros, pack_panels, panel_count
 from ..rows import image_strides
 from ..solver import Setting, UnsuitedWeights
-from .blocks import Block, given_block, stacked_panels, tiles_of
+from .blocks import Block, given_block, open_block, stacked_panels, tiles_of
 from .form import Form
 from .kernel import filter_plane
 from .solver import ConvWinograd
@@ -120,7 +121,13 @@ class ConvWinogradTiles(ConvWinograd):
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         tile = tile_of(problem.types)
-        if blocking is None:
+        if has_lengths(problem):
+
+            def best(own: ConvProblem) -> tuple[Block, float]:
+                return _best_block(tile, self.form, own, threads, machine())
+
+            block = open_block(best, self.form, tile, problem, threads)
+        elif blocking is None:
             block, _ = _best_block(tile, self.form, problem, threads, machine())
         else:
             block = given_block(self.form, problem, tile, threads, blocking, max(_TILE_COUNTS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .....core.dim import ceil_div, less, select
 from ....statements import indent
 from ...host import CACHE_LINE
 from ...machine import machine
@@ -48,9 +49,9 @@ class PartsWriter(WinogradWriter):
 
     def _declare(self, words: int) -> None:
         tile, depth = self.tile, self.tile.depth(self.problem.group_in)
-        blocks = -(-self.block.tiles // tile.rows)
-        far = blocks > 1 and 4 * self.form.points * filter_plane(self.problem, tile) > machine().l2_bytes // 2
-        lines = -(-tile.step_bytes // CACHE_LINE // blocks) if far else 0
+        blocks = ceil_div(self.block.tiles, tile.rows)
+        far = 4 * self.form.points * filter_plane(self.problem, tile) > machine().l2_bytes // 2
+        lines = select(less(1, blocks), -(-tile.step_bytes // CACHE_LINE // blocks), 0) if far else 0
         self.arguments.integers(low=words, factors=2 * words, row_words=self._row(depth), far_share=lines)
 
     def _transformed_input(self, channels: str) -> list[str]:
