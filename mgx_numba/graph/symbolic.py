@@ -46,6 +46,8 @@ SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
 """Lengths that all symbols have together in samples: kernels differ where an axis has one element, where rows are
 shorter than a vector or a tile, and where estimates prefer another algorithm."""
+LAST = 4
+"""Comparisons that an operator may have made before it fails."""
 MOST_RELATIONS = 64
 """Relations between lengths that are looked for in a program."""
 
@@ -190,18 +192,20 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
 def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
     """Return what one symbol would have to be so that two lengths are equal that operators compared last.
 
-    Comparisons for equality come first: of others, such as whether a part is longer than the whole, equal lengths are a
-    usual case.
+    Of the last comparisons those with other symbols come before those with numbers: what broadcasts asks for 1, too.
+    Comparisons for order come last: where these fail, such as for a part longer than the whole, equal lengths fit.
     """
     guards = list(reversed(scope.guards.values()))
-    for kind in ("zero", "negative"):
-        for guard in guards:
-            ((monomial, coefficient), *more) = guard.condition.terms
-            if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
-                continue
-            if kind == "negative" or not guard.answer:
-                found = _solved(scope, monomial[0].operands[0], known)
-                if found is not None:
+    for some in (guards[:LAST], guards):
+        for kind, symbolic in (("zero", True), ("zero", False), ("negative", False)):
+            for guard in some:
+                ((monomial, coefficient), *more) = guard.condition.terms
+                if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
+                    continue
+                found = None
+                if kind == "negative" or not guard.answer:
+                    found = _solved(scope, monomial[0].operands[0], known)
+                if found is not None and isinstance(found[1], Dim) >= symbolic:
                     return found
     return None
 
