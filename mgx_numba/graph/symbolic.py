@@ -75,7 +75,12 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     while True:
         own = inputs.lengths(scope, relations)
         try:
-            return _Symbolic(own).copy(program)
+            made = _Symbolic(own).copy(program)
+            found = _settled_equality(scope, relations) if len(relations) < MOST_RELATIONS else None
+            if found is None:
+                return made
+            relations[found[0]] = found[1]
+            scope.clear()
         except SymbolicLengthError:
             raise
         except MgxError as error:
@@ -218,7 +223,36 @@ def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] |
     return None
 
 
+def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol that is an expression of others in all runs that a guard admits, and that expression.
+
+    In the place of the symbol the expression leaves less to prove: what is broadcast to it has its length, and weights
+    have numbers of rows.
+    """
+    for guard in scope.guards.values():
+        ((monomial, coefficient), *more) = guard.condition.terms
+        if guard.answer and not more and coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "zero":
+            found = _symbol_of(scope, monomial[0].operands[0], known)
+            if found is not None:
+                return found
+    return None
+
+
 def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol that may be meant to be an expression of others where a difference is 0, and that expression."""
+    found = _symbol_of(scope, difference, known)
+    if found is not None:
+        return found
+    for m, _ in difference.terms:  # min(a, b) is a where a is b
+        for atom in m:
+            if atom.kind in ("min", "max"):
+                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
+                if found is not None:
+                    return found
+    return None
+
+
+def _symbol_of(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
     """Return a symbol, and the expression of others that it is where a difference is 0."""
     for symbol in reversed(scope.symbols):
         for m, c in difference.terms:
@@ -226,12 +260,6 @@ def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple
             alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
             if alone and str(symbol) not in known and scope.value(rest) >= 1:
                 return str(symbol), rest
-    for m, _ in difference.terms:  # min(a, b) is a where a is b
-        for atom in m:
-            if atom.kind in ("min", "max"):
-                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
-                if found is not None:
-                    return found
     return None
 
 
