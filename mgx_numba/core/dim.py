@@ -59,9 +59,10 @@ class Atom:
         divisor: an integer that divides every value.
         scope: whose symbols it consists of.
         name: of a symbol.
+        own: the expression that a symbol is.
     """
 
-    __slots__ = ("__weakref__", "divisor", "high", "kind", "low", "name", "number", "operands", "scope")
+    __slots__ = ("__weakref__", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Atom:
         self.name = name
         with _lock:
             self.number = next(_numbers)
+        self.own: Dim | None = None
 
     def __repr__(self) -> str:
         return _atom_text(self)
@@ -297,7 +299,7 @@ class Scope:
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
         atom = Atom("symbol", (), low, high, 1, self, name)
-        made = _polynomial([((atom,), 1)])
+        made = atom.own = _polynomial([((atom,), 1)])
         assert isinstance(made, Dim)
         self.symbols.append(made)
         self._hints[atom] = (low if high is None else min(max(low, 16), high)) if hint is None else hint
@@ -699,7 +701,7 @@ def hint(length: Length) -> int:
 def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) -> int:
     if atom.kind == "symbol":
         found = values.get(atom)
-        return values[_polynomial([((atom,), 1)])] if found is None else found
+        return values[atom.own] if found is None else found
     if atom.kind == "select":
         chosen = 1 if evaluate(atom.operands[0], values, known) else 2
         return evaluate(atom.operands[chosen], values, known)
@@ -876,8 +878,6 @@ class _Key:
 def _floordiv(a: Length, b: Length) -> Any:
     if isinstance(b, int):
         return _divided(a, b)
-    if _answer(equal(b, 0)):
-        raise ZeroDivisionError(f"{a} // {b}")
     if isinstance(a, int) and a == 0:
         return 0
     quotient = _exact_quotient(a, b)

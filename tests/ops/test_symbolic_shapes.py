@@ -15,7 +15,7 @@ from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import Operator, Pointwise, known_operators, make_op, operator_class
 
 SCOPE = Scope()
-B, S, P, H = (SCOPE.symbol("b", 1, None, 37), SCOPE.symbol("s", 1, None, 41), SCOPE.symbol("p", 1, None, 43),
+B, S, P, H = (SCOPE.symbol("b", 0, None, 37), SCOPE.symbol("s", 0, None, 41), SCOPE.symbol("p", 0, None, 43),
               SCOPE.symbol("h", 8, 4096, 47))  # fmt: skip
 ROWS, IMAGE, CACHE = (B, S, 768), (B, 3, S, H), (B, 12, P, 64)
 

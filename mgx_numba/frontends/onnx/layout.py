@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dim import Dim, exact_quotient, known_equal, known_same
+from ...core.dim import Dim, all_of, equal, exact_quotient, known_equal, known_same, negate
 from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -43,10 +43,10 @@ def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instr
 
 
 def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
-    """Return the lengths that a target asks for. Where a symbolic one is 0, the input is empty: none is copied."""
+    """Return the lengths that a target asks for."""
     dims = list(target)
     for k, d in enumerate(target):
-        if not allow_zero and not isinstance(d, Dim) and d == 0:
+        if not allow_zero and (_copies(lens, target, k, d) if isinstance(d, Dim) else d == 0):
             if k >= len(lens):
                 raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
             dims[k] = lens[k]
@@ -61,6 +61,22 @@ def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> 
     if element_count(dims, "the shape") != total:
         raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
     return dims
+
+
+def _copies(lens: tuple[int, ...], target: list[int], k: int, length: Dim) -> bool:
+    """Return whether a symbolic length of a target is 0, and copies another length than 0.
+
+    That is asked where both could be right. If nothing else of the target is 0, nor what is left to -1, the copy has
+    another number of elements than the input, which is empty.
+    """
+    if k < len(lens) and exact_quotient(lens[k], length) is not None:
+        return False
+    empty = equal(length, 0)
+    if empty == 0 if not isinstance(empty, Dim) else length.scope.answered(empty) is False:
+        return False
+    others = 0 if -1 in target else prod(target[:k] + target[k + 1 :])
+    own = lens[k] if k < len(lens) else 1
+    return bool(all_of(empty, equal(others, 0), negate(equal(own, 0))))
 
 
 @register("Flatten")

@@ -140,10 +140,10 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     def is_wide(lanes: int) -> Any:
         return all_of(less_equal(lanes, kept[-1]), less_equal(FEWEST_CHUNKS // 2 * lanes, prod(kept)))
 
-    if any(is_symbolic(is_wide(lanes * n)) for n in (2, wider)):  # one question, not one for each doubling
-        return lanes * wider if wider > 1 and preferred(is_wide(lanes * wider)) else lanes
-    while wider > 1 and is_wide(2 * lanes):
+    while wider > 1 and not is_symbolic(wide := is_wide(2 * lanes)) and wide:
         lanes, wider = 2 * lanes, wider // 2
+    if wider > 1 and is_symbolic(is_wide(2 * lanes)):  # one question for all other doublings
+        return lanes * wider if preferred(is_wide(lanes * wider)) else lanes
     return lanes
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.dim import Dim, Length, known_equal
+from ....core.dim import Dim, Length, known_equal, known_in
 from ....core.integers import plain_int
 from ....dataclass import dataclass
 from ...problems.epilogue import ALONG_N, MOVING, Epilogue
@@ -78,7 +78,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
                 del s[d]
     m = problem.m
     shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
-    while lens and not any(s[-2] for s in shared):
+    while lens and all(known_in(s[-2], 0) for s in shared):
         alone = known_equal(m, 1)
         if not alone and not all(known_equal(s[-2], m * s[-1]) for s in table.values()):
             break

@@ -168,14 +168,15 @@ def cut(
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
     found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
-    first = next(length for length in lens if isinstance(length, Dim))
+    place = next(k for k, length in enumerate(lens) if isinstance(length, Dim))
+    first = lens[place]
     for sample in samples_along(first, symbols_of(lens)):
         own = [evaluate(length, sample) for length in lens]
-        if min(own) < 1 or (found and own[lens.index(first)] <= found[-1][0]):
+        if min(own) < 1 or (found and own[place] <= found[-1][0]):
             continue
         way, _, costs = _best(tile, own[0], own[1], own[2], taps, own[3], *how)
         if not found or costs.get(found[-1][1], float("inf")) > KEPT_COST * costs[way]:
-            found.append((own[lens.index(first)], way))
+            found.append((own[place], way))
     chosen = [*(found[0][1] if found else _Way(1, NEAR_PANELS, 32, 0))]
     for start, way in found[1:]:
         chosen = [select(less(first, start), before, after) for before, after in zip(chosen, way)]
@@ -228,6 +229,7 @@ def _block(tile: RegisterTile, m: Length, n: Length, steps: _Steps, way: _Way, t
     most_rows = minimum(select(less(1, steps.count), sums // p_block, most), most_rows)
     whole = most_rows // tile.rows * tile.rows
     m_block = minimum(_even(most, way.row_limit * tile.rows, tile.rows), select(equal(whole, 0), most_rows, whole))
+    m_block = maximum(1, m_block)  # so it is, but ranges may not show it
     blocks = ceil_div(m, parts * m_block)
     rows = select(way.equal_rows, ceil_div(m, parts * blocks), m_block)
     return Blocking(rows, p_block, steps.taps, steps.depth, parts)

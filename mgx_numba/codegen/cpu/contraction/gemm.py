@@ -6,11 +6,12 @@ The left-hand side is always read in place, with any strides. One kernel serves 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ....core.dim import Dim, known_equal, known_less, maximum
+from ....core.dim import Dim, Length, known_equal, known_in, known_less, maximum
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ALONG_N, MOVING, NOT_COMPUTED, Epilogue
@@ -33,7 +34,8 @@ from .split_near import SplitNear
 from .stored_near import StoredNear, stored_near
 
 __all__ = [
-    "LEFT", "PACKING_SECONDS", "GemmInPlace", "GemmPacked", "GemmPacking", "Unpacked", "distinct_matrices",
+    "LEFT", "PACKING_SECONDS", "GemmInPlace", "GemmPacked", "GemmPacking", "Unpacked", "distinct_lens",
+    "distinct_matrices", "left_repeats",
     "product_launches", "product_seconds", "read_parts",
 ]  # fmt: skip
 
@@ -81,8 +83,8 @@ class GemmPacked(Solver[GemmProblem]):
         strides: list[Any] = []
         size: Any = panels * k * columns
         for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
-            strides.insert(0, size if stride else 0)
-            size *= length if stride else 1
+            strides.insert(0, 0 if known_in(stride, 0) else size)
+            size *= 1 if known_in(stride, 0) else length
         return tuple(strides)
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
@@ -153,9 +155,10 @@ class GemmPacking(Unpacked):
         tile = tile_for(problem.types)
         panels = panel_count(tile, problem.n)
         matrix = panels * problem.k * tile.columns
-        lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
+        lens = distinct_lens(problem.batch, problem.b_strides)
         w_strides = tuple(
-            matrix * math.prod(lens[d + 1 :]) if problem.b_strides[d] else 0 for d in range(len(problem.batch))
+            0 if known_in(problem.b_strides[d], 0) else matrix * math.prod(lens[d + 1 :])
+            for d in range(len(problem.batch))
         )
         *outer, k_stride, n_stride = problem.b_strides
         pack = pack_launch(tile, lens, outer, problem.n, n_stride, problem.k, k_stride)
@@ -171,7 +174,17 @@ class GemmPacking(Unpacked):
 
 def distinct_matrices(problem: GemmProblem) -> Any:
     """Distinct right-hand sides of a batch."""
-    return math.prod(length for length, stride in zip(problem.batch, problem.b_strides[:-2]) if stride)
+    return math.prod(distinct_lens(problem.batch, problem.b_strides))
+
+
+def distinct_lens(batch: Sequence[Length], strides: Sequence[Length]) -> list[Any]:
+    """Lengths of batch dimensions, 1 of those along which an operand of these strides repeats."""
+    return [1 if known_in(stride, 0) else length for length, stride in zip(batch, strides)]
+
+
+def left_repeats(problem: GemmProblem, axis: int) -> bool:
+    """Whether the left-hand side repeats along an axis of the batch."""
+    return axis < len(problem.batch) and known_in(problem.a_strides[axis], 0)
 
 
 def _sizes(problem: GemmProblem, tile: RegisterTile) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, known_equal, maximum
+from ....core.dim import Length, known_equal, known_in, maximum
 from ....core.types import numpy_dtype
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
@@ -27,7 +27,7 @@ from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import collapse
-from .gemm import LEFT, PACKING_SECONDS, GemmPacked, Unpacked, distinct_matrices, product_launches, product_seconds
+from .gemm import LEFT, PACKING_SECONDS, GemmPacked, Unpacked, distinct_lens, distinct_matrices, left_repeats, product_launches, product_seconds
 from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import row_start
 from .solver import Setting, integer_types_refused
@@ -109,8 +109,10 @@ class GemmPackingInt8(Unpacked):
             x, start = Operand("scratch"), -(-start // host.CACHE_LINE) * host.CACHE_LINE
         depth, size = tile.depth(problem.k), ITEMSIZE[tile.right_word]
         matrix = panel_count(tile, problem.n) * depth * tile.columns
-        lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
-        w_strides = tuple(matrix * math.prod(lens[d + 1 :]) if s else 0 for d, s in enumerate(problem.b_strides[:-2]))
+        lens = distinct_lens(problem.batch, problem.b_strides)
+        w_strides = tuple(
+            0 if known_in(s, 0) else matrix * math.prod(lens[d + 1 :]) for d, s in enumerate(problem.b_strides[:-2])
+        )
         right = word_panels(problem, tile, lens, start)
         product = dataclasses.replace(problem, a_strides=words)
         batched = collapse(product, epilogue, strides, w_strides)
@@ -216,10 +218,10 @@ def left_words(
     close = pitch > 0
     if not close:  # successive rows do not meet in one cache set
         pitch = -(-problem.k // lanes) * lanes + host.CACHE_LINE // size
-    lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
+    lens = [*distinct_lens(problem.batch, problem.a_strides), problem.m]
     row_words = pitch // tile.packing.k_interleave
     words = [row_words * math.prod(lens[d + 1 :]) for d in range(len(lens))]
-    words = [w if s or d == len(problem.batch) else 0 for d, (w, s) in enumerate(zip(words, problem.a_strides))]
+    words = [0 if left_repeats(problem, d) else w for d, w in enumerate(words)]
     rows = math.prod(lens)
     strides = (*words, 1)
     if problem.k == 0:

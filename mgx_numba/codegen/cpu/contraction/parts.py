@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, ceil_div, known_equal
+from ....core.dim import Length, ceil_div, known_equal, known_in
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
@@ -153,12 +153,12 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
     together = tile.packing.k_interleave
     if problem.low_parts:
         return SplitRows((), (*(s // together for s in problem.a_strides[:-1]), 1), problem.low_parts // together, 0)
-    lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
+    lens = [*(1 if known_in(s, 0) else n for n, s in zip(problem.batch, problem.a_strides)), problem.m]
     pitch = parts_pitch(problem.k)
     row, rows = pitch // together, math.prod(lens)
     words = [row * math.prod(lens[d + 1 :]) for d in range(len(lens))]
     batch = len(problem.batch)
-    words = [w if s or d == batch else 0 for d, (w, s) in enumerate(zip(words, problem.a_strides))]
+    words = [0 if known_in(s, 0) and d < batch else w for d, (w, s) in enumerate(zip(words, problem.a_strides))]
     size = ITEMSIZE["bfloat16"] * rows * pitch
     arguments = Arguments()
     arguments.pointer("x", "x", "float32")
