@@ -76,7 +76,9 @@ def alternatives(
     symbols = symbols_of(lengths_in(problem))
     if not symbols:
         return [Alternative(1, solve(problem))]
-    scope, samples = symbols[0].scope, [*symbols[0].scope.samples, *samples]
+    scope = symbols[0].scope
+    holds = scope.holds()  # the program serves no other lengths
+    samples = [one for one in (*scope.samples, *samples) if evaluate(holds, one)]
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
     answers: list[dict[Dim, bool]] = []

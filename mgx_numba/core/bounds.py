@@ -78,6 +78,8 @@ OWN = Ranges()
 def quotient_range(a: Range, b: Range) -> Range:
     """Return the range of quotients; of other divisors than positive ones none is known."""
     (low, high), (least, most) = a, b
+    if least == 0 and low is not None and low >= 0:
+        return 0, high  # what is divided by 0 gives 0
     if least is None or least <= 0:
         return None, None
     ends: list[int | None] = []

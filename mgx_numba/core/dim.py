@@ -30,9 +30,9 @@ from .bounds import Ranges, decided, facts_of, interval, quotient_of_products, q
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
-    "common_divisor", "equal", "evaluate", "hint", "is_symbolic", "known_equal", "known_in", "known_less",
-    "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted", "preferred",
-    "range_of", "same", "select", "substitute", "symbols_of", "typical",
+    "common_divisor", "equal", "evaluate", "exact_quotient", "hint", "is_symbolic", "known_equal", "known_in",
+    "known_less", "known_less_equal", "known_same", "less", "less_equal", "maximum", "minimum", "negate", "permitted",
+    "preferred", "range_of", "same", "select", "substitute", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -59,9 +59,10 @@ class Atom:
         divisor: an integer that divides every value.
         scope: whose symbols it consists of.
         name: of a symbol.
+        own: the expression that a symbol is.
     """
 
-    __slots__ = ("__weakref__", "divisor", "high", "kind", "low", "name", "number", "operands", "scope")
+    __slots__ = ("__weakref__", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Atom:
         self.name = name
         with _lock:
             self.number = next(_numbers)
+        self.own: Dim | None = None
 
     def __repr__(self) -> str:
         return _atom_text(self)
@@ -281,6 +283,10 @@ class Scope:
         self._values: dict[Dim, int] = {}
         self._closed = False
         self._made: list[Dim] = []  # while they are there they need not be made again
+        self.lesser: dict[tuple[Length, Length], Length] = {}
+        """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
+        self.equal: dict[tuple[Length, Length], Length] = {}
+        """For pairs that were compared the condition that they are equal."""
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
         self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
@@ -293,7 +299,7 @@ class Scope:
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
         atom = Atom("symbol", (), low, high, 1, self, name)
-        made = _polynomial([((atom,), 1)])
+        made = atom.own = _polynomial([((atom,), 1)])
         assert isinstance(made, Dim)
         self.symbols.append(made)
         self._hints[atom] = (low if high is None else min(max(low, 16), high)) if hint is None else hint
@@ -429,7 +435,8 @@ def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
             symbol = _polynomial([(monomial, 1)])
             other = symbol - coefficient * difference
             low = range_of(other)[0]
-            if symbol not in symbols_of([other]) and low is not None and low >= (symbol.low or 0):
+            alone = not any(s is symbol for s in symbols_of([other]))  # comparing them would ask
+            if alone and low is not None and low >= (symbol.low or 0):
                 return symbol, other
     return None
 
@@ -485,6 +492,16 @@ def ceil_div(a: Length, b: Length) -> Any:
     return -(-a // b)
 
 
+def exact_quotient(a: Length, b: Length) -> Any:
+    """Return a // b if b is not 0, or symbolic, and divides a whatever the symbols are; else None. No guard is noted.
+
+    Where a symbolic b is 0, a is, too, and the quotient is right in that its product with b is a.
+    """
+    if isinstance(b, Dim):
+        return _exact_quotient(a, b)
+    return a // b if b and common_divisor(a) % b == 0 else None
+
+
 def minimum(first: Length, *others: Length) -> Any:
     """Return the least of some lengths."""
     for other in others:
@@ -501,6 +518,16 @@ def maximum(first: Length, *others: Length) -> Any:
 
 def less(a: Length, b: Length) -> Any:
     """Return the condition that a is less than b: 1, 0, or an expression."""
+    scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
+    if scope is None:
+        return int(a < b)
+    found = scope.lesser.get((a, b))
+    if found is None:
+        found = scope.lesser[a, b] = _less(a, b)
+    return found
+
+
+def _less(a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference < 0)
@@ -524,6 +551,16 @@ def less_equal(a: Length, b: Length) -> Any:
 
 def equal(a: Length, b: Length) -> Any:
     """Return the condition that two lengths are equal: 1, 0, or an expression."""
+    scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
+    if scope is None:
+        return int(a == b)
+    found = scope.equal.get((a, b))
+    if found is None:
+        found = scope.equal[a, b] = _equal(a, b)
+    return found
+
+
+def _equal(a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference == 0)
@@ -664,7 +701,7 @@ def hint(length: Length) -> int:
 def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) -> int:
     if atom.kind == "symbol":
         found = values.get(atom)
-        return values[_polynomial([((atom,), 1)])] if found is None else found
+        return values[atom.own] if found is None else found
     if atom.kind == "select":
         chosen = 1 if evaluate(atom.operands[0], values, known) else 2
         return evaluate(atom.operands[chosen], values, known)
@@ -841,8 +878,6 @@ class _Key:
 def _floordiv(a: Length, b: Length) -> Any:
     if isinstance(b, int):
         return _divided(a, b)
-    if _answer(equal(b, 0)):
-        raise ZeroDivisionError(f"{a} // {b}")
     if isinstance(a, int) and a == 0:
         return 0
     quotient = _exact_quotient(a, b)
@@ -855,9 +890,9 @@ def _floordiv(a: Length, b: Length) -> Any:
         whole = _whole_part(a, b)
         if whole is not None:
             return whole + (a - whole * b) // b
-        inner = _single_atom(a)
-        if inner is not None and inner.kind == "floordiv":
-            return inner.operands[0] // (inner.operands[1] * b)
+        nested = _nested(a)
+        if nested is not None:
+            return nested[0] // (nested[1] * b)
     low, high = quotient_range(range_of(a), range_of(b))
     if low is not None and low == high:
         return low
@@ -882,12 +917,9 @@ def _divided(a: Any, b: int) -> Any:
     low, high = quotient_range((rest.low, rest.high), (b, b))
     if low is not None and low == high:
         return whole + low
-    constant = _constant(rest)
-    inner = _single_atom(rest - constant)
-    if inner is not None and inner.kind == "floordiv":
-        divisor = inner.operands[1]
-        if isinstance(divisor, int) or (divisor.low is not None and divisor.low > 0):
-            return whole + (inner.operands[0] + constant * divisor) // (divisor * b)
+    nested = _nested(rest)
+    if nested is not None:
+        return whole + nested[0] // (nested[1] * b)
     shared = gcd(_content(rest), b)
     if shared > 1:  # (d*x + c) // (d*e) is (x + c//d) // e
         reduced = _polynomial([(m, c // shared) for m, c in rest.terms])
@@ -900,6 +932,16 @@ def _split(a: Dim, b: int) -> tuple[Any, Any]:
     terms = [(m, c // b if c > 0 or not m else -(-c // b)) for m, c in a.terms]
     whole = _polynomial([(m, c) for m, c in terms if c])
     return whole, a - whole * b
+
+
+def _nested(dim: Dim) -> tuple[Any, Any] | None:
+    """Return a and b for an expression that is a // b, such as x + y // b, for a positive b; None for others."""
+    for monomial, coefficient in dim.terms:
+        if coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "floordiv":
+            a, b = monomial[0].operands
+            if known_less(0, b):
+                return (dim - _polynomial([(monomial, 1)])) * b + a, b
+    return None
 
 
 def _single_atom(length: Length) -> Atom | None:

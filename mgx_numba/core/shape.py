@@ -67,6 +67,10 @@ class DynamicDimension:
         if isinstance(self.min, Dim) and self.min is self.max:  # a symbolic length
             object.__setattr__(self, "optimals", frozenset())
             return
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range that holds for all values of the symbols
+            low, high = range_of(self.min)[0], range_of(self.max)[1]
+            object.__setattr__(self, "min", max(low or 0, 0))
+            object.__setattr__(self, "max", UNBOUNDED if high is None else high)
         if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range between lengths: as far as it may reach
             object.__setattr__(self, "min", max(range_of(self.min)[0] or 0, 0))
             most = range_of(self.max)[1]
@@ -152,11 +156,12 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
         numbers = [n for n in wide if not isinstance(n, Dim)]
         if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
             wide = numbers
-        elif len(wide) > 1:
+        elif any(a != b for a, b in pairwise(wide)):  # lengths that are equal may all be 1
             wide = [n for n in wide if n != 1]
         if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        result.append(wide[0] if wide else 1)
+        # of equal lengths the simplest one, so that fewer of them are only equal because something asked
+        result.append(min(wide, key=lambda n: len(str(n))) if len(wide) > 1 else wide[0] if wide else 1)
     return tuple(result)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .dim import Dim, Length, ceil_div, known_equal, known_less_equal
+from .dim import Dim, Length, ceil_div, known_equal, typical
 
 __all__ = ["Strided", "reshaped"]
 
@@ -59,9 +59,9 @@ class Strided(NamedTuple):
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
             if known_equal(own, 1):
                 strides.append(0)
-            elif known_equal(own, length):
+            elif own == length:  # the shape rule asked what is not known
                 strides.append(stride)
-            elif own == 1:  # the shape rule asked that, too
+            elif own == 1:
                 strides.append(0)
             else:
                 raise ValueError(f"lengths {list(self.lens)} do not broadcast to {list(lens)}")
@@ -111,9 +111,10 @@ def _split_and_merged(
         end, new_end = i + 1, j + 1
         size, new_size = old[i][0], new_lens[j]
         while not known_equal(size, new_size):
-            if new_end < len(new_lens) and known_less_equal(new_size, size):
+            smaller = typical(new_size) <= typical(size)  # a wrong choice finds no view; that there is one is proven
+            if smaller and new_end < len(new_lens):
                 new_size, new_end = new_size * new_lens[new_end], new_end + 1
-            elif end < len(old) and known_less_equal(size, new_size):
+            elif not smaller and end < len(old):
                 size, end = size * old[end][0], end + 1
             else:
                 return None

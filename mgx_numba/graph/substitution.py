@@ -61,4 +61,5 @@ def _shape_with_numbers(shape: Shape, values: Mapping[Dim, int], known: dict[Dim
         return Shape.tuple([with_numbers(s, values, known) for s in shape.sub_shapes])
     if shape.is_dynamic:
         return Shape.dynamic(shape.type, [with_numbers(d, values, known) for d in shape.dyn_dims])
-    return Shape.view(shape.type, with_numbers(shape.lens, values, known), with_numbers(shape.strides, values, known))
+    lens, strides = ([evaluate(n, values, known) for n in lengths] for lengths in (shape.lens, shape.strides))
+    return Shape.view(shape.type, lens, strides)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import known_equal
 from ..core.shape import Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
@@ -63,7 +64,7 @@ class Attention(Operator):
         if len(inputs) == 4 and not any_dynamic(inputs):
             scores = (q.lens[0], heads, q.lens[2], k.lens[2])
             lens = inputs[3].lens
-            repeats = len(lens) == 4 and lens[0] > 0 and scores[0] % lens[0] == 0
+            repeats = len(lens) == 4 and (known_equal(lens[0], scores[0]) or (lens[0] > 0 and scores[0] % lens[0] == 0))
             if broadcast_lens(self, scores, lens[1:] if repeats else lens) != scores:
                 raise self.fail(f"mask {list(lens)} does not broadcast to {list(scores)}")
         return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])

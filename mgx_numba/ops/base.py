@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..core.dim import Dim
+from ..core.dim import Dim, same
 from ..core.shape import DynamicDimension, Shape
 from ..core.strided import Strided
 from ..core.types import Type, parse_type
@@ -441,7 +441,7 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
     if all(s.scalar for s in inputs):
         return first
     packed = [s for s in inputs if s.packed and not s.scalar]
-    if packed and all(s.strides == packed[0].strides for s in packed):
+    if packed and all(same(s.strides, packed[0].strides) for s in packed):
         return packed[0]
     solid = packed or [s for s in inputs if not s.broadcasted]
     from ..core.shape import find_permutation

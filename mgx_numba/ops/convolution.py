@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import maximum
 from ..core.shape import DynamicDimension, Shape, find_permutation
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
-from .dims import any_dynamic
+from .dims import any_dynamic, may_be
 from .dot import product_type, quantized_output, wrap_int32
-from .window import PaddingMode, auto_padding, check_window, pad_pairs, pad_spatial, window_length
+from .window import (
+    PaddingMode,
+    auto_padding,
+    check_window,
+    fits_nowhere,
+    known_padding,
+    pad_pairs,
+    pad_spatial,
+    window_counts,
+)
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -40,6 +50,8 @@ class ConvolutionBase(Operator):
         if self.mode is not PaddingMode.default_ and x.is_dynamic:
             return self
         pairs = self.pads(x.max_lens[2:], w.lens[2:])
+        if self.mode is not PaddingMode.default_ and not known_padding(pairs):
+            return self
         padding = tuple(p[0] for p in pairs) + tuple(p[1] for p in pairs)
         return self.with_attributes(padding=padding, padding_mode=PaddingMode.default_)
 
@@ -69,17 +81,16 @@ class ConvolutionBase(Operator):
         """
         kernel, lens = inputs[1].lens[2:], inputs[0].max_lens[2:]
         high = self.spatial(lens, kernel)
-        if any(n < 1 for n in high) and all(lens):
+        if fits_nowhere(lens, high):
             raise self.fail(
                 f"kernel {list(kernel)} does not fit into lengths {list(lens)} with padding {self.pads(lens, kernel)}"
             )
         low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel) if inputs[0].is_dynamic else high
-        return [DynamicDimension(max(a, 0), max(b, 0)) for a, b in zip(low, high)]
+        return [DynamicDimension(maximum(a, 0), maximum(b, 0)) for a, b in zip(low, high)]
 
     def spatial(self, lens: Sequence[int], kernel: Sequence[int]) -> list[int]:
         """Output lengths of the spatial axes for these input lengths (below 1 where no window fits)."""
-        pads = self.pads(lens, kernel)
-        return [window_length(*row) for row in zip(lens, pads, kernel, self.stride, self.dilation)]
+        return window_counts(self.mode, lens, self.pads(lens, kernel), kernel, self.stride, self.dilation)
 
     def window_shape(self, inputs: Sequence[Shape], type: Type, group: int) -> Shape:
         """Output shape of a (forward) convolution."""
@@ -88,7 +99,7 @@ class ConvolutionBase(Operator):
         channels = x.dims[1]
         if group < 1 or w.lens[0] % group:
             raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
-        if not channels.min <= w.lens[1] * group <= channels.max:
+        if not may_be(channels, w.lens[1] * group):
             raise self.fail(
                 f"input has {channels} channels, weights {list(w.lens)} with group {group} take {w.lens[1] * group}"
             )
@@ -221,7 +232,7 @@ class ConvolutionBackwards(ConvolutionBase):
         """Output shape of a transposed convolution into a type."""
         self.check(inputs)
         x, w = inputs
-        if self.group < 1 or w.lens[0] % self.group or not x.dims[1].min <= w.lens[0] <= x.dims[1].max:
+        if self.group < 1 or w.lens[0] % self.group or not may_be(x.dims[1], w.lens[0]):
             raise self.fail(
                 f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]} in {self.group} groups"
             )

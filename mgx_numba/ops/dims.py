@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
+from typing import Any
 
 from ..core.dim import Dim, known_equal
 from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
@@ -17,6 +19,7 @@ __all__ = [
     "broadcast_lens",
     "broadcast_shape",
     "map_dim",
+    "may_be",
     "meet_dim",
     "packed_like",
     "view_strides",
@@ -41,10 +44,19 @@ def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimensi
     """
     if all(d == dims[0] for d in dims):
         return dims[0]
+    if any(isinstance(d.min, Dim) for d in dims):
+        if any(a.min != b.min for a, b in pairwise(dims)):
+            raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
+        return next((d for d in dims if not isinstance(d.min, Dim)), dims[0])
     low, high = max(d.min for d in dims), min(d.max for d in dims)
     if low > high:
         raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
     return DynamicDimension(low, high, frozenset.intersection(*(d.optimals for d in dims)))
+
+
+def may_be(dim: DynamicDimension, length: int) -> bool:
+    """Whether a length of a range may be this one; of symbolic ones whether they are equal is asked."""
+    return dim.min == length if dim.is_fixed else dim.min <= length <= dim.max
 
 
 def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
@@ -105,12 +117,12 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
         raise op.fail(f"{shape.ndim} axes of {list(shape.lens)} cannot become {len(lens)} axes {list(lens)}")
     strides = [0] * missing
     for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
-        if known_equal(old, new):
+        if not known_equal(old, 1) and old == new:
             strides.append(stride)
-            continue
-        if old not in (1, new):
+        elif old == 1:
+            strides.append(stride if known_equal(new, 1) else 0)
+        else:
             raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
-        strides.append(stride if not known_equal(old, 1) and old == new else 0)
     return Shape.view(shape.type, lens, strides)
 
 
@@ -121,7 +133,7 @@ def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:
     return Shape.from_permutation(shape.type, lens, find_permutation([shape]))
 
 
-def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
+def view_strides(shape: Shape, lens: Sequence[Any]) -> tuple[Any, ...] | None:
     """Strides with which ``lens`` sees the same elements in the same order; ``None`` if that takes a copy.
 
     Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new

@@ -135,7 +135,8 @@ class Emitter:
         lens = tuple(lens) or (1,)
         if known_same(x.shape.lens, lens):
             return x
-        if 0 in lens and 0 in x.shape.lens:  # a 0 among the dims of `Reshape` copies a length
+        empty = any(known_equal(n, 0) for n in lens) and any(known_equal(n, 0) for n in x.shape.lens)
+        if empty:  # a 0 among the dims of `Reshape` copies a length
             return self.literal(np.empty(lens, x.shape.type.numpy))
         return self.op("reshape", x, dims=lens)
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import all_of, less, maximum
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register, register_enum
 from .dims import packed_like
 from .scalar import widened
-from .window import PaddingMode, auto_padding, check_window, pad_pairs, window_length
+from .window import PaddingMode, auto_padding, check_window, fits_nowhere, known_padding, pad_pairs, window_counts
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -60,6 +61,8 @@ class Pooling(Operator):
         if self.dyn_global or (self.padding_mode is not PaddingMode.default_ and inputs[0].is_dynamic):
             return self
         pairs = self.pads(inputs[0].max_lens[2:])
+        if self.padding_mode is not PaddingMode.default_ and not known_padding(pairs):
+            return self
         padding = tuple(p[0] for p in pairs) + tuple(p[1] for p in pairs)
         return self.with_attributes(padding=padding, padding_mode=PaddingMode.default_)
 
@@ -80,25 +83,24 @@ class Pooling(Operator):
         else:
             check_window(self, rank, lengths=self.lengths, stride=self.stride, dilations=self.dilations)
             high = self._spatial(x.max_lens[2:])
-            if any(n < 1 for n in high) and all(x.max_lens):
+            if fits_nowhere(x.max_lens, high):
                 raise self.fail(
                     f"window {list(self.lengths)} does not fit into lengths {list(x.max_lens[2:])}"
                     f" with padding {self.pads(x.max_lens[2:])}"
                 )
             low = self._spatial([d.min for d in x.dims[2:]])
-            spatial = [DynamicDimension(max(a, 0), max(b, 0)) for a, b in zip(low, high)]
+            spatial = [DynamicDimension(maximum(a, 0), maximum(b, 0)) for a, b in zip(low, high)]
         if x.is_dynamic:
             return Shape.dynamic(x.type, [*x.dims[:2], *spatial])
         return packed_like(x, [*x.lens[:2], *(d.min for d in spatial)])
 
     def _spatial(self, lens: Sequence[int]) -> list[int]:
-        result = []
-        for n, pads, k, s, d in zip(lens, self.pads(lens), self.lengths, self.stride, self.dilations):
-            count = window_length(n, pads, k, s, d)
-            if self.ceil_mode:
-                partial = (n + sum(pads) - (k - 1) * d - 1) % s != 0
-                if partial and count * s < n + pads[0]:
-                    count += 1
+        pads, result = self.pads(lens), []
+        counts = window_counts(self.padding_mode, lens, pads, self.lengths, self.stride, self.dilations)
+        for n, (before, after), k, s, d, count in zip(lens, pads, self.lengths, self.stride, self.dilations, counts):
+            if self.ceil_mode and self.padding_mode is PaddingMode.default_:
+                left = (n + before + after - (k - 1) * d - 1) % s
+                count += all_of(less(0, left), less(count * s, n + before))
             result.append(count)
         return result
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import Dim, exact_quotient
 from ..core.shape import DynamicDimension, Shape, invert_permutation
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
@@ -27,6 +28,8 @@ def resolve_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, 
         ShapeError: two -1, a 0 beyond the input's rank, or another number of elements.
     """
     _check_dims(op, dims)
+    if shape.symbolic or any(isinstance(d, Dim) for d in dims):
+        return _symbolic_lens(op, shape, dims)
     if 0 in dims and -1 not in dims and 0 in shape.lens and not _copies_fit(shape, dims):
         return tuple(dims)
     _check_copies(op, shape, dims)
@@ -37,6 +40,24 @@ def resolve_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, 
         result[place] = 1
         known = prod(result)
         result[place] = total // known if known else 0
+    if prod(result) != total:
+        raise op.fail(f"{shape} has {total} elements, dims {list(dims)} do not")
+    return tuple(result)
+
+
+def _symbolic_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, ...]:
+    """As `resolve_lens`, where lengths are symbolic: those among ``dims`` copy none where they are 0."""
+    copied = [not isinstance(d, Dim) and d == 0 for d in dims]
+    if any(copy and k >= shape.ndim for k, copy in enumerate(copied)):
+        raise op.fail(f"dims {list(dims)} copy (0) a length that {shape} does not have")
+    result = [shape.lens[k] if copy else d for k, (d, copy) in enumerate(zip(dims, copied))]
+    total = prod(shape.lens)
+    if -1 in dims:
+        place = list(dims).index(-1)
+        result[place] = 1
+        known = prod(result)
+        rest = exact_quotient(total, known)
+        result[place] = rest if rest is not None else total // known if known != 0 else 0
     if prod(result) != total:
         raise op.fail(f"{shape} has {total} elements, dims {list(dims)} do not")
     return tuple(result)

@@ -8,10 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dim import Dim, Length, equal, maximum, select
+from ..core.dim import Dim, Length, ceil_div, equal, known_equal, maximum, select
 from .base import Operator, register_enum
 
-__all__ = ["PaddingMode", "auto_padding", "check_window", "pad_pairs", "pad_spatial", "same_total", "window_length"]
+__all__ = [
+    "PaddingMode",
+    "auto_padding",
+    "check_window",
+    "fits_nowhere",
+    "known_padding",
+    "pad_pairs",
+    "pad_spatial",
+    "same_total",
+    "window_counts",
+]
 
 
 @register_enum
@@ -77,9 +87,34 @@ def auto_padding(
     return pairs
 
 
+def fits_nowhere(lens: Sequence[int], counts: Sequence[int]) -> bool:
+    """Whether no window fits into lengths, none of them 0, for which there are so many windows. Of symbolic lengths that
+    is a guard."""
+    return not any(known_equal(n, 0) for n in lens) and any(n < 1 for n in counts)
+
+
 def window_length(length: int, pads: tuple[int, int], kernel: int, stride: int, dilation: int) -> int:
     """Number of whole windows along an axis; negative or 0 when not even one fits."""
     return (length + sum(pads) - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def window_counts(
+    mode: PaddingMode,
+    lens: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:
+    """Numbers of whole windows along axes (below 1 where not even one fits)."""
+    if mode is not PaddingMode.default_:
+        return [ceil_div(n, s) for n, s in zip(lens, stride)]
+    return [window_length(*row) for row in zip(lens, pads, kernel, stride, dilation)]
+
+
+def known_padding(pairs: Sequence[tuple[int, int]]) -> bool:
+    """Whether padding is the same for all lengths."""
+    return not any(isinstance(p, Dim) for pair in pairs for p in pair)
 
 
 def pad_spatial(x: np.ndarray, pairs: Sequence[tuple[int, int]], value: float | int) -> np.ndarray:

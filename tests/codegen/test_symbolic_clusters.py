@@ -78,19 +78,11 @@ def test_copies_of_symbolic_lengths(lens: Any, source: Any, target: Any, dtype: 
         np.testing.assert_array_equal(out, x)
 
 
-def test_streamed_results_are_an_alternative_for_large_ones() -> None:
-    SCOPE.samples.append({B: 64, S: 1 << 20})
-    try:
-        t = tensor((B, S))
-        plans = Plans(PointwiseProblem(sum_module(2), (t, t), (t,)), plan)
-    finally:
-        SCOPE.samples.pop()
-    assert ["store_stream" in text for text in plans.texts] == [True, False]
-    assert plans.condition == 1
-    for values in LENGTHS:
-        x, y, out = (array_of(t, values, seed) for seed in range(3))
-        plans.run(values, {"x0": x, "x1": y, "out0": out})
-        np.testing.assert_array_equal(out, x + y)
+def test_results_are_streamed_where_all_lengths_are_large() -> None:
+    for least, streams in ((0, False), (1 << 29, True)):
+        t = tensor((B, S + least))
+        plans = Plans(PointwiseProblem(sum_module(2), (t, t), (t,)), plan, 1)
+        assert ["store_stream" in text for text in plans.texts] == [streams]
 
 
 def reduction(kind: str, lens: Sequence[Length], axes: tuple[int, ...]) -> Module:

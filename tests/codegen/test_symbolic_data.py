@@ -208,7 +208,16 @@ def test_running_sums(lens: Any, axis: int, exclusive: bool, reverse: bool) -> N
     check(plans, tensors, keep, expected, 1e-3)
 
 
-@pytest.mark.parametrize("lens, axis, k", [((B, S + 4), 1, 3), ((B, S + 4, 5), 1, 4), ((S, 40), 1, 40)])
+@pytest.mark.parametrize(
+    "lens, axis, k",
+    [
+        ((B, S + 4), 1, 3),
+        ((B, S + 4, 5), 1, 4),
+        ((S, 40), 1, 40),
+        ((B, S), 1, minimum(S, 20)),
+        ((B, 9), 1, minimum(B - 1, 4)),
+    ],
+)
 def test_selections(lens: Any, axis: int, k: int) -> None:
     some = tuple(k if a == axis else n for a, n in enumerate(lens))
     tensors = {"x": tensor(lens), "values": tensor(some), "positions": tensor(some, dtype=INT)}
@@ -216,7 +225,7 @@ def test_selections(lens: Any, axis: int, k: int) -> None:
     assert plans.condition == 1
 
     def expected(a: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        at = np.argsort(-a["x"], axis, kind="stable").take(range(k), axis)
+        at = np.argsort(-a["x"], axis, kind="stable").take(range(a["values"].shape[axis]), axis)
         return {"values": np.take_along_axis(a["x"], at, axis), "positions": at}
 
     check(plans, tensors, keep, expected)

@@ -40,19 +40,29 @@ def positions(add: Any, p: list[Instruction], b: Any, s: Any) -> Any:
     return add("add", p[0], add("multibroadcast", add("convert", counted, target_type=FLOAT), out_lens=(b, s)))
 
 
-def softmax(add: Any, p: list[Instruction], b: Any, s: Any) -> Any:
-    return add("softmax", add("add", *p), axis=2)
-
-
 def image(b: Any, s: Any) -> list[tuple[Any, ...]]:
     return [(b, 6, s, s + 2)]
+
+
+def resized(mode: str, how: str, order: str) -> Callable[[Any, list[Instruction], Any, Any], Any]:
+    """Return what resizes the two axes of images by factors, or to other lengths where corners stay."""
+
+    def build(add: Any, p: list[Instruction], b: Any, s: Any) -> Any:
+        across = (2.0, 0.75)
+        given: dict[str, Any] = {"scales": (1.0, 1.0, *across) if order == "first" else (1.0, *across, 1.0)}
+        if how == "align_corners":
+            given = {"sizes": (b, 3, 2 * s, s + 4) if order == "first" else (b, 2 * s, s + 4, 5)}
+        return add(
+            "resize", *p, **given, mode=mode, coordinate_transformation_mode=how, nearest_mode="round_prefer_floor"
+        )
+
+    return build
 
 
 CASES: dict[str, Case] = {
     "numbers": (lambda b, s: [(3,)], numbers),
     "positions": (lambda b, s: [(b, s)], positions),
     "addition": (lambda b, s: [(b, s, 24), (b, s, 24)], op("add")),
-    "softmax": (lambda b, s: [(b, 4, s), (b, 4, s)], softmax),
     "sum": (lambda b, s: [(b, s, 24)], op("reduce_sum", axes=[1])),
     "mean of all": (lambda b, s: [(b, s, 24)], op("reduce_mean", axes=[0, 1, 2])),
     "order": (lambda b, s: [(b, s, 3, 8)], op("transpose", permutation=(0, 2, 1, 3))),
@@ -73,6 +83,18 @@ CASES: dict[str, Case] = {
     "reversed": (lambda b, s: [(b, s, 6)], op("reverse", axes=[1])),
     "repeated": (lambda b, s: [(1, 1, 6)], op("multibroadcast", out_lens=lambda b, s: (b, s, 6))),
     "reshape": (lambda b, s: [(b, s, 12)], op("reshape", dims=lambda b, s: (b, s, 3, 4))),
+    "reflected": (lambda b, s: [(b, s + 3, 6)], op("pad", pads=(0, 2, 1, 0, 3, 2), mode="reflect")),
+    "edges": (lambda b, s: [(b, s, 6)], op("pad", pads=(0, 2, 0, 0, 3, 0), mode="edge")),
+    "wrapped": (lambda b, s: [(b, s, s + 1)], op("pad", pads=(0, 2, 0, 0, 1, 1), mode="wrap")),
+    **{
+        f"{mode} {how} {order}": (
+            lambda b, s, order=order: [(b, s + 1, s + 3, 5) if order == "last" else (b, 3, s + 1, s + 3)],
+            resized(mode, how, order),
+        )
+        for mode in ("nearest", "linear", "cubic")
+        for how in ("half_pixel", "align_corners")
+        for order in ("first", "last")
+    },
 }
 INDICES = {"gather": [1], "elements": [1], "scatter": [1], "tuples": [1], "one hot": [0]}
 
@@ -95,6 +117,7 @@ def test_one_plan_serves_all_lengths(name: str) -> None:
     assert case.guards == []
     assert case.plan.condition == 1
     assert len(case.kernels) <= 5
+    assert len(case.kernels) == len(case.plan.steps)  # the host does nothing
 
     def given(k: int, shape: Shape) -> np.ndarray | None:
         return np.arange(shape.elements).reshape(shape.lens) % 2 - 1 if shape.type is INT else None

@@ -54,7 +54,8 @@ def assert_like_specialized(program: Program, made: Program, values: Mapping[Dim
     numbers = settled(made, values)
     for module in numbers.modules:
         for ins in module:
-            if not ins.name.startswith("@"):
+            copies = ins.name == "reshape" and 0 in ins.op.dims  # a length that happens to be 0 copies none
+            if not ins.name.startswith("@") and not copies:
                 rule = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
                 for wanted, shape in zip(rule.flatten(), ins.shape.flatten(), strict=True):
                     assert wanted.type is shape.type and shape.rank in (None, wanted.rank), ins

@@ -17,13 +17,12 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.constants import constant_array, is_constant
-from mgx_numba.graph.evaluated_lengths import evaluate_lengths
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.ranges import Ranges
+from mgx_numba.graph.substitution import settled
 from mgx_numba.graph.symbolic import symbolic_program
-from mgx_numba.graph.validate import validate
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.passes import PASSES, SOURCE_PASSES
@@ -32,7 +31,7 @@ from ..dynamic.models import FLOAT, MODELS, Feeds, Graph
 from ..random_models.generate import generate
 
 OPEN = DynamicDimension(0, UNBOUNDED)
-LENGTHS = (1, 2, 3, 5, 8, 19)
+LENGTHS = (0, 1, 2, 3, 5, 8, 19)
 
 
 def symbolic(model: onnx.ModelProto, lens: Mapping[str, list[int]] | None = None) -> tuple[Program, Scope]:
@@ -57,9 +56,7 @@ def run(program: Program, feeds: Feeds) -> list[np.ndarray]:
 
 def assert_same_at(program: Program, model: onnx.ModelProto, values: Mapping[Dim, int], feeds: Feeds) -> None:
     """The program of symbolic lengths gives for these what the model gives that has them."""
-    copy = program.clone()
-    evaluate_lengths(copy, lambda n: evaluate(n, values))
-    validate(copy)
+    copy = settled(program, values)
     shapes = {name: list(array.shape) for name, array in feeds.items() if array.ndim}
     wanted = run(parse_onnx(model, map_input_dims=shapes), feeds)
     for result, expected in zip(run(copy, feeds), wanted, strict=True):
@@ -159,12 +156,15 @@ def test_passes_ask_nothing_of_layers_with_open_dimensions(
     g, result = made()
     model = g.model({"x": (FLOAT, ["a", "b", 16])}, [result])
     program, scope = symbolic(model)
+    asked = len(scope.guards)
     run_passes(program, PASSES, options(fast_math), validate=True)
-    assert not scope.guards
+    assert list(scope.guards.values())[asked:] == []
     rng = np.random.default_rng(0)
-    for a, b in ((1, 1), (1, 7), (5, 1), (3, 50)):
+    for a, b in ((1, 1), (1, 7), (5, 1), (3, 50), (0, 3), (2, 0)):
         values = dict(zip(scope.symbols, (a, b), strict=True))
-        assert_same_at(program, model, values, drawn(program, values, rng))
+        refused = made is sliced and not a * b  # a 0 among what a shape is computed of copies a length
+        if evaluate(scope.holds(), values) and not refused:
+            assert_same_at(program, model, values, drawn(program, values, rng))
 
 
 @pytest.mark.parametrize("fast_math", [False, True])
@@ -195,6 +195,8 @@ def test_random_models_with_symbolic_lengths(seed: int) -> None:
         if not evaluate(scope.holds(), values):
             continue
         shapes = {name: [evaluate(n, values) for n in s.lens] for name, s in program.parameter_shapes().items()}
+        if min(n for own in shapes.values() for n in own) < 0:
+            continue
         feeds = {name: np.resize(a, shapes[name]) if a.ndim else a for name, a in case.feeds.items()}
         try:
             run(parse_onnx(case.model, map_input_dims={name: shapes[name] for name in lens}), feeds)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
@@ -22,11 +23,12 @@ from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.cpu.library.writer import write_library
 from mgx_numba.runtime.cpu.plan_numbers import PlanNumbers, runs
-from mgx_numba.runtime.cpu.repeat import may_repeat
+from mgx_numba.runtime.cpu.repeat import may_repeat, repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 from mgx_numba.runtime.plan_file import plan_pieces
+from mgx_numba.runtime.told_lengths import told_lengths, with_told_lengths
 
 from ..running import at_once
 
@@ -428,10 +430,6 @@ def test_a_symbol_that_is_no_axis_of_a_parameter_is_refused(add_kernel: KernelSo
 def test_what_takes_only_fixed_lengths_refuses_symbols(add_kernel: KernelSource, tmp_path: Path) -> None:
     plan = sample_plan(add_kernel)
     assert plan_pieces(plan, {}) is None
-    b, s = plan.symbols
-    parameters = [ParameterSpec("n", "int64", ()), ParameterSpec("go", "bool", ()), *plan.parameters]
-    loop = dataclasses.replace(plan, steps=[], parameters=parameters, outputs=[TensorSpec("bool", ())])
-    assert not may_repeat(loop, 0) and may_repeat(at(loop, {b: 2, s: 3}), 0)
     if sys.platform == "linux" and platform.machine() == "x86_64":
         with pytest.raises(UnsupportedError, match="fixed lengths, and batch, seq are known at run time"):
             write_library(Executable(plan, 1), tmp_path, "name", ["a", "b"])
@@ -465,3 +463,58 @@ def test_offsets_may_nest_as_deep_as_a_plan_has_steps(add_kernel: KernelSource) 
             inputs, lambda i, step, t, see, seen=seen: seen.extend(see(v)[0, 0] for v in step.outputs)
         )
         assert seen == list(range(1, 601))
+
+
+def test_a_loop_of_a_symbolic_body_is_one_native_function(add_kernel: KernelSource) -> None:
+    """Run k adds 1 to the carried x, and keeps x + 10 * seq of all rows but the last."""
+    b, s = symbols()
+    body = "store_scalar(pointer_uint8(args, 1), 0, load_scalar(pointer_uint8(args, 0), 0))"
+    flag = cpu_kernel("copy_flag", f"def kernel(args, begin, end):\n    {body}\n")
+    x = Pointer(Region.PARAMETER, 2)
+    steps: list[Step | HostStep] = [
+        Step(flag, (Pointer(Region.PARAMETER, 1), Pointer(Region.OUTPUT, 0)), TaskRange(1)),
+        Step(add_kernel, (x, Pointer(Region.OUTPUT, 1), 5), TaskRange(select(less(b, 3), 0, b))),
+        Step(add_kernel, (x, Pointer(Region.OUTPUT, 1), 1), TaskRange(b)),
+        Step(add_kernel, (x, Pointer(Region.OUTPUT, 2), s * 10), TaskRange(b - 1)),
+    ]
+    parameters = [("n", "int64", ()), ("go", "bool", ()), ("x", "int64", (b, 8)), ("y", "int8", (s, 0))]
+    plan = Plan(
+        steps,
+        0,
+        [],
+        [ParameterSpec(*one) for one in parameters],
+        [TensorSpec("bool", ()), TensorSpec("int64", (b, 8)), TensorSpec("int64", (b - 1, 8))],
+        symbols=(b, s),
+    )
+    assert may_repeat(plan, 1) and not may_repeat(plan, 2)
+    executable = Executable(plan, 1)
+    for batch, seq in ((2, 3), (5, 1), (1, 7)):
+        start = np.arange(batch * 8).reshape(batch, 8)
+        inputs = [np.zeros((), np.int64), np.ones((), np.bool_), start, np.zeros((seq, 0), np.int8)]
+        done = repeat(executable, inputs, 1, 4, str)
+        assert done is not None
+        (going, last), (rows,) = done
+        assert going.all()
+        np.testing.assert_array_equal(last, start + 4)
+        np.testing.assert_array_equal(rows, np.stack([start[:-1] + k + 10 * seq for k in range(4)]))
+    changing = dataclasses.replace(plan, outputs=[*plan.outputs[:1], TensorSpec("int64", (b + 1, 8)), plan.outputs[2]])
+    assert repeat(Executable(changing, 1), inputs, 1, 4, str) is None
+
+
+def test_symbols_that_no_parameter_has_are_told_by_parameters_without_elements(add_kernel: KernelSource) -> None:
+    b, s = symbols()
+    plan = Plan(
+        [Step(add_kernel, (X, Pointer(Region.OUTPUT, 0), s), TaskRange(b))],
+        0,
+        [],
+        [ParameterSpec("x", "int64", (b, 8))],
+        [TensorSpec("int64", (b, 8))],
+        symbols=(b, s),
+    )
+    told = with_told_lengths(plan)
+    assert [p.lens for p in told.parameters] == [(b, 8), (s, 0)]
+    executable = Executable(told, 1)
+    for batch, seq in ((2, 3), (2, 500)):
+        x = np.arange(batch * 8).reshape(batch, 8)
+        lengths = told_lengths(told, {b: batch, s: seq})
+        np.testing.assert_array_equal(executable.run([x, *lengths.values()])[0], x + seq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.dim import Length, any_of, equal, is_symbolic, known_in, less, maximum, minimum, preferred, select
+from ...core.dim import Length, any_of, equal, is_symbolic, known_in, known_less, less, maximum, minimum, select
 from ..arguments import Arguments
 from ..problems.cluster import Tensor
 from ..statements import INDENT, indent
@@ -125,8 +125,11 @@ def tasks_unless_empty(tasks: Length, lens: Sequence[Length]) -> Any:
 
 
 def is_streamed(outputs: Sequence[Tensor]) -> bool:
-    """Whether what a launch writes will have left the caches before it is read again."""
-    return preferred(less(machine().last_cache_bytes, sum(t.footprint for t in outputs)))
+    """Whether what a launch writes will have left the caches before it is read again.
+
+    Lengths that are not known are no reason: a second text of each kernel would cost more time than it saves.
+    """
+    return known_less(machine().last_cache_bytes, sum(t.footprint for t in outputs))
 
 
 def streamable(tensor: Tensor, lanes: int) -> bool:

@@ -17,7 +17,7 @@ from .cluster.reduce import reduce_launch
 from .data.indexed import indexed_launch
 from .data.numbers import numbers_launch, range_launch
 from .data.runs import runs_launch
-from .data.transpose import transpose_launch
+from .data.transpose import transpose_launch, turns_short_rows
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -71,4 +71,5 @@ def _copy(problem: CopyProblem) -> Launch:
         return runs
     module = Module("copy")
     module.add_return([module.add_parameter("x0", Shape(problem.source.type))])
-    return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin)
+    order_by = 0 if turns_short_rows(problem.source, problem.target) else None
+    return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin, order_by=order_by)

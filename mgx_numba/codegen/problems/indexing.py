@@ -12,7 +12,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from .cluster import Tensor
 
-__all__ = ["IndexedCopy", "Term", "gather_copy", "gather_elements_copy", "gathernd_copy", "remapping"]
+__all__ = ["IndexedCopy", "Term", "gather_copy", "gather_elements_copy", "gathernd_copy", "remapped_copy", "remapping"]
 
 
 @dataclass(frozen=True)
@@ -129,13 +129,18 @@ def remapping(
     ``positions`` are for some axes the input position of every output position; on all others lengths agree.
     """
     tables = {f"table{axis}": at.astype(np.int64) * x.strides[axis] for axis, at in positions.items()}
+    return remapped_copy(name, list(positions), x, out, origin), tables
+
+
+def remapped_copy(name: str, axes: Sequence[int], x: Tensor, out: Tensor, origin: str = "") -> IndexedCopy:
+    """As `remapping`, with operands ``table<axis>`` of some axes: int64, positions times the stride of ``x``."""
     ranks = range(len(out.lens))
     terms = [
         Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in ranks), stride=x.strides[axis])
-        for axis in positions
+        for axis in axes
     ]
-    strides = tuple(0 if axis in positions else s for axis, s in enumerate(x.strides))
-    return _copy(name, x, strides, terms, out, origin), tables
+    strides = tuple(0 if axis in axes else s for axis, s in enumerate(x.strides))
+    return _copy(name, x, strides, terms, out, origin)
 
 
 def _index(axis: int, data: Tensor, indices: Tensor, strides: tuple[int, ...], offset: int, checked: bool) -> Term:

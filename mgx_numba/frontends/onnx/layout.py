@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dim import known_equal, known_same
+from ...core.dim import Dim, all_of, equal, exact_quotient, known_equal, known_same, negate
 from ...core.shape import MAX_RANK
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -43,24 +43,40 @@ def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instr
 
 
 def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
+    """Return the lengths that a target asks for."""
     dims = list(target)
-    if not allow_zero:
-        for k, d in enumerate(target):
-            if k < len(lens) and known_equal(d, lens[k]):
-                continue
-            if d == 0:
-                if k >= len(lens):
-                    raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
-                dims[k] = lens[k]
+    for k, d in enumerate(target):
+        if not allow_zero and (_copies(lens, target, k, d) if isinstance(d, Dim) else d == 0):
+            if k >= len(lens):
+                raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
+            dims[k] = lens[k]
     total = prod(lens)
     if -1 in dims:
-        known = prod(d for d in dims if d != -1)
-        if known == 0 or total % known:
+        place = dims.index(-1)
+        known = prod(dims[:place] + dims[place + 1 :])
+        rest = exact_quotient(total, known)
+        if rest is None and (known == 0 or total % known):
             raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
-        dims[dims.index(-1)] = total // known
+        dims[place] = total // known if rest is None else rest
     if element_count(dims, "the shape") != total:
         raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
     return dims
+
+
+def _copies(lens: tuple[int, ...], target: list[int], k: int, length: Dim) -> bool:
+    """Return whether a symbolic length of a target is 0, and copies another length than 0.
+
+    That is asked where both could be right. If nothing else of the target is 0, nor what is left to -1, the copy has
+    another number of elements than the input, which is empty.
+    """
+    if k < len(lens) and exact_quotient(lens[k], length) is not None:
+        return False
+    empty = equal(length, 0)
+    if empty == 0 if not isinstance(empty, Dim) else length.scope.answered(empty) is False:
+        return False
+    others = 0 if -1 in target else prod(target[:k] + target[k + 1 :])
+    own = lens[k] if k < len(lens) else 1
+    return bool(all_of(empty, equal(others, 0), negate(equal(own, 0))))
 
 
 @register("Flatten")

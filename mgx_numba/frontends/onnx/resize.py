@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ...core.dim import Dim, SymbolicLengthError
+from ...core.dim import Dim, SymbolicLengthError, known_equal
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from ...ops.resize import COORDINATES, MODES, NEAREST, scaled_length
@@ -54,7 +54,8 @@ def resize(
         raise ParseError(f"scales or sizes have {len(factors or lengths)} values for {len(axes)} axes")
     if any(not math.isfinite(f) or f <= 0 for f in factors) or any(n < 0 for n in lengths):
         raise ParseError(f"scales {factors} or sizes {lengths} are not positive")
-    if any((n == 0) != (lens[a] == 0) for n, a in zip(lengths, axes, strict=False)):
+    changed = [(n, lens[a]) for n, a in zip(lengths, axes, strict=False) if not known_equal(n, lens[a])]
+    if any((n == 0) != (length == 0) for n, length in changed):
         raise ShapeError(
             f"sizes {lengths} of axes {list(axes)} make an axis of the input {list(lens)} empty, or fill one"
         )
@@ -82,7 +83,7 @@ def resize(
     cubic = node.get_float("cubic_coeff_a", -0.75)
     exclude = node.get_bool("exclude_outside")
     smooth = node.get_bool("antialias") and mode != "nearest"
-    if 0 in target and 0 in lens:
+    if any(known_equal(n, 0) for n in target) and any(known_equal(n, 0) for n in lens):
         return g.reshape(x, target)
     if coordinates == CROPS or (exclude and mode != "nearest") or smooth or kept is not None:
         if x.shape.symbolic or any(isinstance(n, Dim) for n in target):

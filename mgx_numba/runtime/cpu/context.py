@@ -11,7 +11,7 @@ from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch, view_of
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
-from .binding import Binding
+from .binding import Binding, Made
 from .layout import PlanTables
 from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
@@ -53,12 +53,21 @@ class Context:
         self.job_address = address_of(job)
         self.job: memoryview = job.data
         slots[tables.fault_slots] = self.job_address + 8 * Job.FAULT
-        self._outputs = tables.outputs
+        self._fixed_outputs = tables.outputs
         self.binding: Binding | None = None
         if tables.binding is not None:
             self.binding = Binding(tables.binding, job, steps.copy())
             job[Job.BINDING] = self.binding.address
         self._arena_views: dict[TensorView, np.ndarray] = {}
+
+    @property
+    def outputs(self) -> list[Made | None]:
+        """Lens, dtype and bytes of the outputs of a call; None where only a host step's result says them."""
+        return self._fixed_outputs if self.binding is None else self.binding.outputs
+
+    def records(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the range of the job's table that a range of native steps is."""
+        return (begin, end) if self.binding is None else self.binding.records(begin, end)
 
     def place(self, inputs: Sequence[np.ndarray]) -> None:
         """Take a call's inputs."""
@@ -76,7 +85,7 @@ class Context:
         bases = self.bases
         number = len(inputs)
         outputs = []
-        for made in self._outputs if self.binding is None else self.binding.outputs:
+        for made in self.outputs:
             output = None
             if made is not None:
                 try:

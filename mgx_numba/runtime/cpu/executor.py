@@ -275,10 +275,13 @@ class Executable:
             context.raise_error()
 
     @contextlib.contextmanager
-    def context(self) -> Iterator[Context]:
-        """A context of a call of native steps alone; what they have met is raised at its end."""
+    def context(self, inputs: Sequence[np.ndarray]) -> Iterator[Context]:
+        """A context of a call of native steps alone on inputs; what they have met is raised at its end."""
         context = self._take()
         try:
+            if context.binding is not None:
+                self._settle(context.binding, inputs)
+            context.place(inputs)
             yield context
             if self.tables.long:
                 context.raise_error()

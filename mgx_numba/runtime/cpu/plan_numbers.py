@@ -30,8 +30,7 @@ class PlanNumbers:
         def note(length: Dim) -> int:
             return self._numbers.setdefault(length, program.number(length))
 
-        for name in _FIELDS:
-            _replaced(getattr(plan, name), note)
+        _replaced(plan, note)
         self._evaluator = Evaluator(program)
 
     def at(self, given: Sequence[int]) -> Plan:
@@ -42,11 +41,11 @@ class PlanNumbers:
         def number(length: Dim) -> int:
             return values[self._numbers[length]]
 
-        parts = {name: _replaced(getattr(self._plan, name), number) for name in _FIELDS}
-        for k, step in enumerate(parts["steps"]):
+        plan = _replaced(self._plan, number)
+        for k, step in enumerate(plan.steps):
             if isinstance(step, HostStep) and step.bind is not None:
-                parts["steps"][k] = dataclasses.replace(step, function=step.bind(by_symbol), bind=None)
-        return dataclasses.replace(self._plan, symbols=(), condition=1, **parts)
+                plan.steps[k] = dataclasses.replace(step, function=step.bind(by_symbol), bind=None)
+        return plan
 
 
 def runs(step: PlannedStep) -> bool:
@@ -64,9 +63,12 @@ def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:
         return value._replace(offset=number(value.offset)) if isinstance(value.offset, Dim) else value
     if isinstance(value, (tuple, list)):
         return type(value)(_replaced(one, number) for one in value)
+    if isinstance(value, Plan):
+        parts = {name: _replaced(getattr(value, name), number) for name in _FIELDS}
+        return dataclasses.replace(value, symbols=(), condition=1, **parts)
     if isinstance(value, _PARTS):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        own = {name: _replaced(field, number) for name, field in fields.items() if name != "plans"}
+        own = {name: _replaced(field, number) for name, field in fields.items()}
         changed = {name: field for name, field in own.items() if field is not fields[name]}
         return dataclasses.replace(value, **changed)
     return value

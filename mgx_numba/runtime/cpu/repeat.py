@@ -5,7 +5,6 @@ Entering a plan takes microseconds of Python and new arrays, which is more than 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
-from ...core.types import numpy_dtype
 from ...errors import MgxError
 from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty
 from ..plan import HostStep, Plan
@@ -21,6 +19,8 @@ from .spmd import LEAD, Job, constants_of
 from .threads import NativeKernel
 
 if TYPE_CHECKING:
+    from .binding import Made
+    from .context import Context
     from .executor import Executable
 
 __all__ = ["REPEAT", "may_repeat", "repeat"]
@@ -99,17 +99,13 @@ def kernel(args, begin, end):
 
 def may_repeat(plan: Plan, carried: int) -> bool:
     """Whether a plan is one of a loop's body that `repeat` runs: of kernels alone, whose parameters are a number, a
-    condition and ``carried`` values, perhaps more, and whose first results are the next condition and values. No plan
-    with symbolic lengths is: values of each run would have to be checked against them."""
+    condition and ``carried`` values, perhaps more, and whose first results are the next condition and values."""
     given, made = plan.parameters[: carried + 2], plan.outputs
-    if plan.symbols or any(o.lens is None for o in made) or any(isinstance(step, HostStep) for step in plan.steps):
+    if any(o.lens is None for o in made) or any(isinstance(step, HostStep) for step in plan.steps):
         return False
-    if len(given) < carried + 2 or len(made) < carried + 1:
+    if len(given) < carried + 2 or len(made) < carried + 1 or (given[0].dtype, given[1].dtype) != ("int64", "bool"):
         return False
-    if (given[0].dtype, math.prod(given[0].lens), given[1].dtype, math.prod(given[1].lens)) != ("int64", 1, "bool", 1):
-        return False
-    pairs = zip(given[1:], made[: carried + 1])
-    return all((g.dtype, math.prod(g.lens)) == (m.dtype, math.prod(m.lens or ())) for g, m in pairs)
+    return all(g.dtype == m.dtype for g, m in zip(given[1:], made[: carried + 1]))
 
 
 def repeat(
@@ -125,45 +121,78 @@ def repeat(
 
     Returns:
         The condition and the carried values after the last run, and of every other result those of all runs, along a
-        new first axis. None if that would take too much memory.
+        new first axis. None if that would take too much memory, or values change their sizes from run to run.
 
     Raises:
         As `Executable.run` does.
     """
-    plan = executable.plan
-    kept = plan.outputs[carried + 1 :]
-    sizes = [math.prod(o.lens or ()) * numpy_dtype(o.dtype).itemsize for o in plan.outputs]
-    pitches = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
-    if trips * sum(pitches[carried + 1 :]) > MOST_BYTES:
-        return None
-    number = np.zeros(1, np.int64)
-    conditions = [aligned_empty((ALIGNMENT,), "uint8") for _ in range(2)]  # one byte, which is read as a word
-    buffers = [conditions]
-    for output, size in zip(plan.outputs[1 : carried + 1], sizes[1:]):
-        buffers.append([aligned_array(tuple(output.lens or ()), numpy_dtype(output.dtype), size) for _ in range(2)])
-    stores = [aligned_empty((trips * pitch,), "uint8") for pitch in pitches[carried + 1 :]]
-    first_output = len(plan.parameters)
-    lead, code = load([LEAD, REPEAT])
-    words = [lead, 0, len(plan.steps), address_of(number), 0, carried + 1, len(kept), 1]
-    for k, (value, (one, other)) in enumerate(zip(inputs[1 : carried + 2], buffers, strict=True)):
-        words += [1 + k, first_output + k, address_of(value), address_of(one), address_of(other)]
-    for k, (store, pitch) in enumerate(zip(stores, pitches[carried + 1 :]), carried + 1):
-        words += [first_output + k, address_of(store), pitch]
-    block = np.array(words, np.int64)
-    ran, run = 0, NativeKernel(code)
+    loop = None
     try:
-        with executable.context() as context:
-            context.place(inputs)
-            context.bases[0] = address_of(number)
-            block[Repeat.JOB] = context.job_address
-            while ran < trips and block[Repeat.GOING]:
-                run(address_of(block), ran, min(trips, ran + TOGETHER))
-                ran = int(block[Repeat.RAN])
+        with executable.context(inputs) as context:
+            loop = _Loop.of(executable.plan, context, inputs, carried, trips)
+            if loop is not None:
+                loop.run(trips)
     except MgxError as error:
-        raise type(error)(f"{place(max(ran - 1, 0))}: {error}") from error
-    condition, *last = (pair[(ran - 1) % 2] for pair in buffers)
-    rows = [
-        store[: ran * pitch].reshape(ran, pitch)[:, :size].view(numpy_dtype(o.dtype)).reshape(ran, *(o.lens or ()))
-        for store, pitch, size, o in zip(stores, pitches[carried + 1 :], sizes[carried + 1 :], kept)
-    ]
-    return [condition[:1].view(np.bool_), *last], rows
+        raise type(error)(f"{place(max(loop.ran - 1, 0) if loop is not None else 0)}: {error}") from error
+    return None if loop is None else loop.results()
+
+
+class _Loop:
+    """Memory of what runs hand on and of what is kept of each, and the block that says where it is."""
+
+    @classmethod
+    def of(cls, plan: Plan, context: Context, inputs: Sequence[np.ndarray], carried: int, trips: int) -> _Loop | None:
+        """Return the loop, or None where `repeat` does."""
+        made = [output for output in context.outputs if output is not None]
+        sizes = [size for _, _, size in made]
+        if inputs[0].size != 1 or sizes[0] != 1 or sizes[: carried + 1] != [a.nbytes for a in inputs[1 : carried + 2]]:
+            return None
+        pitches = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes[carried + 1 :]]
+        if trips * sum(pitches) > MOST_BYTES:
+            return None
+        return cls(
+            context, inputs, made[: carried + 1], list(zip(made[carried + 1 :], pitches)), len(plan.steps), trips
+        )
+
+    def __init__(
+        self,
+        context: Context,
+        inputs: Sequence[np.ndarray],
+        carried: Sequence[Made],
+        kept: Sequence[tuple[Made, int]],
+        steps: int,
+        trips: int,
+    ) -> None:
+        """``kept`` has the bytes from one run's result to the next, too."""
+        self.ran = 0
+        self._kept = kept
+        self._number = np.zeros(1, np.int64)
+        conditions = [aligned_empty((ALIGNMENT,), "uint8") for _ in range(2)]  # one byte, which is read as a word
+        self._buffers = [conditions, *([aligned_array(*made) for _ in range(2)] for made in carried[1:])]
+        self._stores = [aligned_empty((trips * pitch,), "uint8") for _, pitch in kept]
+        first_output = len(inputs)
+        lead, code = load([LEAD, REPEAT])
+        self._run = NativeKernel(code)
+        records = context.records(0, steps)[1]
+        words = [lead, context.job_address, records, address_of(self._number), 0, len(carried), len(kept), 1]
+        for k, (value, (one, other)) in enumerate(zip(inputs[1:], self._buffers)):
+            words += [1 + k, first_output + k, address_of(value), address_of(one), address_of(other)]
+        for k, (store, (_, pitch)) in enumerate(zip(self._stores, kept), len(carried)):
+            words += [first_output + k, address_of(store), pitch]
+        self._block = np.array(words, np.int64)
+        context.bases[0] = address_of(self._number)
+
+    def run(self, trips: int) -> None:
+        """Run until there are so many runs, or one ends the loop."""
+        while self.ran < trips and self._block[Repeat.GOING]:
+            self._run(address_of(self._block), self.ran, min(trips, self.ran + TOGETHER))
+            self.ran = int(self._block[Repeat.RAN])
+
+    def results(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return what `repeat` does."""
+        condition, *last = (pair[(self.ran - 1) % 2] for pair in self._buffers)
+        rows = [
+            store[: self.ran * pitch].reshape(self.ran, pitch)[:, :size].view(dtype).reshape(self.ran, *lens)
+            for store, ((lens, dtype, size), pitch) in zip(self._stores, self._kept)
+        ]
+        return [condition[:1].view(np.bool_), *last], rows

@@ -20,15 +20,16 @@ from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
 from ...codegen.problems.gemm import GemmProblem
-from ...core.dim import hint
+from ...core.dim import Dim, hint
 from ...core.shape import Shape
 from ...errors import UnsupportedError
-from ...graph.evaluated_lengths import evaluated_body, evaluated_shape
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...graph.passes.truncate_float import widens
+from ...graph.program import Program
+from ...graph.substitution import settled, with_numbers
 from ...runtime.cpu.threads import resolve_num_threads
 from ..lowering.contraction import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
@@ -127,7 +128,7 @@ def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) ->
         return GemmProblem(x[-2], n, x[-1], batch=x[:-2], b_strides=(*same, n, 1), fast_math=True)
     op: Any = ins.op
     rank, transposed = len(x) - 2, ins.name == "convolution_backwards"
-    padding = both_paddings(op, rank)
+    padding = both_paddings(op, x, weights)
     return ConvProblem(
         batch=x[0], in_channels=x[1], out_channels=out[1], in_lens=x[2:], kernel=weights[2:],
         stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank], pads_end=padding[rank:], groups=op.group,
@@ -190,9 +191,11 @@ def reduction_walk(
     Raises:
         CompileError: no operand is full.
     """
-    if any(s.symbolic for s in (*inputs, *results)):
-        body = evaluated_body(body, hint)
-        inputs, results = ([evaluated_shape(s, hint) for s in shapes] for shapes in (inputs, results))
+    lengths = [n for s in (*inputs, *results) if s.symbolic for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
+    if lengths:
+        usual = lengths[0].scope.hints()
+        body = settled(Program.of_module(body)[0], usual).main
+        inputs, results = (with_numbers(list(shapes), usual) for shapes in (inputs, results))
     operands, outputs = ([Tensor(s.type, s.lens, s.strides) for s in shapes] for shapes in (inputs, results))
     vectors = vectors_of(body, axes, operands, outputs, parts=2)
     walk, keep_lens = vectors.walk, vectors.walk.keep_space.lens

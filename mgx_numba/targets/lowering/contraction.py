@@ -289,7 +289,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         x = _evenly_spaced(low, ins, x)
     op: Any = core.op
     rank = len(x.lens) - 2
-    padding = both_paddings(op, rank)
+    padding = both_paddings(op, x.lens, w_ins.shape.lens)
     weights = low.constant_value(w_ins)
     declared = low.output(ins)
     pixels = pixel_strides(declared.lens, declared.strides)
@@ -326,15 +326,16 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
         low.copy(target, declared, ins)
 
 
-def both_paddings(op: Any, rank: int) -> tuple[int, ...]:
-    """What a convolution over so many dimensions is padded by, at the beginning of each and then at the end."""
-    return tuple(op.padding) if len(op.padding) == 2 * rank else (*op.padding, *op.padding)
+def both_paddings(op: Any, lens: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:
+    """What a convolution pads an image of these lengths by, at the beginning of each dimension and then at the end."""
+    before, after = zip(*op.pads(lens[2:], weights[2:]))
+    return (*before, *after)
 
 
 def output_padding(op: Any, x: Sequence[int], weights: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
     """Extra rows at the end of a transposed convolution's result, from the lengths that its shape rule gave."""
     extra, rank = [], len(x) - 2
-    padding = both_paddings(op, rank)
+    padding = both_paddings(op, x, weights)
     for d in range(rank):
         reach = op.dilation[d] * (weights[2 + d] - 1) + 1
         natural = (x[2 + d] - 1) * op.stride[d] + reach - padding[d] - padding[rank + d]

@@ -79,9 +79,13 @@ def has_symbols(ins: Instruction) -> bool:
 
 
 def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
-    """Return a copy of an instruction in which symbols have values, with the submodules as they are; it is in no
-    module."""
-    inputs = [Instruction(i.op, (), with_numbers(i.shape, values)) for i in ins.inputs]
-    copy = Instruction(with_numbers(ins.op, values), inputs, with_numbers(ins.shape, values), ins.module_args)
+    """Return a copy of an instruction in which symbols have values, for `ref.interpreter.compute`; it is in no module.
+
+    Submodules are as they are, and so are shapes of inputs: no length of these is looked at.
+    """
+    known: dict[Dim, int] = {}
+    inputs = [Instruction(i.op, (), i.shape) for i in ins.inputs]
+    op, shape = with_numbers(ins.op, values, known), with_numbers(ins.shape, values, known)
+    copy = Instruction(op, inputs, shape, ins.module_args)
     copy.debug_symbols = ins.debug_symbols
     return copy

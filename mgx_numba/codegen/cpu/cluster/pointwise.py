@@ -37,18 +37,21 @@ def pointwise_launch(
     fast_math: bool = False,
     origin: str = "",
     again: Sequence[int] = (),
+    order_by: int | None = None,
 ) -> Launch:
     """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors.
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
     the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
     one (contiguous, broadcast or strided); sizes and strides are arguments. ``again`` is as of a `PointwiseProblem`.
+    Lanes are along the innermost dimension of the first output, or of the operand ``order_by``.
 
     Raises:
         UnsupportedError: a result in parts lies across the innermost dimension.
     """
     tensors = [*inputs, *outputs]
-    space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=len(inputs))
+    lead = len(inputs) if order_by is None else order_by
+    space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=lead)
     lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
     cols, outer = lens[-1], lens[:-1]
     rows = prod(outer)

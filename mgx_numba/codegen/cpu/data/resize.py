@@ -8,12 +8,15 @@ sum of such rows. What a vector of outputs reads of a row is two vectors next to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from ....core.dim import ceil_div, known_equal, known_in, minimum, typical
 from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
 from ...arguments import Arguments
@@ -23,11 +26,12 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import claim, is_streamed
+from ..loops import claim, is_streamed, tasks_unless_empty
 from .pad import remap_launch
+from .positions import Resampled, taps_of
 from .rows import RowLoop
 
-__all__ = ["resize_launch"]
+__all__ = ["open_axes", "open_resize_launch", "resize_launch"]
 
 LINE = 4096
 """Elements of a row of the source from which a block's outputs are read: 16 KiB of float32, a third of the first-level
@@ -45,6 +49,31 @@ MOST_ROWS = 64
 """Weighted rows of one output: it bounds the text of a kernel. Linear interpolation along 7 axes, cubic along 4."""
 
 
+def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
+    """Return the axes that a resize of symbolic lengths changes, each with what its table needs."""
+    found = {}
+    for axis, (n, count) in enumerate(zip(x.lens, out.lens)):
+        factor = None if op.sizes else float(np.float32(op.scales[axis]))
+        if not (known_equal(n, count) if factor is None else factor == 1.0):
+            found[axis] = Resampled(n, count, factor, x.strides[axis], count)
+    if op.mode == "nearest" or not found:
+        return found
+    last = _Interpolation(op, found, x, out, "")
+    if last.is_along():
+        axis = last.axes[-1]
+        found[axis] = replace(found[axis], room=ceil_div(out.lens[axis], last.lanes) * last.lanes)
+    return found
+
+
+def open_resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """Return a launch that interpolates ``x`` to ``out``, of symbolic lengths.
+
+    Its other operands are for each of `open_axes` ``index<axis>`` and ``weight<axis>``, as `positions.tap_positions`
+    makes them; the latter are of the type that is computed in.
+    """
+    return _Interpolation(op, open_axes(op, x, out), x, out, origin).launch()[0]
+
+
 def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
     """One launch that resamples ``x`` to ``out``, and the constants that it reads.
 
@@ -57,23 +86,35 @@ def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple
     if op.mode == "nearest" or not samples:
         positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in samples}
         return remap_launch("resize_nearest_kernel", positions, x, out, origin)
-    return _Interpolation(op, samples, x, out, origin).launch()
+    pairs = {axis: interpolation_taps(op.mode, at, x.lens[axis], op.cubic_coeff_a) for axis, at in samples}
+    return _Interpolation(op, pairs, x, out, origin).launch()
 
 
 class _Interpolation:
-    """The weighted sum over some positions along each of several axes, ``axes``, the slowest in memory first."""
+    """The weighted sum over some positions along each of several axes, ``axes``, the slowest in memory first.
+
+    ``resampled`` are the positions and weights of each axis, or, if lengths are symbolic, what tables of them need.
+    """
 
     def __init__(
-        self, op: Resize, samples: Sequence[tuple[int, np.ndarray]], x: Tensor, out: Tensor, origin: str
+        self,
+        op: Resize,
+        resampled: Mapping[int, list[tuple[np.ndarray, np.ndarray]]] | Mapping[int, Resampled],
+        x: Tensor,
+        out: Tensor,
+        origin: str,
     ) -> None:
         self.x, self.out, self.origin, self.name = x, out, origin, f"resize_{op.mode}_kernel"
         self.storage, self.compute = dtype_name(x.type), dtype_name(x.type.compute)
         self.lanes = host.lanes(self.compute)
         self.streamed = is_streamed([out])
         self.kept = KEPT_BYTES // itemsize(self.compute)
-        self.pairs = {axis: interpolation_taps(op.mode, at, x.lens[axis], op.cubic_coeff_a) for axis, at in samples}
-        self.axes = sorted(self.pairs, key=lambda axis: -out.strides[axis])
-        self.taps = len(self.pairs[self.axes[0]])
+        self.pairs: Any = resampled
+        self.axes = sorted(resampled, key=lambda axis: -typical(out.strides[axis]))
+        self.open = isinstance(resampled[self.axes[0]], Resampled)
+        self.taps = taps_of(op)
+        others = [a for a in range(len(out.lens)) if a not in self.axes]
+        self.space = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=others)
         if self.taps ** len(self.axes) > MOST_ROWS * self.taps:
             raise UnsupportedError(f"interpolation along {len(self.axes)} axes")
         self.tables: dict[str, np.ndarray] = {}
@@ -83,13 +124,13 @@ class _Interpolation:
         self.arguments.pointer("p_x", "x", self.storage)
         self.arguments.pointer("p_out", "out", self.storage)
 
+    def is_along(self) -> bool:
+        """Whether lanes are along the last axis."""
+        return not self.space.rank or typical(self.out.strides[self.axes[-1]]) < typical(self.space.strides[1][-1])
+
     def launch(self) -> tuple[Launch, dict[str, np.ndarray]]:
-        x, out, axes = self.x, self.out, self.axes
-        space = collapse(
-            out.lens, [x.strides, out.strides], order_by=1, axes=[a for a in range(len(out.lens)) if a not in axes]
-        )
-        last = axes[-1]
-        along = not space.rank or out.strides[last] < space.strides[1][-1]
+        x, out, axes, space = self.x, self.out, self.axes, self.space
+        last, along = axes[-1], self.is_along()
         lens = [*space.lens, *(out.lens[a] for a in axes)]
         x_strides = [*space.strides[0], *(0 for _ in axes)]
         out_strides = [*space.strides[1], *(out.strides[a] for a in axes)]
@@ -97,7 +138,7 @@ class _Interpolation:
         order = [d for d in range(len(lens)) if d != inner]
         outer = axes[:-1] if along else axes
         self.rows = self.taps ** len(outer)
-        longest = self._longest() if along and 0 not in out.lens else lens[inner]
+        longest = self._longest() if along and not any(known_in(n, 0) for n in out.lens) else lens[inner]
         loop = RowLoop(
             self.arguments,
             [lens[d] for d in order],
@@ -106,14 +147,14 @@ class _Interpolation:
             self.lanes,
             self.taps ** len(axes),
             longest=longest,
-            least=min(ROWS_TOGETHER * lens[inner], self.kept) if along else 0,
+            least=minimum(ROWS_TOGETHER * lens[inner], self.kept) if along else 0,
         )
         self.steps = (x.strides[last] if along else x_strides[inner], out_strides[inner])
         self.step = [self.arguments.step(f"t{k}", s) for k, s in enumerate(self.steps)]
         places = [(a, f"i{order.index(space.rank + k)}") for k, a in enumerate(outer)]
-        body = self._rows(places, min(longest, lens[inner])) if along else self._columns(places)
+        body = self._rows(places, minimum(longest, lens[inner])) if along else self._columns(places)
         inside = [f"base = {loop.offset(0)}", f"r_out = offset(p_out, {loop.offset(1)})", *body]
-        tasks = loop.tasks if 0 not in out.lens else 0
+        tasks = tasks_unless_empty(loop.tasks, out.lens)
         traffic = x.footprint + out.footprint
         launch = Launch(
             kernel=loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed),
@@ -130,6 +171,12 @@ class _Interpolation:
         self.arguments.pointer(f"p_{name}", name, values.dtype.name)
         return f"p_{name}"
 
+    def _made(self, axis: int) -> tuple[str, str]:
+        """Names of the pointers to an axis's tables that a launch makes."""
+        self.arguments.pointer(f"p_index{axis}", f"index{axis}", "int64")
+        self.arguments.pointer(f"p_weight{axis}", f"weight{axis}", self.compute)
+        return f"p_index{axis}", f"p_weight{axis}"
+
     def _taps(self, axes: Sequence[tuple[int, str]], kept: bool = False) -> list[str]:
         """Lines that set, for all combinations of taps along axes, the weights ``w0``, ``w1``, ... and where rows lie.
 
@@ -138,10 +185,13 @@ class _Interpolation:
         lines: list[str] = []
         for k, (axis, index) in enumerate(axes):
             count = self.arguments.integer(f"count{k}", self.out.lens[axis])
-            positions = np.concatenate([at for at, _ in self.pairs[axis]])
-            weights = np.concatenate([weight for _, weight in self.pairs[axis]]).astype(self.compute)
-            place = self._table(f"index{axis}", positions * self.x.strides[axis])
-            weight = self._table(f"weight{axis}", weights)
+            if self.open:
+                place, weight = self._made(axis)
+            else:
+                positions = np.concatenate([at for at, _ in self.pairs[axis]])
+                weights = np.concatenate([weight for _, weight in self.pairs[axis]]).astype(self.compute)
+                place = self._table(f"index{axis}", positions * self.x.strides[axis])
+                weight = self._table(f"weight{axis}", weights)
             if kept:
                 # Taps are neighbours, so that their numbers modulo how many they are differ.
                 place = self._table(f"slot{axis}", positions % self.taps * self.taps ** (len(axes) - 1 - k))
@@ -185,7 +235,7 @@ class _Interpolation:
         ``near`` and ``gather``: the input itself, two vectors for each of outputs or single elements; ``line``: a copy.
         """
         last = self.axes[-1]
-        if self.x.lens[last] > SPARSE * max(self.out.lens[last], self.lanes):
+        if self.open or self.x.lens[last] > SPARSE * max(self.out.lens[last], self.lanes):
             return "gather"
         low, high = self._bounds()
         if (high - low).max(initial=0) > LINE:
@@ -258,6 +308,8 @@ class _Interpolation:
 
     def _is_kept(self) -> bool:
         """Whether enough rows are read again for the next outputs."""
+        if self.open:
+            return False
         fresh = [min(self.taps, self.x.lens[axis] / max(self.out.lens[axis], 1)) for axis in self.axes[:-1]]
         return prod(fresh) <= MOST_FRESH * self.rows
 
@@ -268,6 +320,10 @@ class _Interpolation:
         """
         last, lanes = self.axes[-1], self.lanes
         source = self._source()
+        if self.open:
+            index, weight = self._made(last)
+            whole = self.arguments.integer("count", self.pairs[last].room)
+            return self._combined(rows, use, source, index, weight, whole)
         near = source != "gather" and self._are_near()
         low, high = self._bounds()
         starts = low if source == "line" else np.minimum(low, self.x.lens[last] - 2 * lanes) if near else 0 * low
@@ -298,6 +354,21 @@ class _Interpolation:
                 *vector_loop(lanes, combined, first="low", last="high"),
             ]
             rows = ["line"]
+        return [*lines, *self._combined(rows, use, source, index, weight, whole, start, near)]
+
+    def _combined(
+        self,
+        rows: Sequence[str],
+        use: Callable[[str], list[str]],
+        source: str,
+        index: str,
+        weight: str,
+        whole: str,
+        start: str = "",
+        near: bool = False,
+    ) -> list[str]:
+        """The loop of `_resampled`, from tables."""
+        lanes = self.lanes
 
         def body(left: str) -> list[str]:
             made = []
@@ -318,4 +389,4 @@ class _Interpolation:
             total = self._weighted(lambda j: f"part{j}") if len(rows) > 1 else ["total = part0"]
             return [*made, *total, *use(left)]
 
-        return [*lines, *vector_loop(lanes, body)]
+        return vector_loop(lanes, body)

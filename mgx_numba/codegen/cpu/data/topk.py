@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import is_symbolic, known_in, maximum
+from ....core.dim import Length, is_symbolic, known_in, range_of
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -56,17 +56,17 @@ WANTED_OF_PART = 16
 """Elements wanted of a part for each least length of one: results of parts are elements for the launch after it."""
 
 
-def topk_share(k: int, axis: int, x: Tensor) -> Any:
+def topk_share(k: Any, axis: int, x: Tensor) -> Any:
     """Elements of a row that one task takes: fewer than the row has where few long rows are to be cut into parts."""
     lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
-    share = row_share(prod(x.lens) // maximum(length, 1), length, lanes, -(-k // WANTED_OF_PART))
-    if is_symbolic(share):
+    if any(map(is_symbolic, (k, *x.lens))):
         return length
+    share = row_share(prod(x.lens) // max(length, 1), length, lanes, -(-k // WANTED_OF_PART))
     return share if length - (length - 1) // share * share >= k else length
 
 
 def topk_launch(
-    k: int,
+    k: Length,
     axis: int,
     largest: bool,
     x: Tensor,
@@ -76,7 +76,7 @@ def topk_launch(
     share: int = 0,
     places: bool = False,
 ) -> Launch:
-    """One launch for the ``k`` (1 to `LARGEST_K`) largest or smallest elements along an axis, best first.
+    """One launch for the ``k`` (up to `LARGEST_K`) largest or smallest elements along an axis, best first.
 
     The axis is shorter than 2**31. Operands are named ``x``, ``values`` and ``positions`` (int64). Of equal elements
     the one with the lower position comes first; NaN counts as larger than any number.
@@ -111,7 +111,8 @@ def topk_launch(
     text.step = arguments.step("t0", text.stride)
     arguments.integer("value_step", 1 if share else values.strides[axis])
     arguments.integer("position_step", 1 if share else positions.strides[axis])
-    fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
+    _, most = range_of(k)
+    fitting = [n for n in GROUP_VECTORS if most is not None and most <= n * lanes * WANTED_OF_GROUPS and text.floats]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"r_values = offset(p_values, {'task * k' if share else loop.offset(1)})",
@@ -139,7 +140,7 @@ def topk_launch(
     return Launch(
         kernel=loop.kernel("topk_kernel", inside, origin, prologue),
         args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, x.lens)),
+        geometry=TaskRange(tasks_unless_empty(loop.tasks, [*x.lens, k])),
         flops=prod(x.lens),
         bytes=x.footprint + values.footprint + positions.footprint,
     )

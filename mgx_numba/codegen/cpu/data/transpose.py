@@ -34,7 +34,7 @@ from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, task_elements
 from .rows import mover
 
-__all__ = ["transpose_launch"]
+__all__ = ["transpose_launch", "turns_short_rows"]
 
 TILE = 64
 """Rows and columns of a square tile at least: runs of 64 elements on both sides."""
@@ -96,12 +96,24 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
             lanes = _block(widest, length)
             if lanes:
                 return plan.ribbon(intrinsic, length, count, step, lanes)
+            if is_symbolic(length):  # a kernel for few elements alone
+                return None
         wide = 1 << (count - 1).bit_length()
         if 4 < count <= WIDEST_RIBBON and wide <= widest and permitted(less_equal(wide, length)):
             make = plan.packed if intrinsic == "interleave" else plan.unpacked
             return make(length, count, step, wide)
     size = 0 if known_in(x_step, 0) else _block(widest, *lens)
     return plan.blocks(size, lens, (x_step, out_step)) if size else None
+
+
+def turns_short_rows(x: Tensor, out: Tensor) -> bool:
+    """Whether the target's rows are of a length that is not known, and the source's of another that is.
+
+    `transpose_launch` has a kernel for where the former are no shorter than a block.
+    """
+    space = collapse(out.lens, [x.strides, out.strides], order_by=1)
+    across = [n for n, s in zip(space.lens, space.strides[0]) if known_in(s, 1)]
+    return bool(across) and is_symbolic(space.lens[-1]) and not is_symbolic(across[0])
 
 
 def _block(widest: int, *lens: Length) -> int:

@@ -35,8 +35,8 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
     changes = m.ins.op.repeated != "same" and type is not Type.bool_type
     if m.ins.op.repeated == "power" and is_symbolic(count):
         return "how often elements are repeated is known when the program runs"
-    if not changes and not known_less_equal(1, count):
-        return "there may be no elements"
+    if not known_less_equal(1, count):
+        return "there may be no elements, of which a sum is 0 whatever the element"
     value = b.broadcast(m.x, [1 if a in repeated else n for a, n in enumerate(lens)])
     if changes and type.is_floating:
         value = b.convert(value, type.compute)

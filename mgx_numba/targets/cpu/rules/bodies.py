@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....codegen.kernel import KernelSource
-from ....core.dim import Dim, SymbolicLengthError
+from ....core.dim import Dim, SymbolicLengthError, evaluate
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.program import Program
@@ -20,7 +21,7 @@ from ....runtime.cpu.direct import Entry
 from ....runtime.cpu.executor import Executable
 from ....runtime.cpu.repeat import may_repeat, repeat
 from ....runtime.plan import Plan
-from ....runtime.plan_numbers import plan_at
+from ....runtime.told_lengths import told_lengths, with_told_lengths
 from ...lowering.host_values import has_symbols
 from ...options import TargetOptions
 from ...ref.interpreter import evaluate_module
@@ -35,7 +36,7 @@ class CompiledBody:
 
     Attributes:
         plan: None where lengths are not fixed; the module then runs by its NumPy meaning, as it does on arguments that
-            are not what the plan declares. One of symbolic lengths is run `at` lengths.
+            are not what the plan declares. A body of symbolic lengths is run `at` lengths, all by one executable.
     """
 
     kernels: Sequence[KernelSource] = ()
@@ -44,54 +45,63 @@ class CompiledBody:
         """``lower`` makes the plan."""
         self.plan: Plan | None = None
         self._module = module
-        self._settled: Module | None = None
-        self._options = options
+        self._at: Mapping[Dim, int] = {}
         self._captured: list[Instruction] = []
-        self._executable: Executable | None = None
-        self._enter: Entry | Callable[[Any], None] = _declined
         values = [*module.parameters(), *module.captured()]
         if not any(v.shape.is_dynamic or v.shape.sub_shapes for v in [*values, *module.results()]):
             program, self._captured = Program.of_module(module)
             plan = lower(program)
             open_lengths = any(has_symbols(ins) for ins in program.main)
-            self.plan = plan if open_lengths else replace(plan, symbols=(), condition=1)
+            self.plan = with_told_lengths(plan) if open_lengths else replace(plan, symbols=(), condition=1)
+            self._loaded = functools.cache(functools.partial(_load, self.plan, options))
+            self._names = [spec.name for spec in self.plan.parameters]  # own, from outside, told lengths
 
     def at(self, values: Mapping[Dim, int]) -> CompiledBody:
         """Return the body for values of its symbols."""
-        program, captured = Program.of_module(self._module)
         bound = copy.copy(self)
-        bound._settled, bound._captured = settled(program, values).main, captured
-        bound.plan = None if self.plan is None else plan_at(self.plan, values)
-        bound._executable, bound._enter = None, _declined
+        for name in ("_lens", "_numbered"):
+            bound.__dict__.pop(name, None)
+        bound._at = values
         return bound
+
+    @functools.cached_property
+    def _lens(self) -> list[tuple[int, ...]]:
+        """Lengths of the plan's parameters."""
+        known: dict[Dim, int] = {}
+        assert self.plan is not None
+        return [tuple([evaluate(n, self._at, known) for n in spec.lens]) for spec in self.plan.parameters]
+
+    @functools.cached_property
+    def _numbered(self) -> Module:
+        """The module with numbers in the place of symbols; its parameters are also the values from outside."""
+        return settled(Program.of_module(self._module)[0], self._at).main
 
     def within(self, outer: Mapping[Instruction, Any]) -> Run:
         """What runs the module on arguments, with values from outside."""
-        module, plan = self._settled or self._module, self.plan
+        module, plan = self._module, self.plan
 
         def interpreted(arguments: Sequence[Any]) -> list:
-            if self._settled is not None:  # its parameters are also the values from outside
-                return evaluate_module(module, [*arguments, *(outer[value] for value in self._captured)])
+            if self._at:
+                captured = Program.of_module(module)[1]
+                return evaluate_module(self._numbered, [*arguments, *(outer[value] for value in captured)])
             return evaluate_module(module, arguments, outer)
 
         if plan is None:
             return interpreted
-        executable, enter = self._loaded(plan), self._enter
-        specs = plan.parameters
-        own = [(spec.name, spec.lens, prod(spec.lens)) for spec in specs[: len(specs) - len(self._captured)]]
+        executable, enter = self._loaded()
+        names = self._names
         given = self._given(plan, outer)
         scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # in the IR: one axis
 
         def run(arguments: Sequence[Any]) -> list:
-            for (name, lens, elements), argument in zip(own, arguments):
-                if argument.shape != lens:
-                    if argument.size != elements:
-                        return interpreted(arguments)
-                    argument = argument.reshape(lens)
-                given[name] = argument
+            given.update(zip(names, arguments))
             results = enter(given)
             if results is None:
-                results = executable.run([np.ascontiguousarray(given[s.name]) for s in specs])
+                for name, lens, argument in zip(names, self._lens, arguments):
+                    if argument.size != prod(lens):
+                        return interpreted(arguments)
+                    given[name] = argument.reshape(lens)
+                results = executable.run([np.ascontiguousarray(given[name]) for name in names])
             for k in scalars:
                 results[k] = results[k].reshape(1)
             return results
@@ -110,40 +120,38 @@ class CompiledBody:
         plan = self.plan
         if plan is None or not may_repeat(plan, len(carried)):
             return None
-        specs = plan.parameters
         arguments = [np.zeros(1, np.int64), condition, *carried]
-        if len(arguments) != len(specs) - len(self._captured):
+        if len(arguments) != len(self._module.parameters()):
             return None
-        if any(a.size != prod(spec.lens) for a, spec in zip(arguments, specs)):
+        if any(a.size != prod(lens) for a, lens in zip(arguments, self._lens)):
             return None
-        inputs = [*map(np.ascontiguousarray, arguments), *self._given(plan, outer).values()]
-        done = repeat(self._loaded(plan), inputs, len(carried), trips, place)
+        own = [np.ascontiguousarray(a).reshape(lens) for a, lens in zip(arguments, self._lens)]
+        executable, _ = self._loaded()
+        done = repeat(executable, [*own, *self._given(plan, outer).values()], len(carried), trips, place)
         if done is None:
             return None
-        lens = [
-            value.shape.lens for value in (self._settled or self._module).results()
-        ]  # of scalars, too: one axis in the IR
+        known: dict[Dim, int] = {}
+        shapes = [value.shape.lens for value in self._module.results()]  # of scalars, too: one axis in the IR
+        lens = [tuple([evaluate(n, self._at, known) for n in own]) for own in shapes]
         last, rows = done
         return (
             [value.reshape(n) for value, n in zip(last, lens)],
             [value.reshape(len(value), *n) for value, n in zip(rows, lens[len(last) :], strict=True)],
         )
 
-    def _loaded(self, plan: Plan) -> Executable:
-        """The plan ready to run, from the first call on: by then the kernels are there, with those of all steps."""
-        if self._executable is None:
-            executable = Executable(plan, self._options.num_threads or None, store=self._options.store)
-            self._enter = executable.direct(np.ndarray) or _declined
-            self._executable = executable
-        return self._executable
-
     def _given(self, plan: Plan, outer: Mapping[Instruction, Any]) -> dict[str, np.ndarray]:
-        """The values from outside, as the plan's last parameters."""
-        specs = plan.parameters[len(plan.parameters) - len(self._captured) :]
-        return {
-            spec.name: np.ascontiguousarray(outer[value]).reshape(spec.lens)
-            for spec, value in zip(specs, self._captured, strict=True)
-        }
+        """Return the values from outside and the lengths, as the plan's last parameters."""
+        given = {}
+        for k, value in enumerate(self._captured, len(self._module.parameters())):
+            array, rank = np.ascontiguousarray(outer[value]), len(plan.parameters[k].lens)
+            given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
+        return given | told_lengths(plan, self._at)
+
+
+def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Callable[[Any], None]]:
+    """Return the plan ready to run, and its native function; by the first call the kernels of all steps are there."""
+    executable = Executable(plan, options.num_threads or None, store=options.store)
+    return executable, executable.direct(np.ndarray) or _declined
 
 
 def _declined(inputs: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.cpu.data.topk import LARGEST_K, topk_launch, topk_share
-from ....core.dim import known_less, known_less_equal, less, less_equal, preferred
+from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -60,7 +60,7 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) != 1:
         low.host(ins, "kernels give positions, not elements of a second input")
         return
-    suits = known_less_equal(1, op.k) and known_less_equal(op.k, LARGEST_K)
+    suits = not known_in(op.k, 0) and known_less_equal(0, op.k) and known_less_equal(op.k, LARGEST_K)
     if not suits or known_less_equal(LONGEST_AXIS, x.lens[axis]):
         low.host(
             ins, f"kernels select 1 to {LARGEST_K} of fewer than {LONGEST_AXIS} elements, not {op.k} of {x.lens[axis]}"

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from ....codegen.alternatives import has_lengths
+from ....codegen.cpu.data.indexed import indexed_launch
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
-from ....codegen.cpu.data.resize import resize_launch
+from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions, taps_of
+from ....codegen.cpu.data.resize import open_axes, open_resize_launch, resize_launch
 from ....codegen.launch import Launch
-from ....core.dim import known_equal, known_in, known_less_equal
+from ....codegen.problems.indexing import remapped_copy
+from ....core.dim import Length, known_equal, known_in, known_less_equal
 from ....core.shape import Shape
+from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
@@ -23,9 +27,6 @@ from ...lowering.indexing import lower_reverse
 from ...lowering.launched import launch_with_tables, resize_refusal
 from ...lowering.lowering import Lowering
 from .table import lowering
-
-TABLES = "tables of positions follow from lengths that are known when the program runs"
-"""Why the host pads or resizes."""
 
 
 @lowering("pad", accepts=keeps_inner_axis, surrounds=True)
@@ -49,10 +50,32 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     if any(has_lengths((n, pair)) and not all(known_in(p, 0) for p in pair) for n, pair in zip(x.lens, pairs)):
-        low.host(ins, TABLES)
+        _pad_open(low, ins, op, pairs, x, out)
         return
     positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
     launch_with_tables(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
+
+
+def _pad_open(
+    low: Lowering, ins: Instruction, op: Pad, pairs: Sequence[tuple[Length, Length]], x: View, out: View
+) -> None:
+    """Append a copy through tables that kernels make, as they follow from symbolic lengths."""
+    axes = [a for a, pair in enumerate(pairs) if not all(known_in(p, 0) for p in pair)]
+    tables = {}
+    for axis in axes:
+        table = tables[f"table{axis}"] = low.allocate(Shape(Type.int64_type, (out.lens[axis],)))
+        numbers = x.lens[axis], pairs[axis][0], out.lens[axis], x.strides[axis]
+        _launch(low, ins, {"index": table}, pad_positions, op.mode, *numbers)
+    _copy_through(low, ins, "pad_kernel", tables, axes, x, out)
+
+
+def _copy_through(
+    low: Lowering, ins: Instruction, name: str, tables: Mapping[str, View], axes: Sequence[int], x: View, out: View
+) -> None:
+    """Append a copy that finds positions along some axes in tables."""
+    copy = remapped_copy(name, axes, x.tensor, out.tensor, low.origin(ins))
+    for launch in low.solve(indexed_launch, copy).launches:
+        low.launch(launch, {"x": x, "out": out, **tables}, ins)
 
 
 @lowering("pad_with", accepts=keeps_inner_axis, surrounds=True)
@@ -105,13 +128,35 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
         return
     x = low.input(ins, 0)
     if any(has_lengths((n, m)) and not known_equal(n, m) for n, m in zip(x.lens, ins.shape.lens)):
-        low.host(ins, TABLES)
+        _resize_open(low, ins, op, x)
         return
     out = low.output(ins)
     if not op.samples(x.lens):
         low.copy(x, out, ins)
         return
     launch_with_tables(low, ins, *resize_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
+
+
+def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
+    """Append the kernels of a resize whose tables follow from symbolic lengths: one for each axis, and one that reads
+    their tables."""
+    out = low.output(ins)
+    axes = open_axes(op, x.tensor, out.tensor)
+    made, tables = x.type.compute, {}
+    for axis, resampled in axes.items():
+        if op.mode == "nearest":
+            index = tables[f"table{axis}"] = low.allocate(Shape(Type.int64_type, (resampled.room,)))
+            _launch(low, ins, {"index": index}, nearest_positions, op, resampled)
+            continue
+        lens = (taps_of(op) * resampled.room,)
+        index = tables[f"index{axis}"] = low.allocate(Shape(Type.int64_type, lens))
+        weight = tables[f"weight{axis}"] = low.allocate(Shape(made, lens))
+        _launch(low, ins, {"index": index, "weight": weight}, tap_positions, op, resampled, made.dtype_name)
+    if op.mode == "nearest":
+        _copy_through(low, ins, "resize_nearest_kernel", tables, list(axes), x, out)
+        return
+    for launch in low.solve(open_resize_launch, op, x.tensor, out.tensor, low.origin(ins)).launches:
+        low.launch(launch, {"x": x, "out": out, **tables}, ins)
 
 
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
