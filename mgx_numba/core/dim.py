@@ -1087,6 +1087,8 @@ def _without_remainders(length: Dim) -> Any:
 def _extreme(kind: str, a: Length, b: Length) -> Any:
     if a is b:
         return a
+    if type(a) is type(b) is int:
+        return min(a, b) if kind == "min" else max(a, b)
     difference = a - b
     if not isinstance(difference, Dim):
         smaller = difference <= 0
