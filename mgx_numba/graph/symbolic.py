@@ -62,7 +62,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
 
     Args:
         program: it stays as it is.
-        scope: an empty one, which takes the symbols, their hints and samples, and the guards.
+        scope: takes the symbols, their hints and samples, and the guards. Lengths in the program may have symbols of it.
         lens: of dynamic inputs, for which the copy shall serve: they are the hints, what is 0 is no symbol, and names
             whose lengths differ are not taken for one.
 
@@ -71,6 +71,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     """
     inputs = _Inputs(program, lens)
     relations: dict[str, Length] = {}
+    alone = not scope.symbols
     while True:
         own = inputs.lengths(scope, relations)
         try:
@@ -83,7 +84,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            found = _relation(scope, relations) if len(relations) < MOST_RELATIONS else None
+            found = _relation(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
             if found is None:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
             relations[found[0]] = found[1]
@@ -144,13 +145,20 @@ class _Inputs:
     def _samples(self, scope: Scope) -> Iterator[dict[Dim, int]]:
         """Yield lengths for which kernels are looked for: optimal ones, all together, and 1 of each."""
         hints = scope.hints()
-        ranges = {s: self._ranges[str(s)] for s in hints}
+        ranges = {s: self._ranges[str(s)] for s in hints if str(s) in self._ranges}
+        earlier = [{**hints, **sample} for sample in scope.samples]
+        for sample in self._own_samples(hints, ranges):
+            yield {**hints, **sample}
+        yield from earlier
+
+    @staticmethod
+    def _own_samples(hints: Mapping[Dim, int], ranges: Mapping[Dim, DynamicDimension]) -> Iterator[dict[Dim, int]]:
         for k in range(max((len(d.optimals) for d in ranges.values()), default=0)):
             chosen = {s: sorted(d.optimals)[k % len(d.optimals)] for s, d in ranges.items() if d.optimals}
-            yield {s: max(1, chosen.get(s, hint)) for s, hint in hints.items()}
+            yield {s: max(1, chosen.get(s, hints[s])) for s in ranges}
         for length in TOGETHER:
             yield {s: max(1, d.clamp(length)) for s, d in ranges.items()}
-        for one in hints if len(hints) > 1 else ():
+        for one in ranges if len(hints) > 1 else ():
             yield {s: max(1, d.clamp(1)) if s is one else hints[s] for s, d in ranges.items()}
             yield {s: hints[s] if s is one else max(1, d.clamp(1)) for s, d in ranges.items()}
 

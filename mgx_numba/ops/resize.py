@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.dim import Dim, SymbolicLengthError, less_equal
+from ..core.dim import Dim, SymbolicLengthError, known_equal, less_equal
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
@@ -61,6 +61,8 @@ def scaled_length(length: int, scale: float) -> int:
     """
     if isinstance(length, Dim):
         exact = Fraction(float(np.float32(scale)))
+        if exact == 1:
+            return length
         if not less_equal(length * exact.numerator, 1 << SIGNIFICAND):
             raise SymbolicLengthError(f"the product of the length {length} and {scale} is rounded")
         return length * exact.numerator // exact.denominator
@@ -159,7 +161,7 @@ class Resize(Operator):
         if not sizes and not scales:
             sizes, scales = self.sizes, self.scales
         if sizes:
-            factors = [out / n if n else 1.0 for out, n in zip(sizes, lens)]
+            factors = [1.0 if known_equal(out, n) or not n else out / n for out, n in zip(sizes, lens)]
         else:
             factors = [float(np.float32(v)) for v in scales]
             sizes = [scaled_length(n, f) for n, f in zip(lens, factors)]

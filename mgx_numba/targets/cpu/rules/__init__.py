@@ -10,7 +10,6 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "pooling", "resamplin
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention",
     "control": "if loop select_module",
-    "counting": "lengths iota",
     "custom": "custom",
     "detection": "nonmaxsuppression",
     "numbers": "lengths iota",
