@@ -54,7 +54,7 @@ def check(problem: AttentionProblem, values: dict[Dim, int], threads: int, toler
 @pytest.mark.parametrize("heads", [(2, 2), (4, 2), (8, 1)])
 @pytest.mark.parametrize("form", ["plain", "causal", "add", "keys", "window"])
 def test_lengths_of_a_growing_cache(form: str, heads: tuple[int, int], threads: int) -> None:
-    scope, symbols = scope_of(batch=(1, None), seq=(1, None), past=(1, None))
+    scope, symbols = scope_of(batch=(0, None), seq=(0, None), past=(0, None))
     b, s, t = symbols["batch"], symbols["seq"], symbols["past"] + symbols["seq"]
     mask = {
         "add": MaskLayout("float32", (s * t, 0, t, 1), b),
@@ -70,7 +70,7 @@ def test_lengths_of_a_growing_cache(form: str, heads: tuple[int, int], threads: 
 
 
 def test_one_query_with_a_growing_cache_has_one_kernel() -> None:
-    scope, symbols = scope_of(batch=(1, None), past=(1, None))
+    scope, symbols = scope_of(batch=(0, None), past=(0, None))
     problem = cached(symbols["batch"], 8, 2, 1, symbols["past"] + 1, 64, None, causal=True)
     solution, condition = planned(plan, problem, 1)
     assert condition == 1 and len(solution.launches) == 1 and not scope.guards
@@ -81,7 +81,7 @@ def test_one_query_with_a_growing_cache_has_one_kernel() -> None:
 @pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 @pytest.mark.usefixtures("emulated_tiles")
 def test_tiles_of_whole_matrices() -> None:
-    _, symbols = scope_of(batch=(1, None), seq=(1, None), past=(1, None))
+    _, symbols = scope_of(batch=(0, None), seq=(0, None), past=(0, None))
     b, s, t = symbols["batch"], symbols["seq"], symbols["past"] + symbols["seq"]
     problem = cached(b, 4, 2, s, t, 32, None, causal=True, products_in_parts=True)
     solution, _ = planned(plan, problem, 2)

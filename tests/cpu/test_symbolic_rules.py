@@ -20,7 +20,7 @@ from tests.values import normal
 from .symbolic_plans import Lens, SymbolicCase
 
 FLOAT = Type.float_type
-ANY = (1, None)
+ANY = (0, None)
 CACHED = [(1, 1, 1), (4, 1, 700), (1, 2, 5), (2, 5, 33), (1, 17, 300), (3, 64, 1)]
 """Sequences, new tokens, and tokens before."""
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}

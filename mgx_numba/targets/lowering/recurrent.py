@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...codegen.problems.recurrence import RecurrenceProblem
-from ...core.dim import known_equal, known_in
+from ...core.dim import known_equal, known_in, less
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -43,6 +43,7 @@ def recurrence(
         known = ", ".join(t.name for t in types)
         low.host(ins, f"kernels take {known}, some elements, lengths of 32 or 64 bits, not {x.shape}")
         return None
+    low.require(less(0, x.lens[0]))  # after no step the last states are the first ones
     x = _rows(low, ins, x)
     operands = {"x": x}
     for name, own in (("bias", "inner_bias"), ("peephole", "peephole"), ("lengths", "lengths")):

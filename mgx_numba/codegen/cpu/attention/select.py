@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ....core.dim import is_symbolic, known_equal, less, less_equal, preferred, select
+from dataclasses import replace
+
+from ....core.dim import is_symbolic, known_equal, less, less_equal, maximum, preferred, select
 from ...launch import Solution
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
@@ -23,13 +25,14 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     """
     problem = problem.with_grouped_rows()
     tile, matrix = tile_for(element_types(problem.dtype)), attention_tile(problem)
+    sized = _with_elements(problem)
     kernel: AttentionKernel
     if matrix and tiles_refusal(problem) is None:
-        kernel = MatrixQueries(problem, cut_tiles(matrix, problem, threads), origin)
+        kernel = MatrixQueries(problem, cut_tiles(matrix, sized, threads), origin)
     elif _few(problem):
-        kernel = FewQueries(problem, cut_few(tile, problem, threads), origin)
+        kernel = FewQueries(problem, cut_few(tile, sized, threads), origin)
     else:
-        kernel = ManyQueries(problem, cut_many(tile, problem, threads), origin)
+        kernel = ManyQueries(problem, cut_many(tile, sized, threads), origin)
     blocks, launches = kernel.blocks, [kernel.launch()]
     if known_equal(blocks.splits, 1):
         return Solution(tuple(launches))
@@ -47,6 +50,15 @@ def reads_turned_masks(problem: AttentionProblem) -> bool:
     if is_symbolic(problem.queries) or problem.queries == 1 or _few(problem):
         return False
     return tiles_refusal(problem) is not None
+
+
+def _with_elements(problem: AttentionProblem) -> AttentionProblem:
+    """Return the problem with lengths of at least 1, by which it can be cut into blocks where symbolic ones are 0."""
+    lens = problem.batch, problem.queries, problem.keys
+    if not any(map(is_symbolic, lens)):
+        return problem
+    batch, queries, keys = (maximum(n, 1) for n in lens)
+    return replace(problem, batch=batch, queries=queries, keys=keys)
 
 
 def _few(problem: AttentionProblem) -> bool:

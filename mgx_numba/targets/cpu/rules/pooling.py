@@ -6,7 +6,7 @@ from math import prod
 
 from ....codegen.cpu.data.lrn import lrn_launch
 from ....codegen.cpu.data.pooling import PoolingWindow, pooling_launch, windows
-from ....core.dim import hint, known_in
+from ....core.dim import hint, known_in, less
 from ....graph.instruction import Instruction
 from ....ops.pooling import Pooling, PoolingMode
 from ...lowering.buffers import View
@@ -31,6 +31,8 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
         low.host(ins, "windows of an image without pixels")
         return
     x, out = low.input(ins, 0), low.output(ins)
+    for n in x.lens[2:]:
+        low.require(less(0, n))
     axes = windows(op, x.lens, out.lens)
     for window in axes[:-1] if _separable(op, axes) else []:
         x = _pool(low, ins, op, [window], x, None)
