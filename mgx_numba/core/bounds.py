@@ -26,11 +26,11 @@ Range = tuple["int | None", "int | None"]
 Sum = dict["Monomial", int]
 """Coefficients of products of atoms."""
 
-MOST_STEPS = 60
+MOST_STEPS = 20
 """Sums that a proof looks at: few proofs that exist need more than ten."""
 MOST_FACTORS = 6
 """Atoms of a product that are taken apart: there are two terms for each subset."""
-MOST_TERMS = 40
+MOST_TERMS = 16
 """Terms of a sum that a proof looks at."""
 
 
@@ -42,8 +42,9 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
 """What operations of atoms do to plain integers. What is divided by 0 gives 0: plans evaluate all alternatives, also
 those that are not taken because a divisor is 0."""
 
-POINTS = (0, 48, 1000)
-"""Values of symbols, beyond their least one, at which a proof looks first whether it is in vain."""
+POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
+"""Values of symbols of even and of odd numbers, beyond their least one, at which a proof looks first whether it is in
+vain."""
 
 
 class Ranges:
@@ -191,7 +192,8 @@ def _value(terms: Terms, point: dict[Atom, int], number: int) -> int:
 
 def _atom_value(atom: Atom, point: dict[Atom, int], number: int) -> int:
     if atom.kind == "symbol":
-        beyond = (atom.low or 0) + (POINTS[number] + atom.number % 97 if POINTS[number] else 0)
+        more = POINTS[number][atom.number % 2]
+        beyond = (atom.low or 0) + (more + atom.number % 97 if more else 0)
         return beyond if atom.high is None else min(beyond, atom.high)
     operands = [_value(_terms(one), point, number) for one in atom.operands]
     if atom.kind == "select":
