@@ -67,6 +67,10 @@ class DynamicDimension:
         if isinstance(self.min, Dim) and self.min is self.max:  # a symbolic length
             object.__setattr__(self, "optimals", frozenset())
             return
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range that holds for all values of the symbols
+            low, high = range_of(self.min)[0], range_of(self.max)[1]
+            object.__setattr__(self, "min", max(low or 0, 0))
+            object.__setattr__(self, "max", UNBOUNDED if high is None else high)
         if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range between lengths: as far as it may reach
             object.__setattr__(self, "min", max(range_of(self.min)[0] or 0, 0))
             most = range_of(self.max)[1]

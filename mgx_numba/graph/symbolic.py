@@ -46,6 +46,8 @@ SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
 """Lengths that all symbols have together in samples: kernels differ where an axis has one element, where rows are
 shorter than a vector or a tile, and where estimates prefer another algorithm."""
+LAST = 4
+"""Comparisons that an operator may have made before it fails."""
 MOST_RELATIONS = 64
 """Relations between lengths that are looked for in a program."""
 
@@ -60,7 +62,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
 
     Args:
         program: it stays as it is.
-        scope: an empty one, which takes the symbols, their hints and samples, and the guards.
+        scope: takes the symbols, their hints and samples, and the guards. Lengths in the program may have symbols of it.
         lens: of dynamic inputs, for which the copy shall serve: they are the hints, what is 0 is no symbol, and names
             whose lengths differ are not taken for one.
 
@@ -69,14 +71,20 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     """
     inputs = _Inputs(program, lens)
     relations: dict[str, Length] = {}
+    alone = not scope.symbols
     while True:
         own = inputs.lengths(scope, relations)
         try:
-            return _Symbolic(own).copy(program)
+            made = _Symbolic(own).copy(program)
+            found = _settled_equality(scope, relations) if len(relations) < MOST_RELATIONS else None
+            if found is None:
+                return made
+            relations[found[0]] = found[1]
+            scope.clear()
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            found = _relation(scope, relations) if len(relations) < MOST_RELATIONS else None
+            found = _relation(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
             if found is None:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
             relations[found[0]] = found[1]
@@ -137,13 +145,20 @@ class _Inputs:
     def _samples(self, scope: Scope) -> Iterator[dict[Dim, int]]:
         """Yield lengths for which kernels are looked for: optimal ones, all together, and 1 of each."""
         hints = scope.hints()
-        ranges = {s: self._ranges[str(s)] for s in hints}
+        ranges = {s: self._ranges[str(s)] for s in hints if str(s) in self._ranges}
+        earlier = [{**hints, **sample} for sample in scope.samples]
+        for sample in self._own_samples(hints, ranges):
+            yield {**hints, **sample}
+        yield from earlier
+
+    @staticmethod
+    def _own_samples(hints: Mapping[Dim, int], ranges: Mapping[Dim, DynamicDimension]) -> Iterator[dict[Dim, int]]:
         for k in range(max((len(d.optimals) for d in ranges.values()), default=0)):
             chosen = {s: sorted(d.optimals)[k % len(d.optimals)] for s, d in ranges.items() if d.optimals}
-            yield {s: max(1, chosen.get(s, hint)) for s, hint in hints.items()}
+            yield {s: max(1, chosen.get(s, hints[s])) for s in ranges}
         for length in TOGETHER:
             yield {s: max(1, d.clamp(length)) for s, d in ranges.items()}
-        for one in hints if len(hints) > 1 else ():
+        for one in ranges if len(hints) > 1 else ():
             yield {s: max(1, d.clamp(1)) if s is one else hints[s] for s, d in ranges.items()}
             yield {s: hints[s] if s is one else max(1, d.clamp(1)) for s, d in ranges.items()}
 
@@ -190,23 +205,54 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
 def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
     """Return what one symbol would have to be so that two lengths are equal that operators compared last.
 
-    Comparisons for equality come first: of others, such as whether a part is longer than the whole, equal lengths are a
-    usual case.
+    Of the last comparisons those with other symbols come before those with numbers: what broadcasts asks for 1, too.
+    Comparisons for order come last: where these fail, such as for a part longer than the whole, equal lengths fit.
     """
     guards = list(reversed(scope.guards.values()))
-    for kind in ("zero", "negative"):
-        for guard in guards:
-            ((monomial, coefficient), *more) = guard.condition.terms
-            if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
-                continue
-            if kind == "negative" or not guard.answer:
-                found = _solved(scope, monomial[0].operands[0], known)
+    for some in (guards[:LAST], guards):
+        for kind, symbolic in (("zero", True), ("zero", False), ("negative", False)):
+            for guard in some:
+                ((monomial, coefficient), *more) = guard.condition.terms
+                if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:
+                    continue
+                found = None
+                if kind == "negative" or not guard.answer:
+                    found = _solved(scope, monomial[0].operands[0], known)
+                if found is not None and isinstance(found[1], Dim) >= symbolic:
+                    return found
+    return None
+
+
+def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol that is an expression of others in all runs that a guard admits, and that expression.
+
+    In the place of the symbol the expression leaves less to prove: what is broadcast to it has its length, and weights
+    have numbers of rows.
+    """
+    for guard in scope.guards.values():
+        ((monomial, coefficient), *more) = guard.condition.terms
+        if guard.answer and not more and coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "zero":
+            found = _symbol_of(scope, monomial[0].operands[0], known)
+            if found is not None:
+                return found
+    return None
+
+
+def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+    """Return a symbol that may be meant to be an expression of others where a difference is 0, and that expression."""
+    found = _symbol_of(scope, difference, known)
+    if found is not None:
+        return found
+    for m, _ in difference.terms:  # min(a, b) is a where a is b
+        for atom in m:
+            if atom.kind in ("min", "max"):
+                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
                 if found is not None:
                     return found
     return None
 
 
-def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+def _symbol_of(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
     """Return a symbol, and the expression of others that it is where a difference is 0."""
     for symbol in reversed(scope.symbols):
         for m, c in difference.terms:
@@ -214,12 +260,6 @@ def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple
             alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
             if alone and str(symbol) not in known and scope.value(rest) >= 1:
                 return str(symbol), rest
-    for m, _ in difference.terms:  # min(a, b) is a where a is b
-        for atom in m:
-            if atom.kind in ("min", "max"):
-                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
-                if found is not None:
-                    return found
     return None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import Dim
 from ..core.shape import DynamicDimension, Shape, covering
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
@@ -149,7 +150,9 @@ class Loop(Operator):
                 raise type(error)(f"{place(iteration)}: {error}") from error
             condition, *carried = results[0], *map(_carried_over, results[1:], kept, inside)
             iteration += 1
-        if not iteration and not all(s.ranked and all(d.is_fixed for d in s.dims[1:]) for s in shapes):
+        # The body's lengths may be symbols, whose values are not told here.
+        known = (s.ranked and all(d.is_fixed and not isinstance(d.min, Dim) for d in s.dims[1:]) for s in shapes)
+        if not iteration and not all(known):
             shapes = self._measured(run, [condition, *carried], shapes)
         carried = list(map(_as_declared, carried, output.sub_shapes))
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))

@@ -14,7 +14,7 @@ from ..core.shape import DynamicDimension, Shape, find_permutation
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
-from .dims import any_dynamic
+from .dims import any_dynamic, may_be
 from .dot import product_type, quantized_output, wrap_int32
 from .window import (
     PaddingMode,
@@ -99,7 +99,7 @@ class ConvolutionBase(Operator):
         channels = x.dims[1]
         if group < 1 or w.lens[0] % group:
             raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
-        if not channels.min <= w.lens[1] * group <= channels.max:
+        if not may_be(channels, w.lens[1] * group):
             raise self.fail(
                 f"input has {channels} channels, weights {list(w.lens)} with group {group} take {w.lens[1] * group}"
             )
@@ -232,7 +232,7 @@ class ConvolutionBackwards(ConvolutionBase):
         """Output shape of a transposed convolution into a type."""
         self.check(inputs)
         x, w = inputs
-        if self.group < 1 or w.lens[0] % self.group or not x.dims[1].min <= w.lens[0] <= x.dims[1].max:
+        if self.group < 1 or w.lens[0] % self.group or not may_be(x.dims[1], w.lens[0]):
             raise self.fail(
                 f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]} in {self.group} groups"
             )

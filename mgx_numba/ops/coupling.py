@@ -11,6 +11,7 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .dims import may_be
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -37,7 +38,7 @@ class PairwiseCoupling(Operator):
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1)
         x, pairs = inputs[0], self.classes * (self.classes - 1) // 2
-        if x.ndim != 2 or not x.dims[1].min <= pairs <= x.dims[1].max or self.classes < 2:
+        if x.ndim != 2 or not may_be(x.dims[1], pairs) or self.classes < 2:
             raise self.fail(f"expected [n, {pairs}] for {self.classes} classes, got {x}")
         if x.type not in (Type.float_type, Type.double_type):
             raise self.fail(f"expected float32 or float64, got {x.type.name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "broadcast_lens",
     "broadcast_shape",
     "map_dim",
+    "may_be",
     "meet_dim",
     "packed_like",
     "view_strides",
@@ -42,10 +44,19 @@ def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimensi
     """
     if all(d == dims[0] for d in dims):
         return dims[0]
+    if any(isinstance(d.min, Dim) for d in dims):
+        if any(a.min != b.min for a, b in pairwise(dims)):
+            raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
+        return next((d for d in dims if not isinstance(d.min, Dim)), dims[0])
     low, high = max(d.min for d in dims), min(d.max for d in dims)
     if low > high:
         raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
     return DynamicDimension(low, high, frozenset.intersection(*(d.optimals for d in dims)))
+
+
+def may_be(dim: DynamicDimension, length: int) -> bool:
+    """Whether a length of a range may be this one; of symbolic ones whether they are equal is asked."""
+    return dim.min == length if dim.is_fixed else dim.min <= length <= dim.max
 
 
 def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:

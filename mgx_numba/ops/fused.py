@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import maximum
 from ..core.shape import Shape, find_permutation
 from ..dataclass import dataclass
 from .base import Operator, RunModule, pointwise_shape, register
@@ -99,7 +100,7 @@ class FusedReduce(ModuleOperator):
     axes: tuple[int, ...] = ()
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
-        return max(s.elements for s in inputs)
+        return maximum(*(s.elements for s in inputs))
 
 
 @register

@@ -15,6 +15,7 @@ from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .dims import may_be
 from .sequence import holding
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ZipMap(Operator):
         self.expect_inputs(inputs, 2)
         x, keys = inputs
         count = keys.dims[0].min if keys.ndim == 1 else -1
-        if x.ndim not in (1, 2) or x.without_axes or not x.dims[-1].min <= count <= x.dims[-1].max:
+        if x.ndim not in (1, 2) or x.without_axes or not may_be(x.dims[-1], count):
             raise self.fail(f"expected scores [n, c] and keys [c], got {x}; {keys}")
         return Shape.sequence(Shape.map(keys.type, x.type))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from ..core.dim import maximum, minimum
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
@@ -75,7 +76,7 @@ class ReduceOperator(Operator):
         if len(inputs) == 2:
             if self.axes:
                 raise self.fail(f"axes {list(self.axes)} are given twice, as attribute and as second input")
-            return Shape.ranged(type, [DynamicDimension(min(1, d.min), max(1, d.max)) for d in shape.dims])
+            return Shape.ranged(type, [DynamicDimension(minimum(1, d.min), maximum(1, d.max)) for d in shape.dims])
         axes = {self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes} or set(range(shape.ndim))
         if shape.is_dynamic:
             one = DynamicDimension(1, 1)

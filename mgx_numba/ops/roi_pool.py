@@ -10,6 +10,7 @@ import numpy as np
 from ..core.shape import DynamicDimension, Shape
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .dims import may_be
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -33,7 +34,7 @@ class MaxRoiPool(Operator):
         self.expect_inputs(inputs, 2)
         self.expect_same_type(inputs)
         x, rois = inputs
-        if x.ndim != 4 or rois.ndim != 2 or not rois.dims[1].min <= 5 <= rois.dims[1].max:
+        if x.ndim != 4 or rois.ndim != 2 or not may_be(rois.dims[1], 5):
             raise self.fail(f"expected images [n, c, h, w] and regions [r, 5], got {x}; {rois}")
         if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
             raise self.fail(f"pooled_shape is {list(self.pooled_shape)}, expected two lengths of at least 1")

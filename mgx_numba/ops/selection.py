@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.dim import minimum
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
@@ -116,7 +117,7 @@ class Unique(Operator):
         else:
             axis = self.resolve_axis(self.axis, shape.ndim)
             length, outer, inner = shape.dims[axis], shape.dims[:axis], shape.dims[axis + 1 :]
-        count = DynamicDimension(min(1, length.min), length.max)
+        count = DynamicDimension(minimum(1, length.min), length.max)
         number, inverse = (Shape.dynamic(Type.int64_type, [d]) for d in (count, length))
         return Shape.tuple([Shape.dynamic(shape.type, [*outer, count, *inner]), number, inverse, number])
 

@@ -13,6 +13,7 @@ from ..core.strided import Strided
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .dims import may_be
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -59,7 +60,7 @@ class Squeeze(Operator):
         shape = inputs[0]
         axes = {self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes}
         for a in sorted(axes):
-            if not shape.dims[a].min <= 1 <= shape.dims[a].max:
+            if not may_be(shape.dims[a], 1):
                 raise self.fail(f"axis {a} of {shape} has length {shape.dims[a]}, expected 1")
         if not axes:
             axes = {a for a, d in enumerate(shape.dims) if d == DynamicDimension(1, 1)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dim import Dim, Length, ceil_div, equal, known_equal, known_less, maximum, select
+from ..core.dim import Dim, Length, ceil_div, equal, known_equal, maximum, select
 from .base import Operator, register_enum
 
 __all__ = [
@@ -88,9 +88,9 @@ def auto_padding(
 
 
 def fits_nowhere(lens: Sequence[int], counts: Sequence[int]) -> bool:
-    """Whether no window fits into lengths, none of them 0, for which there are so many windows. Symbolic lengths may be
-    such that none fits, which their plan finds when they are known."""
-    return any(known_less(n, 1) for n in counts) and not any(known_equal(n, 0) for n in lens)
+    """Whether no window fits into lengths, none of them 0, for which there are so many windows. Of symbolic lengths that
+    is a guard."""
+    return not any(known_equal(n, 0) for n in lens) and any(n < 1 for n in counts)
 
 
 def window_length(length: int, pads: tuple[int, int], kernel: int, stride: int, dilation: int) -> int:

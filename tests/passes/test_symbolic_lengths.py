@@ -195,6 +195,8 @@ def test_random_models_with_symbolic_lengths(seed: int) -> None:
         if not evaluate(scope.holds(), values):
             continue
         shapes = {name: [evaluate(n, values) for n in s.lens] for name, s in program.parameter_shapes().items()}
+        if min(n for own in shapes.values() for n in own) < 0:
+            continue
         feeds = {name: np.resize(a, shapes[name]) if a.ndim else a for name, a in case.feeds.items()}
         try:
             run(parse_onnx(case.model, map_input_dims={name: shapes[name] for name in lens}), feeds)

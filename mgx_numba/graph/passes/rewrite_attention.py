@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.dim import is_symbolic, known_equal, known_same
 from ...ops.attention import Attention
 from ..instruction import Instruction
 from .build import RewriteBuilder
@@ -16,7 +17,7 @@ __all__ = ["RewriteAttention"]
 def _check(m: Match) -> str | None:
     if m.options.attention_refusal is None:
         return "kernels compute all attention"
-    if any(0 in i.shape.lens for i in m.ins.inputs):
+    if any(known_equal(n, 0) for i in m.ins.inputs for n in i.shape.lens):
         return "there is nothing to attend to"
     q, _, v = m.ins.inputs[:3]
     refused = m.options.attention_refusal(q.shape.type, q.shape.lens[3], v.shape.lens[3])
@@ -24,7 +25,7 @@ def _check(m: Match) -> str | None:
 
 
 def _spread(b: RewriteBuilder, x: Instruction, lens: tuple[int, ...]) -> Instruction:
-    return x if x.shape.lens == lens else b.op("multibroadcast", x, out_lens=lens)
+    return x if known_same(x.shape.lens, lens) else b.op("multibroadcast", x, out_lens=lens)
 
 
 def _hidden(b: RewriteBuilder, keep: Instruction, scores: Instruction, fill: float = -np.inf) -> Instruction:
@@ -37,7 +38,7 @@ def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: flo
     """The scores with a mask, of which batch i has that of number i % m."""
     batch, *rest = lens = scores.shape.lens
     period = mask.shape.lens[0] if mask.shape.ndim == 4 else 1
-    if 1 < period < batch:
+    if not known_equal(period, 1) and not known_equal(period, batch):
         scores = b.reshape(scores, (batch // period, period, *rest))
     if mask.shape.type.is_floating:
         added = b.convert(mask, scores.shape.type)
@@ -63,8 +64,7 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
     if len(m.ins.inputs) == 4:
         scores = _masked(b, m.ins.inputs[3], scores, given.fill)
     if given.causal:
-        seen = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
-        scores = _hidden(b, b.literal(seen), scores)
+        scores = _hidden(b, _seen(b, queries, keys), scores)
     if given.nan_rows:
         weights = b.op("softmax", scores, axis=3)
     else:
@@ -75,6 +75,18 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
         weights = b.op("where", unseen, zero, weights)
     mixed = b.reshape(b.op("dot", b.reshape(weights, (batch, shared, rows, keys)), v), made.lens)
     return b.convert(mixed, made.type)
+
+
+def _seen(b: RewriteBuilder, queries: int, keys: int) -> Instruction:
+    """Whether the last position of a query, if keys and queries end together, is that of a key or a later one."""
+    if not (is_symbolic(queries) or is_symbolic(keys)):
+        return b.literal(np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries))
+    lens = (queries, keys)
+    rows = b.unsqueeze(b.op("iota", length=queries), [1])
+    columns = b.op("iota", length=keys)
+    before = b.number(keys - queries, columns.shape.type)
+    last = b.op("add", *(b.broadcast(i, (queries, 1)) for i in (rows, before)))
+    return b.op("less_or_equal", b.broadcast(columns, lens), b.broadcast(last, lens))
 
 
 class RewriteAttention(RulePass):

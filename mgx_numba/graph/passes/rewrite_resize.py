@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import is_symbolic, known_equal, known_same
+from ...core.dim import exact_quotient, is_symbolic, known_equal, known_same
 from ...core.shape import MAX_RANK
 from ...ops.resize import nearest_index, source_coordinates
 from .build import RewriteBuilder
@@ -32,7 +32,8 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
     old, new = m.x.shape.lens, m.ins.shape.lens
     if attributes["mode"] != "nearest":
         return "elements are interpolated"
-    if any(known_equal(n, 0) for n in new) or not all(known_equal(b_ % a, 0) for a, b_ in zip(old, new)):
+    factors = [exact_quotient(b_, a) for a, b_ in zip(old, new)]
+    if any(known_equal(n, 0) for n in new) or None in factors:
         return "lengths do not grow by whole factors"
     for axis, (n, out) in enumerate(zip(old, new)):
         scale = attributes["scales"][axis] if attributes["scales"] else None
@@ -50,7 +51,7 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
     split: list[int] = []
     wide: list[int] = []
     for axis in order:
-        factor = new[axis] // old[axis]
+        factor = factors[axis]
         split += [old[axis], 1] if factor > 1 else [old[axis]]
         wide += [old[axis], factor] if factor > 1 else [old[axis]]
     repeated = b.broadcast(reshaped(b, x, split), wide)
@@ -65,8 +66,13 @@ def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: floa
     """
     mode = attributes["coordinate_transformation_mode"]
     if is_symbolic(n) or is_symbolic(out):
-        factor = out // n
-        if is_symbolic(factor) or factor & (factor - 1) or scale not in (None, factor) or mode == "align_corners":
+        factor = exact_quotient(out, n)
+        if (
+            not isinstance(factor, int)
+            or factor & (factor - 1)
+            or scale not in (None, factor)
+            or mode == "align_corners"
+        ):
             return False
         n, out = SAMPLE, SAMPLE * factor
     coordinate = source_coordinates(mode, n, out, float(np.float32(out / n if scale is None else scale)))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
+from ...core.dim import exact_quotient, known_equal, known_less_equal, known_same, typical
 from ...core.shape import Lens
 from ...dataclass import dataclass
 from ..instruction import Instruction, Return
@@ -72,7 +73,7 @@ class _Region:
         self.reductions: list[Instruction] = []
         self.reason = "lengths are known at run time only"
         source = root.inputs[0].shape
-        if source.is_dynamic or root.shape.is_dynamic or not source.elements:
+        if source.is_dynamic or root.shape.is_dynamic or known_equal(source.elements, 0):
             return
         found = common_axes(source.lens, root.shape.lens) if source.ndim > 2 else None
         if found is None or not _groups_channels(*found[1:]):
@@ -104,14 +105,15 @@ class _Region:
         if ins.name in REDUCTIONS:
             return self._reduced(ins) if forms == [self.full] else None
         if ins.name == "multibroadcast":
-            leads_back = len(forms) == 1 and first.reduced and ins.shape.lens == self.full.lens
+            leads_back = len(forms) == 1 and first.reduced and known_same(ins.shape.lens, self.full.lens)
             return self.full if leads_back else None
         if ins.name == "reshape":
-            return self.image if forms == [self.full] and ins.shape.lens == self.image.lens else None
-        if not ins.op.pointwise or ins.module_args or ins.shape.lens != first.lens:
+            back = forms == [self.full] and known_same(ins.shape.lens, self.image.lens)
+            return self.image if back else None
+        if not ins.op.pointwise or ins.module_args or not known_same(ins.shape.lens, first.lens):
             return None
         joins = all(f == first if f is not None else _is_spread(i) for f, i in zip(forms, ins.inputs))
-        return first if joins and all(i.shape.lens == first.lens for i in ins.inputs) else None
+        return first if joins and all(known_same(i.shape.lens, first.lens) for i in ins.inputs) else None
 
     def _reduced(self, ins: Instruction) -> GroupForm | None:
         axes = ins.op.axes  # type: ignore[attr-defined]
@@ -171,7 +173,7 @@ class _Region:
         """A broadcast operand over the finest axes."""
         value = ins.inputs[0]
         lens = self._finest(form.groups, form.lens, form.reduced)
-        if value.shape.elements > 1:
+        if not known_less_equal(value.shape.elements, 1):
             own = (1,) * (len(form.lens) - value.shape.ndim) + value.shape.lens
             value = builder.reshape(value, self._finest(form.groups, own, form.reduced))
         return builder.op("multibroadcast", value, out_lens=lens)
@@ -181,7 +183,7 @@ class _Region:
         found = list(self.finest)
         for group, n in zip(groups, lens):
             for axis in group:
-                if n == 1 or axis in reduced:
+                if known_equal(n, 1) or axis in reduced:
                     found[axis] = 1
         return tuple(found)
 
@@ -204,14 +206,16 @@ def common_axes(first: Sequence[int], second: Sequence[int]) -> tuple[Lens, Grou
         there are none.
     """
     ends = [[prod(lens[: k + 1]) for k in range(len(lens))] for lens in (first, second)]
-    bounds = sorted({1, *ends[0], *ends[1]})
-    if prod(first) != prod(second) or any(high % low for low, high in pairwise(bounds)):
+    bounds = sorted({1, *ends[0], *ends[1]}, key=typical)
+    finest: list[int] = []
+    for low, high in pairwise(bounds):
+        if (length := exact_quotient(high, low)) is None:
+            return None
+        finest.append(length)
+    if not known_equal(prod(first), prod(second)):
         return None
+    place = {bound: k for k, bound in enumerate(bounds)}
     groups = [
-        tuple(
-            tuple(k for k, end in enumerate(bounds[1:]) if before < end <= own)
-            for before, own in pairwise([1, *ends[side]])
-        )
-        for side in (0, 1)
+        tuple(tuple(range(place[before], place[own])) for before, own in pairwise([1, *ends[side]])) for side in (0, 1)
     ]
-    return tuple(high // low for low, high in pairwise(bounds)), groups[0], groups[1]
+    return tuple(finest), groups[0], groups[1]

@@ -123,7 +123,8 @@ def _is_whole_row(walk: Walk, stages: Stages) -> bool:
 def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
 
-    So do columns, where each step reads as much memory in one place, as long as all threads have some.
+    So do columns, where each step reads as much memory in one place, as long as all threads have some. Where there is
+    more to do than one reduction, that gains little: rows of which it is not known that they are long do not.
     """
     lanes = lanes_for(len(stages.module))
     if strategy is Strategy.COLUMNS:
@@ -131,7 +132,10 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     if strategy is Strategy.WHOLE_ROWS:
         return max(host.lanes("float32"), 1 << (walk.reduce_lens[-1] - 1).bit_length())  # type: ignore[operator]
     if walk.row_mode:
-        return 2 * lanes if preferred(less_equal(LONG_ROW * lanes, walk.reduce_lens[-1])) else lanes
+        is_long = less_equal(LONG_ROW * lanes, walk.reduce_lens[-1])
+        if is_symbolic(is_long) and stages.count > 1:
+            return lanes
+        return 2 * lanes if preferred(is_long) else lanes
     wider = WIDER_COLUMNS if stages.count == 1 and len(stages.module) <= LIGHT else 2
     kept = walk.keep_space.lens
     if stages.count > 1 and walk.past_caches and preferred(less_equal(2 * wider * lanes, _cached_columns(walk))):

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from ....core.dim import is_symbolic, known_equal, known_less, known_less_equal, known_same
+from ....core.dim import exact_quotient, is_symbolic, known_equal, known_less_equal, known_same
 from ...constants import constant_array
 from ...instruction import Instruction
 from ..build import RewriteBuilder
@@ -78,13 +78,10 @@ def reshape_of_slice(m: Match, b: RewriteBuilder) -> object:
     if split < 2 or not known_same((*new[:axis], *new[axis + split :]), (*old[:axis], *old[axis + 1 :])):
         return "the reshape does more than split the sliced axis"
     inner = prod(new[axis + 1 : axis + split])
-    whole = (
-        all(known_equal(n % inner, 0) for n in (start, end, m.x.shape.lens[axis])) if known_less(0, inner) else False
-    )
-    if not whole:
+    whole, start, end = (exact_quotient(n, inner) for n in (m.x.shape.lens[axis], start, end))
+    if whole is None or start is None or end is None:
         return "the slice does not begin and end with whole parts"
-    lens = (*new[:axis], m.x.shape.lens[axis] // inner, *new[axis + 1 :])
-    return _slice(b, b.reshape(m.x, lens), {axis: (start // inner, end // inner)})
+    return _slice(b, b.reshape(m.x, (*new[:axis], whole, *new[axis + 1 :])), {axis: (start, end)})
 
 
 @rule("nested_concat", op("concat"), exact=True)

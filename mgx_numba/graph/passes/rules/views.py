@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....core.dim import known_equal, known_less, known_same
+from ....core.dim import exact_quotient, known_equal, known_same
 from ...constants import uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
@@ -249,7 +249,7 @@ def _factors(old: Sequence[int], new: Sequence[int]) -> list[int] | None:
             continue
         while axis < len(old) and known_equal(old[axis], 1):
             axis += 1
-        if axis == len(old) or not known_less(0, n) or not known_equal(old[axis] % (inside * n), 0):
+        if axis == len(old) or exact_quotient(old[axis], inside * n) is None:
             return None
         owner.append(axis)
         inside *= n
