@@ -11,6 +11,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
+from ...core.dim import Dim
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
@@ -61,6 +62,21 @@ class LoweredProgram:
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
         """The program for these inputs' lengths."""
         return self
+
+    def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Return whether the plan serves inputs of these lengths."""
+        assert self.executable is not None
+        return self.executable.serves(self.arrays(inputs))
+
+    def symbol_values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int] | None:
+        """Return the values of the plan's symbols; None if the inputs' lengths are not those of the parameters."""
+        assert self.executable is not None
+        return self.executable.values(self.arrays(inputs))
+
+    def first_plan(self) -> Plan:
+        """Return the plan that the inputs go to."""
+        assert self.executable is not None
+        return self.executable.plan
 
     def _parts(self) -> list[LoweredProgram]:
         """Programs that run for this one: its stages, or those for the lengths met so far."""

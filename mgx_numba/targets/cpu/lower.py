@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
-from ...codegen.cpu.toolchain.loader import ready
-from ...codegen.kernel import KernelSource
 from ...core.dim import Scope
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
 from ..lowering.lowering import Lowering
 from ..lowering.released_constants import ReleasedConstants
-from ..lowering.shared import Shared
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from .rules import RULES
@@ -42,28 +38,20 @@ def lower_and_release(
     program: Program,
     options: TargetOptions,
     original: Program,
-    shared: Shared | None = None,
-    compiled_only: bool = False,
-    spare: dict[KernelSource, None] | None = None,
-    ranging: bool = False,
+    weights: SharedWeights | None = None,
     later: Callable[[Program], Any] | None = None,
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
 
-    ``shared`` is what this plan has in common with others of the same dynamic program. With
-    ``compiled_only`` the plan has no kernel that would have to be compiled. ``spare`` takes kernels that do in place of
-    the plan's for other lengths; ``ranging`` and ``later`` as in `Lowering`.
+    ``weights`` are constants that this plan has in common with others of the same dynamic program, ``later`` as in
+    `Lowering`.
 
     Returns:
         The plan, and whether ``program`` is still whole.
     """
     run = _lowering(program, options)
     run.released = ReleasedConstants(run, original)
-    if shared is not None:
-        run.shared, run.solutions = shared.weights, shared.solutions
-    run.spare, run.ranging, run.later = spare, ranging, later
-    if compiled_only:
-        run.ready = functools.cache(lambda kernel: ready(kernel, options.store))
+    run.shared, run.later = weights, later
     plan, whole = run.run(), not run.released.count
     run.released = None  # each holds the other
     return plan, whole
