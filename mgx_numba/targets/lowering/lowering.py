@@ -125,7 +125,7 @@ class Lowering(PlanConstants):
         self._repeats = True
         self.ranges = Ranges()
         self.scope: Scope | None = None
-        self._conditions: list[Dim] = []
+        self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
@@ -395,8 +395,8 @@ class Lowering(PlanConstants):
 
     def require(self, condition: Length) -> None:
         """Have the plan serve only lengths for which a condition is 1."""
-        if isinstance(condition, Dim) and condition not in self._conditions:
-            self._conditions.append(condition)
+        if isinstance(condition, Dim):
+            self._conditions[condition] = None
 
     def text(self, ins: Instruction) -> str:
         """The instruction's text, made once: a concat may need as many steps as it has inputs."""
