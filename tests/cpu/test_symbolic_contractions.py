@@ -1,4 +1,4 @@
-"""Contractions that are lowered once for symbolic lengths: no questions to the program, right for any lengths, 0 too."""
+"""Contractions lowered once for symbolic lengths: no questions to the program, right for any lengths, 0 too."""
 
 from __future__ import annotations
 
