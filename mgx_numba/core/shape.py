@@ -269,7 +269,7 @@ class Shape:
                 space += (n - 1) * stride
         most = MAX_BYTES // max(1, type.size)  # tuples have none of their own
         # of traced lengths max() would note which of both is larger
-        if (elements or prod(n for n in own if n)) > most or space > most:
+        if (elements or prod(n for n in own if not isinstance(n, Dim) and n)) > most or space > most:
             raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
         self.elements, self.element_space = elements, space
 
