@@ -158,12 +158,14 @@ class Dim:
         return (-self) + other
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, int):
-            return self if other == 1 else _polynomial([(m, c * int(other)) for m, c in self.terms])
-        if isinstance(other, Dim):
-            products = ((_product(m, n), c * d) for m, c in self.terms for n, d in other.terms)
-            return _polynomial(list(products))
-        return _as_integer(other, self.__mul__)
+        if not isinstance(other, (int, Dim)):
+            return _as_integer(other, self.__mul__)
+        found = self.scope.products.get((self, other))
+        if found is None:
+            terms = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = _polynomial([(_product(m, n), c * d) for m, c in self.terms for n, d in terms])
+            self.scope.products[self, other] = found
+        return found
 
     __rmul__ = __mul__
 
@@ -296,6 +298,8 @@ class Scope:
         self._made: list[Dim] = []  # while they are there they need not be made again
         self.lesser: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
+        self.products: dict[tuple[Length, Length], Length] = {}
+        """What was multiplied: strides of equal shapes are computed again and again."""
         self.equal: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that they are equal."""
         self.points = tuple(dict[Atom, int]() for _ in POINTS)
@@ -1097,6 +1101,8 @@ def _without_remainders(length: Dim) -> Any:
 def _extreme(kind: str, a: Length, b: Length) -> Any:
     if a is b:
         return a
+    if type(a) is type(b) is int:
+        return min(a, b) if kind == "min" else max(a, b)
     difference = a - b
     if not isinstance(difference, Dim):
         smaller = difference <= 0

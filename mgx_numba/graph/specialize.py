@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.dim import SymbolicLengthError, known_less, known_same
+from ..core.dim import Dim, SymbolicLengthError, known_less, known_same, maximum
 from ..core.shape import DynamicDimension, Shape, common_lens
 from ..errors import MgxError, ShapeError, UnknownValueError
 from ..ops.base import Operator, make_op
@@ -317,14 +317,15 @@ class Settling:
         values = self._values(inputs[:2])
         if not op.use_dyn_output or not values:
             return op
-        trips = int(values[0].reshape(-1)[0]) if values[1].all() else 0
+        count = values[0].reshape(-1)[0]
+        trips: Any = (count if isinstance(count, Dim) else int(count)) if values[1].all() else 0
         after, before = body.results()[0], body.parameters()[1]
         while after.name == "identity":
             after = after.inputs[0]
         known = self.constants.value(after) if after is not before and not after.shape.is_dynamic else None
         if trips > op.max_iterations or not (after is before or (known is not None and known.all())):
             return op
-        return replace(op, max_iterations=max(0, trips), use_dyn_output=False)
+        return replace(op, max_iterations=maximum(0, trips), use_dyn_output=False)
 
     def _ranked_rows(self, ins: Instruction, made: Instruction, target: Module) -> None:
         """Make vectors of scan outputs whose rows turn out to be scalars, where ``ins`` does not tell a row's rank.

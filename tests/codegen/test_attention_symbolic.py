@@ -88,3 +88,21 @@ def test_tiles_of_whole_matrices() -> None:
     assert any(kernel.name.startswith("attention_parts") for kernel in solution.kernels)
     for lengths in LENGTHS:
         check(problem, dict(zip(symbols.values(), lengths)), 2, 5e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("heads", [(2, 2), (8, 2)])
+def test_the_same_kernels_and_arguments_as_for_known_lengths(heads: tuple[int, int], threads: int) -> None:
+    _, symbols = scope_of(batch=(0, None), seq=(0, None), past=(0, None))
+    b, s, t = symbols["batch"], symbols["seq"], symbols["past"] + symbols["seq"]
+    for mask in (None, MaskLayout("float32", (s * t, 0, t, 1), b)):
+        problem = cached(b, *heads, s, t, 64, mask, causal=mask is None)
+        solution, _ = planned(plan, problem, threads)
+        for lengths in (*LENGTHS, (2, 1, 5000), (9, 300, 2000)):
+            values = dict(zip(symbols.values(), lengths))
+            taken = [launch for launch in at_lengths(solution, values).launches if not launch.empty]
+            wanted = plan(at_lengths(problem, values), threads).launches
+            for one, other in zip(taken, wanted, strict=True):
+                assert (one.kernel, one.geometry) == (other.kernel, other.geometry)
+                numbers = [[arg for arg in launch.args if isinstance(arg, int)] for launch in (one, other)]
+                assert numbers[0] == numbers[1]

@@ -70,10 +70,14 @@ class SymbolicCase:
         program.main.add_return([results] if isinstance(results, Instruction) else list(results))
         return program
 
+    def serves(self, **lens: int) -> bool:
+        """Whether the plan serves these lengths."""
+        return evaluate(self.plan.condition, {self.symbols[name]: n for name, n in lens.items()}) == 1
+
     def check(self, rtol: float = 1e-5, make: Callable[[int, Shape], np.ndarray] | None = None, **lens: int) -> None:
         """Compare a run at lengths with NumPy; ``make`` gives the parameter of a number and a shape."""
         values = {self.symbols[name]: n for name, n in lens.items()}
-        assert evaluate(self.plan.condition, values) == 1, f"{self.plan.condition} at {lens}"
+        assert self.serves(**lens), f"{self.plan.condition} at {lens}"
         rng = np.random.default_rng(7)
         inputs = [
             _random(rng, shape) if make is None or (own := make(k, shape)) is None else own

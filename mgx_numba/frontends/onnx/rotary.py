@@ -6,6 +6,7 @@ com.microsoft: RotaryEmbedding.
 
 from __future__ import annotations
 
+from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
@@ -87,7 +88,8 @@ def rotary_embedding_contrib(
     if rank(x4) != 4:
         raise ParseError(f"input has {rank(x)} dimensions, expected 3 or 4")
     b, _, s, _ = g.lens(x4)
-    if places.shape.elements == 1:
+    # of symbolic lengths [b, s] may have one element, which is then the position itself
+    if known_equal(places.shape.elements, 1) or (rank(places) == 1 and places.shape.elements == 1):
         start = g.reshape(places, (1, 1))
         places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))
     places = g.from_start(places)

@@ -29,6 +29,7 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
+from ...graph.substitution import with_numbers
 from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
@@ -125,7 +126,7 @@ class Lowering(PlanConstants):
         self._repeats = True
         self.ranges = Ranges()
         self.scope: Scope | None = None
-        self._conditions: list[Dim] = []
+        self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
@@ -395,8 +396,8 @@ class Lowering(PlanConstants):
 
     def require(self, condition: Length) -> None:
         """Have the plan serve only lengths for which a condition is 1."""
-        if isinstance(condition, Dim) and condition not in self._conditions:
-            self._conditions.append(condition)
+        if isinstance(condition, Dim):
+            self._conditions[condition] = None
 
     def text(self, ins: Instruction) -> str:
         """The instruction's text, made once: a concat may need as many steps as it has inputs."""
@@ -523,9 +524,10 @@ class Lowering(PlanConstants):
                 except UnsupportedError as error:
                     reason = str(error)
             if reason:
-                self.steps.append(
-                    PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
-                )
+                step = PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
+                if ins.shape.symbolic:
+                    step.bind = partial(_returned_at, ins.shape)
+                self.steps.append(step)
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
@@ -567,3 +569,7 @@ class Lowering(PlanConstants):
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
+
+
+def _returned_at(shape: Shape, values: Mapping[Dim, int]) -> Callable[[list], list]:
+    return returned(with_numbers(shape, values))

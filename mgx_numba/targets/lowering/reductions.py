@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...codegen.problems.cluster import ReductionProblem, Tensor
-from ...core.dim import known_equal, known_in
+from ...core.dim import all_of, known_equal, known_in, less
 from ...core.shape import Shape
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -91,8 +91,11 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
     where no kernel does it so, it is done on copies that lie as the shapes say.
     """
     inputs = low.inputs(ins)
+    whole = problem([v.tensor for v in inputs], [v.tensor for v in outputs])
+    for axis in whole.axes:  # kernels have nothing to do where there are no elements
+        low.require(all_of(*(less(0, tensor.lens[axis]) for tensor in whole.inputs)))
     try:
-        low.compute(problem([v.tensor for v in inputs], [v.tensor for v in outputs]), inputs, outputs, ins)
+        low.compute(whole, inputs, outputs, ins)
     except UnsupportedError:
         shapes, results = [i.shape for i in ins.inputs], list(ins.shape.sub_shapes or [ins.shape])
         if all(all(map(known_equal, v.strides, s.strides)) for v, s in zip([*inputs, *outputs], [*shapes, *results])):
