@@ -3,25 +3,48 @@ never negative. See `core.dim` for sums, products and atoms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .dim import Atom, Length, Monomial, Terms
 
-__all__ = ["Range", "Ranges", "interval", "never_negative", "quotient_of_products", "quotient_range", "tightened"]
+__all__ = [
+    "FUNCTIONS",
+    "POINTS",
+    "Range",
+    "Ranges",
+    "interval",
+    "never_negative",
+    "quotient_of_products",
+    "quotient_range",
+    "tightened",
+]
 
 Range = tuple["int | None", "int | None"]
 """Least and largest value; None where there is no bound."""
 Sum = dict["Monomial", int]
 """Coefficients of products of atoms."""
 
-MOST_STEPS = 60
+MOST_STEPS = 20
 """Sums that a proof looks at: few proofs that exist need more than ten."""
 MOST_FACTORS = 6
 """Atoms of a product that are taken apart: there are two terms for each subset."""
-MOST_TERMS = 40
+MOST_TERMS = 16
 """Terms of a sum that a proof looks at."""
+
+
+FUNCTIONS: dict[str, Callable[..., int]] = {
+    "floordiv": lambda a, b: a // b if b else 0, "mod": lambda a, b: a % b if b else 0, "min": min, "max": max,
+    "negative": lambda a: int(a < 0), "zero": lambda a: int(a == 0), "nonzero": lambda a: int(a != 0),
+    "all": lambda *conditions: int(all(conditions)), "bit_length": lambda a: a.bit_length(),
+}  # fmt: skip
+"""What operations of atoms do to plain integers. What is divided by 0 gives 0: plans evaluate all alternatives, also
+those that are not taken because a divisor is 0."""
+
+POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
+"""Values of symbols of even and of odd numbers, beyond their least one, at which a proof looks first whether it is in
+vain."""
 
 
 class Ranges:
@@ -143,7 +166,39 @@ def tightened(terms: Terms, found: Range) -> Range:
 
 def never_negative(terms: Terms, ranges: Ranges = OWN) -> bool:
     """Return whether it is proven that a sum is at least 0."""
+    if ranges is OWN and any(_value(terms, point, number) < 0 for number, point in _points(terms)):
+        return False
     return _Proof(ranges).holds(dict(terms))
+
+
+def _points(terms: Terms) -> Iterable[tuple[int, dict[Atom, int]]]:
+    """Numbers of points, and the values of atoms there."""
+    scope = next((atom.scope for monomial, _ in terms for atom in monomial), None)
+    return () if scope is None else enumerate(scope.points)
+
+
+def _value(terms: Terms, point: dict[Atom, int], number: int) -> int:
+    """The value of a sum at a point, which takes values of atoms."""
+    found = 0
+    for monomial, coefficient in terms:
+        for atom in monomial:
+            value = point.get(atom)
+            if value is None:
+                value = point[atom] = _atom_value(atom, point, number)
+            coefficient *= value
+        found += coefficient
+    return found
+
+
+def _atom_value(atom: Atom, point: dict[Atom, int], number: int) -> int:
+    if atom.kind == "symbol":
+        more = POINTS[number][atom.number % 2]
+        beyond = (atom.low or 0) + (more + atom.number % 97 if more else 0)
+        return beyond if atom.high is None else min(beyond, atom.high)
+    operands = [_value(_terms(one), point, number) for one in atom.operands]
+    if atom.kind == "select":
+        return operands[1] if operands[0] else operands[2]
+    return FUNCTIONS[atom.kind](*operands)
 
 
 def facts_of(condition: Terms, answer: bool, ranges: Ranges = OWN) -> list[Terms]:

@@ -26,7 +26,17 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ..errors import MgxError
-from .bounds import Ranges, decided, facts_of, interval, quotient_of_products, quotient_range, tightened
+from .bounds import (
+    FUNCTIONS,
+    POINTS,
+    Ranges,
+    decided,
+    facts_of,
+    interval,
+    quotient_of_products,
+    quotient_range,
+    tightened,
+)
 
 __all__ = [
     "Atom", "Dim", "Guard", "Length", "Scope", "SharedLength", "SymbolicLengthError", "all_of", "any_of", "ceil_div",
@@ -148,12 +158,14 @@ class Dim:
         return (-self) + other
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, int):
-            return self if other == 1 else _polynomial([(m, c * int(other)) for m, c in self.terms])
-        if isinstance(other, Dim):
-            products = ((_product(m, n), c * d) for m, c in self.terms for n, d in other.terms)
-            return _polynomial(list(products))
-        return _as_integer(other, self.__mul__)
+        if not isinstance(other, (int, Dim)):
+            return _as_integer(other, self.__mul__)
+        found = self.scope.products.get((self, other))
+        if found is None:
+            terms = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = _polynomial([(_product(m, n), c * d) for m, c in self.terms for n, d in terms])
+            self.scope.products[self, other] = found
+        return found
 
     __rmul__ = __mul__
 
@@ -270,6 +282,7 @@ class Scope:
         samples: values of all symbols for which kernels are looked for (`codegen.alternatives`), besides the hints.
         guards: the questions that ranges did not decide, each once, in the order of asking.
         preferences: conditions that chose between right ways, with the answers, see `preferred`.
+        points: values of atoms at some values of the symbols, by which most proofs fail early.
         usual: values of expressions for usual lengths, see `typical`.
     """
 
@@ -285,8 +298,11 @@ class Scope:
         self._made: list[Dim] = []  # while they are there they need not be made again
         self.lesser: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
+        self.products: dict[tuple[Length, Length], Length] = {}
+        """What was multiplied: strides of equal shapes are computed again and again."""
         self.equal: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that they are equal."""
+        self.points = tuple(dict[Atom, int]() for _ in POINTS)
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
         self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
@@ -505,14 +521,20 @@ def exact_quotient(a: Length, b: Length) -> Any:
 def minimum(first: Length, *others: Length) -> Any:
     """Return the least of some lengths."""
     for other in others:
-        first = _extreme("min", first, other)
+        if isinstance(first, Dim) or isinstance(other, Dim):
+            first = _extreme("min", first, other)
+        elif other < first:
+            first = other
     return first
 
 
 def maximum(first: Length, *others: Length) -> Any:
     """Return the largest of some lengths."""
     for other in others:
-        first = _extreme("max", first, other)
+        if isinstance(first, Dim) or isinstance(other, Dim):
+            first = _extreme("max", first, other)
+        elif other > first:
+            first = other
     return first
 
 
@@ -707,14 +729,6 @@ def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) ->
         return evaluate(atom.operands[chosen], values, known)
     return FUNCTIONS[atom.kind](*(evaluate(one, values, known) for one in atom.operands))
 
-
-FUNCTIONS: dict[str, Callable[..., int]] = {
-    "floordiv": lambda a, b: a // b if b else 0, "mod": lambda a, b: a % b if b else 0, "min": min, "max": max,
-    "negative": lambda a: int(a < 0), "zero": lambda a: int(a == 0), "nonzero": lambda a: int(a != 0),
-    "all": lambda *conditions: int(all(conditions)), "bit_length": lambda a: a.bit_length(),
-}  # fmt: skip
-"""What operations of atoms do to plain integers. What is divided by 0 gives 0: plans evaluate all alternatives, also
-those that are not taken because a divisor is 0."""
 
 _BUILDERS: dict[str, Callable[..., Any]] = {
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": minimum, "max": maximum, "select": select,
@@ -1087,6 +1101,8 @@ def _without_remainders(length: Dim) -> Any:
 def _extreme(kind: str, a: Length, b: Length) -> Any:
     if a is b:
         return a
+    if type(a) is type(b) is int:
+        return min(a, b) if kind == "min" else max(a, b)
     difference = a - b
     if not isinstance(difference, Dim):
         smaller = difference <= 0

@@ -10,19 +10,25 @@ from ..core.dim import Dim, evaluate
 from ..core.shape import Shape
 from .program import Program
 
-__all__ = ["holds_symbols", "settled", "with_numbers"]
+__all__ = ["holds_symbols", "put_numbers", "settled", "with_numbers"]
 
 
 def settled(program: Program, values: Mapping[Dim, int]) -> Program:
     """Return a copy of a program in which the symbols of its lengths have values."""
     copy = program.clone()
+    put_numbers(copy, values)
+    return copy
+
+
+def put_numbers(program: Program, values: Mapping[Dim, int]) -> None:
+    """Give the symbols of a program's lengths values, in place."""
     known: dict[Dim, int] = {}
-    for module in copy.modules:
+    for module in program.modules:
         for ins in module:
-            ins.op = with_numbers(ins.op, values, known)
+            if ins.op.symbolic:
+                ins.op = with_numbers(ins.op, values, known)
             ins.shape = with_numbers(ins.shape, values, known)
         module.structure = -1, None
-    return copy
 
 
 def holds_symbols(value: Any) -> bool:
@@ -44,6 +50,8 @@ def with_numbers(value: Any, values: Mapping[Dim, int], known: dict[Dim, int] | 
         values: of all symbols.
         known: values of expressions that were computed before; it takes new ones.
     """
+    if isinstance(value, Shape) and not (value.symbolic or value.is_dynamic or value.sub_shapes):
+        return value
     if not holds_symbols(value):
         return value
     known = {} if known is None else known

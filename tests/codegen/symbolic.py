@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,39 +10,22 @@ import numpy as np
 from mgx_numba.codegen.alternatives import alternatives, one_solution, served
 from mgx_numba.codegen.launch import Launch, Solution
 from mgx_numba.codegen.problems.cluster import Tensor
-from mgx_numba.core.dim import Dim, Length, Scope, evaluate
+from mgx_numba.core.dim import Dim, Length, evaluate
 from mgx_numba.core.types import Type, from_numpy
 from tests.values import normal
 
 from .launching import run_launch
+from .symbolic_lengths import at_lengths, scope_of
 
-__all__ = ["UNTRIED", "Plans", "array_of", "at", "scope_of", "tensor"]
+__all__ = ["UNTRIED", "Plans", "array_of", "symbols", "tensor"]
 
-SAMPLES = (1, 2, 16, 100)
 UNTRIED = (1, 3, 5, 17, 40, 131)
 """Lengths at which solutions are run, most of which are no samples."""
 
 
-def scope_of(*names: str, low: int = 1, samples: Sequence[int] = SAMPLES) -> tuple[Scope, list[Dim]]:
-    """Return a scope with these symbols, and the symbols; each has the samples, the others having their hints."""
-    scope = Scope()
-    symbols = [scope.symbol(name, low, None, hint) for name, hint in zip(names, (37, 41, 43, 47))]
-    scope.samples = [{**scope.hints(), s: n} for s in symbols for n in samples]
-    scope.samples += [dict.fromkeys(symbols, n) for n in samples]
-    return scope, symbols
-
-
-def at(value: Any, values: Mapping[Dim, int]) -> Any:
-    """Return a value with numbers in the place of symbolic lengths."""
-    if isinstance(value, Dim):
-        return evaluate(value, values)
-    if isinstance(value, (tuple, list)):
-        return type(value)([at(one, values) for one in value])
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: at(getattr(value, f.name), values) for f in fields(value)}
-        changed = {name: new for name, new in own.items() if new is not getattr(value, name)}
-        return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
-    return value
+def symbols(*names: str) -> list[Dim]:
+    """Return symbols of one scope, for lengths from 1."""
+    return [*scope_of(**dict.fromkeys(names, (1, None)))[1].values()]
 
 
 class Plans:
@@ -71,12 +52,12 @@ class Plans:
         """The texts of all kernels."""
         return [kernel.text for kernel in self.solution.kernels]
 
-    def run(self, values: Mapping[Dim, int], operands: Mapping[str, np.ndarray], served: bool = True) -> None:
+    def run(self, values: Mapping[Dim, int], operands: Mapping[str, np.ndarray]) -> None:
         """Run the launches at some lengths; arrays are changed in place."""
-        assert bool(evaluate(self.condition, values)) or not served, values
+        assert evaluate(self.condition, values), values
         scratch = np.zeros(evaluate(self.solution.scratch, values) + 64, Type.uint8_type.numpy)
         for launch in self.solution.launches:
-            assert run_launch(at(launch, values), {"scratch": scratch, **operands}) is None
+            assert run_launch(at_lengths(launch, values), {"scratch": scratch, **operands}) is None
 
 
 def tensor(

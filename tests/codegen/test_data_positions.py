@@ -23,9 +23,9 @@ from mgx_numba.ops.resize import (
 )
 
 from .launching import run_launch
-from .symbolic import Plans, scope_of
+from .symbolic import Plans, symbols
 
-_, (N, M) = scope_of("n", "m")
+N, M = symbols("n", "m")
 LENGTHS = (1, 2, 3, 7, 16, 35, 100, 333)
 FACTORS = (0.6, 1.7)
 

@@ -15,7 +15,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 
-from .symbolic import UNTRIED, Plans, array_of, scope_of, tensor
+from .symbolic import UNTRIED, Plans, array_of, symbols, tensor
 
 
 def sum_module(count: int) -> Module:
@@ -27,7 +27,7 @@ def sum_module(count: int) -> Module:
     return module
 
 
-SCOPE, (B, S) = scope_of("batch", "seq")
+B, S = symbols("batch", "seq")
 LENGTHS = [{B: b, S: s} for b, s in zip((1, 2, 3, 1, 4, 2, 1), (*UNTRIED, 1000))]
 
 

@@ -26,9 +26,9 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.ops.base import make_op
 
-from .symbolic import Plans, array_of, scope_of, tensor
+from .symbolic import Plans, array_of, symbols, tensor
 
-_, (B, S) = scope_of("batch", "seq")
+B, S = symbols("batch", "seq")
 LENGTHS = [{B: b, S: s} for b, s in ((1, 1), (2, 3), (1, 17), (3, 40), (5, 131), (1, 600))]
 INT = np.int64
 Fill = Callable[[Mapping[str, np.ndarray], Mapping[Any, int]], None]

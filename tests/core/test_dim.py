@@ -255,3 +255,17 @@ def test_shapes_and_operators_compare_without_questions() -> None:
     assert Shape.tuple(shapes[:2]) != Shape.tuple(shapes[1:3]) and Shape.tuple(shapes[:2]).symbolic
     assert [make_op("slice", axes=[0], starts=[n], ends=[n + 1]) in ops, ops.index(ops[3])] == [False, 0]
     assert not scope.guards
+
+
+@FEW
+@given(st.lists(st.tuples(EXPRESSIONS, EXPRESSIONS, st.booleans()), min_size=2, max_size=6), VALUES)
+def test_answers_hold_for_all_lengths_for_which_the_guards_do(asked: list[Any], many: list[tuple[int, ...]]) -> None:
+    with SCOPE.trial(dict(zip(SYMBOLS, many[0]))):
+        answers = [a[0] < b[0] if kind else a[0] == b[0] for a, b, kind in asked]
+        holds = SCOPE.holds()
+    assert _at(holds, many[0])
+    for values in (*many, *((b, 5, 7, z) for b in (1, 2, 3) for z in (0, 1, 6))):
+        if _at(holds, values):
+            assert answers == [
+                a[1](values) < b[1](values) if kind else a[1](values) == b[1](values) for a, b, kind in asked
+            ]

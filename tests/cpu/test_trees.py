@@ -12,13 +12,18 @@ import pytest
 from onnx import helper, numpy_helper
 
 import mgx_numba
+from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.tree_ensemble import MISSING
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
+from tests.codegen.symbolic_lengths import scope_of
+
+from .symbolic_plans import Lens, SymbolicCase
 
 COMPARISONS: dict[int, Any] = {
     0: operator.le, 1: operator.lt, 2: operator.ge, 3: operator.gt, 4: operator.eq, 5: operator.ne,
@@ -178,3 +183,15 @@ def test_threads_share_rows() -> None:
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
     np.testing.assert_allclose(found[0][:50], walked(forest, x[:50], 1), rtol=1e-5, atol=1e-6)
+
+
+def test_one_plan_serves_any_number_of_rows() -> None:
+    parts = tables(np.array([[1, 2], [1, 1], [2, 2]]))
+
+    def build(m: Module, p: list[Instruction], n: Lens) -> Instruction:
+        return m.add_instruction("tree_ensemble", [*p, *map(m.add_literal, parts)], width=2)
+
+    case = SymbolicCase(*scope_of(rows=(1, None)), lambda n: [Shape(Type.float_type, (n["rows"], 2))], build)
+    assert case.guards == [] and case.plan.condition == 1 and len(set(case.kernels)) == 2
+    for rows in (1, 2, 7, 40, 1000):
+        case.check(rows=rows)

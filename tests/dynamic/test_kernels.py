@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 from mgx_numba.api.program import program as public_program
-from mgx_numba.codegen.cpu.host import EMULATED_TILES, features
-from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import UNBOUNDED, DynamicDimension, Shape
 from mgx_numba.core.types import Type
+from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
 from mgx_numba.runtime.plan import HostStep
-from mgx_numba.targets import kernel_lists
 from mgx_numba.targets.cpu import lower
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.samples import is_optimal, sample_lengths
 
 from ..running import said
-from .models import MODELS, Graph
+from .models import MODELS
 
 SCRIPT = """
 import sys
@@ -35,6 +30,7 @@ import numpy as np
 import mgx_numba as migraphx
 from mgx_numba.codegen.workers import batch
 from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -78,34 +74,17 @@ def test_nothing_is_compiled_in_a_run(tmp_path: Path, most: int) -> None:
     said(SCRIPT, most, seconds=300, MGX_CACHE_DIR=tmp_path)
 
 
-@pytest.mark.parametrize("allowed", [0, 2])
-@pytest.mark.parametrize("name", ["fully_convolutional", "encoder", "detector_head"])
-def test_what_would_take_a_kernel_that_is_not_compiled_is_computed_in_another_way(
-    monkeypatch: pytest.MonkeyPatch, name: str, allowed: int
-) -> None:
-    """Of four kernels so many are there."""
-
-    def ready(kernel: KernelSource, store: object) -> bool:
-        return zlib.crc32(kernel.text.encode()) % 4 < allowed
-
-    case = MODELS[name]()
-    program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64)))
-    reference = program.clone().compile("ref")
-    program.compile("cpu")
-    monkeypatch.setattr(lower, "ready", ready)
-    rng = np.random.default_rng(allowed)
-    for _ in range(2):
-        feeds = case.draw(rng)
-        for result, wanted in zip(program.run(feeds), reference.run(feeds), strict=True):
-            a, b = np.asarray(result), np.asarray(wanted)
-            assert a.shape == b.shape
-            np.testing.assert_allclose(a, b, rtol=0, atol=case.tolerance * max(1e-6, np.abs(b).max(initial=0)))
-    compiled = program._compiled
-    assert compiled is not None
-    *_, made = compiled._specialized.values()  # type: ignore[attr-defined]
-    plan = made.executable.plan
-    assert all(ready(kernel, None) for kernel in plan.kernels())
-    assert allowed or all(isinstance(step, HostStep) for step in plan.steps)
+def test_a_program_that_fits_one_length_of_a_range_runs_at_it_and_says_so_elsewhere() -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(2, 50)]))
+    nineteen = program.main.add_literal(np.arange(19, dtype=np.float32))
+    wide = program.main.add_instruction("multibroadcast", [nineteen, x])
+    program.main.add_return([program.main.add_instruction("add", [x, wide])])
+    compiled = public_program.wrap(program).compile("cpu")
+    values = np.ones(19, np.float32)
+    np.testing.assert_array_equal(np.asarray(compiled.run({"x": values})[0]), np.arange(1, 20, dtype=np.float32))
+    with pytest.raises(ShapeError, match=r"where inputs have lengths x \[7\]"):
+        compiled.run({"x": np.ones(7, np.float32)})
 
 
 def test_samples_lie_in_the_ranges_and_keep_symbols_equal() -> None:
@@ -133,50 +112,6 @@ def test_lengths_that_passes_treat_as_no_others_are_among_those_that_tell() -> N
     assert {lens.index(0) for lens in found if 0 in lens} == {1, 2, 4}
 
 
-def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lowered = []
-    original = cpu_program.lower_and_release
-
-    def counted(*args: Any, **options: Any) -> Any:
-        lowered.append(args)
-        return original(*args, **options)
-
-    monkeypatch.setattr(cpu_program, "lower_and_release", counted)
-    monkeypatch.setattr(kernel_lists, "default_folder", lambda: tmp_path)
-    case = MODELS["detector_head"]()
-    names = []
-    for options in ({}, {}, {"fast_math": False}):
-        lowered.clear()
-        program = public_program.wrap(parse_onnx(case.model)).compile("cpu", **options)
-        names.append((len(lowered), {kernel.text for kernel in program.kernels()}))
-    every, some, others = (tried for tried, _ in names)
-    assert 0 < some < min(every, others)  # of those that tell dimensions apart, passes are traced again
-    assert names[0][1] == names[1][1] and names[0][1]
-    for path in tmp_path.glob("ranges/*.json"):
-        path.write_text("[[1]]")
-    program = public_program.wrap(parse_onnx(case.model)).compile("cpu")
-    assert {kernel.text for kernel in program.kernels()} == names[0][1]
-
-
-def test_a_program_that_fits_no_tried_lengths_compiles_in_its_first_run() -> None:
-    program = Program()
-    x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(2, 50)]))
-    nineteen = program.main.add_literal(np.arange(19, dtype=np.float32))
-    wide = program.main.add_instruction("multibroadcast", [nineteen, x])
-    program.main.add_return([program.main.add_instruction("add", [x, wide])])
-    with pytest.warns(RuntimeWarning, match="no lengths that were tried for x fit the program"):
-        compiled = public_program.wrap(program).compile("cpu")
-    values = np.ones(19, np.float32)
-    np.testing.assert_array_equal(np.asarray(compiled.run({"x": values})[0]), np.arange(1, 20, dtype=np.float32))
-
-
-def test_convolutions_of_any_lengths_have_a_kernel_that_does() -> None:
-    """Those over register tiles come along with the ones that estimates prefer."""
-    case = MODELS["fully_convolutional"]()
-    program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64))).compile("cpu")
-    assert {"conv_add_relu_kernel", "conv_places_2d_kernel"} <= {kernel.name for kernel in program.kernels()}
-
-
 def test_means_of_any_lengths_have_the_same_kernels() -> None:
     """Numbers of elements are arguments, also where rows are divided."""
     source = parse_onnx(MODELS["shuffle_net"]().model, default_dyn_dim_value=DynamicDimension(1, 1024))
@@ -189,24 +124,6 @@ def test_means_of_any_lengths_have_the_same_kernels() -> None:
         assert not any(isinstance(step, HostStep) for step in plan.steps)
         found.append({kernel.text for kernel in plan.kernels() if "reduce" in kernel.name})
     assert found[0] == found[1] == found[2] and found[0]
-
-
-def test_kernels_do_not_depend_on_how_far_a_range_reaches() -> None:
-    """Those of Strassen's method, for large products alone, are made where an optimal length takes them."""
-    graph = Graph()
-    y = graph.op("Relu", graph.op("MatMul", "x", graph.weights(512, 512)))
-    model = graph.model({"x": (TensorProto.FLOAT, ["N", 512])}, [y])
-    found = []
-    for most, optimals in ((8, ()), (5_000_000, ()), (5_000_000, (1024,)), (1024, (1024,))):
-        dim = DynamicDimension(1024 if most == 1024 else 1, most, frozenset(optimals))
-        program = public_program.wrap(parse_onnx(model, default_dyn_dim_value=dim)).compile("cpu")
-        found.append({kernel.text: kernel.name for kernel in program.kernels()})
-    small, large, optimal, fixed = found
-    if not features() & {"amx-tile", EMULATED_TILES}:  # whose tiles are for more rows than eight
-        assert small.keys() == large.keys()
-    assert small.keys() <= large.keys() <= optimal.keys()
-    assert not any("strassen" in name for name in large.values())
-    assert {name for name in fixed.values() if "strassen" in name} <= set(optimal.values())
 
 
 def test_lengths_are_optimal_where_all_that_have_optimal_ones_have_one_of_these() -> None:

@@ -153,9 +153,10 @@ CASES: list[Case] = [
     ("gqa_rotary_embedding", {"num_heads": 4, "kv_num_heads": 2}, [(B, 8, S, 64), (B, 1), (4096, 32), (4096, 32)]),
     ("quantizelinear", {}, [ROWS, ROWS]),
 ]  # fmt: skip
-ASKING = {"resize": 2, "concat_past_present": 1, "argmax": 1, "pooling": 1}
+ASKING = {"resize": 2, "concat_past_present": 1, "argmax": 1, "pooling": 1, "convolution": 1, "quant_convolution": 1,
+          "convolution_backwards": 1}  # fmt: skip
 """Most questions of operators whose lengths have to be asked: whether float32 holds them, whether they fit a cache,
-whether there are elements of which one is the largest, or a window that is the whole image."""
+whether there are elements of which one is the largest, whether a window fits."""
 
 
 def _inputs(case: Case) -> list[Shape]:

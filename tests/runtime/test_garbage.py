@@ -6,17 +6,10 @@ import gc
 import threading
 import weakref
 
-import numpy as np
 import pytest
 
 from mgx_numba import garbage
-from mgx_numba.api.program import program as public_program
-from mgx_numba.core.shape import DynamicDimension, Shape
-from mgx_numba.core.types import Type
 from mgx_numba.garbage import uncollected
-from mgx_numba.graph.copies import Numbered
-from mgx_numba.graph.program import Program
-from mgx_numba.graph.settling import Lens, Settled
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -91,34 +84,3 @@ def test_it_begins_again_when_the_last_thread_leaves() -> None:
     leave.set()
     thread.join()
     assert gc.isenabled()
-
-
-def test_programs_that_plans_are_made_of_are_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those for lengths and what passes made of them, without a search, or they are those for the next lengths; asked
-    for, they are made again."""
-    made: list[weakref.ref[object]] = []
-    settled = Settled.of
-
-    def noted(self: Settled, lens: Lens) -> Numbered:
-        found = settled(self, lens)
-        made.extend(weakref.ref(ins.op) for ins in found.program.main if ins.name == "multibroadcast")
-        return found
-
-    program = Program()
-    x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(1, 64), 3]))
-    row = program.main.add_literal(np.arange(3, dtype=np.float32))
-    wide = program.main.add_instruction("multibroadcast", [row, x])
-    program.main.add_return([program.main.add_instruction("add", [x, wide])])
-    net = public_program.wrap(program).compile("cpu")
-    monkeypatch.setattr(Settled, "of", noted)
-    gc.collect()
-    gc.disable()
-    try:
-        for n in (5, 6, 7):
-            values = np.full((n, 3), n, np.float32)
-            np.testing.assert_array_equal(np.asarray(net.run({"x": values})[0]), values + np.arange(3))
-        assert len(made) == 3 and not any(op() is not None for op in made[:-1])
-    finally:
-        gc.enable()
-    shown = net._compiled.resolve({"x": values})  # type: ignore[union-attr]
-    assert shown.main.parameters()[0].shape.lens == (7, 3)

@@ -29,7 +29,7 @@ from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...graph.passes.truncate_float import widens
 from ...graph.program import Program
-from ...graph.substitution import settled, with_numbers
+from ...graph.substitution import put_numbers, with_numbers
 from ...runtime.cpu.threads import resolve_num_threads
 from ..lowering.contraction import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
@@ -194,7 +194,9 @@ def reduction_walk(
     lengths = [n for s in (*inputs, *results) if s.symbolic for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
     if lengths:
         usual = lengths[0].scope.hints()
-        body = settled(Program.of_module(body)[0], usual).main
+        program, _ = Program.of_module(body)
+        put_numbers(program, usual)
+        body = program.main
         inputs, results = (with_numbers(list(shapes), usual) for shapes in (inputs, results))
     operands, outputs = ([Tensor(s.type, s.lens, s.strides) for s in shapes] for shapes in (inputs, results))
     vectors = vectors_of(body, axes, operands, outputs, parts=2)

@@ -29,6 +29,7 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
+from ...graph.substitution import with_numbers
 from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
@@ -523,9 +524,10 @@ class Lowering(PlanConstants):
                 except UnsupportedError as error:
                     reason = str(error)
             if reason:
-                self.steps.append(
-                    PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
-                )
+                step = PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
+                if ins.shape.symbolic:
+                    step.bind = partial(_returned_at, ins.shape)
+                self.steps.append(step)
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
@@ -567,3 +569,7 @@ class Lowering(PlanConstants):
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
+
+
+def _returned_at(shape: Shape, values: Mapping[Dim, int]) -> Callable[[list], list]:
+    return returned(with_numbers(shape, values))

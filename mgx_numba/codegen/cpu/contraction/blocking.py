@@ -218,21 +218,40 @@ class _Steps(NamedTuple):
 
 def _block(tile: RegisterTile, m: Length, n: Length, steps: _Steps, way: _Way, threads: int) -> Blocking:
     """Blocks that are cut in a way."""
-    left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
-    panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
-    near = maximum(1, panel_bytes // (right * tile.columns * steps.taps * steps.depth))
-    sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
-    panels, parts = ceil_div(n, tile.columns), way.parts
+    p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads)
+    most, limit = _most_rows(tile, m, steps, way.parts, p_block)
+    m_block = _rows(tile, most, limit, way.row_limit)
+    rows = select(way.equal_rows, _equal_rows(m, way.parts, m_block), m_block)
+    return Blocking(rows, p_block, steps.taps, steps.depth, way.parts)
+
+
+def _panels(tile: RegisterTile, n: Length, steps: _Steps, parts: Length, limit: Length, threads: int) -> Any:
+    """Panels of a block."""
+    room = PANEL_EIGHTHS * machine().l2_bytes // 8
+    near = maximum(
+        1, room // (ITEMSIZE[tile.right_word] * tile.packing.parts * tile.columns * steps.taps * steps.depth)
+    )
+    return _even(ceil_div(ceil_div(n, tile.columns) * parts, threads), minimum(limit, near), 1)
+
+
+def _most_rows(tile: RegisterTile, m: Length, steps: _Steps, parts: Length, p_block: Length) -> tuple[Any, Any]:
+    """Rows of a part, and of a block at most, whole tiles unless there is less room."""
+    room, sums = ROWS_EIGHTHS * machine().l2_bytes // 8, SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     most = ceil_div(m, parts * tile.rows) * tile.rows
-    p_block = _even(ceil_div(panels * parts, threads), minimum(way.panel_limit, near), 1)
-    most_rows = maximum(tile.rows, row_bytes // (left * steps.depth))
-    most_rows = minimum(select(less(1, steps.count), sums // p_block, most), most_rows)
-    whole = most_rows // tile.rows * tile.rows
-    m_block = minimum(_even(most, way.row_limit * tile.rows, tile.rows), select(equal(whole, 0), most_rows, whole))
-    m_block = maximum(1, m_block)  # so it is, but ranges may not show it
-    blocks = ceil_div(m, parts * m_block)
-    rows = select(way.equal_rows, ceil_div(m, parts * blocks), m_block)
-    return Blocking(rows, p_block, steps.taps, steps.depth, parts)
+    limit = maximum(tile.rows, room // (ITEMSIZE[tile.left_word] * tile.packing.parts * steps.depth))
+    limit = minimum(select(less(1, steps.count), sums // p_block, most), limit)
+    whole = limit // tile.rows * tile.rows
+    return most, select(equal(whole, 0), limit, whole)
+
+
+def _rows(tile: RegisterTile, most: Length, limit: Length, row_limit: Length) -> Any:
+    """Rows of a block, as many tiles of them at most; 1 at least, which ranges may not show."""
+    return maximum(1, minimum(_even(most, row_limit * tile.rows, tile.rows), limit))
+
+
+def _equal_rows(m: Length, parts: Length, m_block: Length) -> Any:
+    """Rows of as many blocks, all of them equal."""
+    return ceil_div(m, parts * ceil_div(m, parts * m_block))
 
 
 def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Blocking:
@@ -247,28 +266,29 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
 def _best(
     tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int, beside: bool, forming: bool,
     shared: bool,
-) -> tuple[_Way, Blocking, dict[_Way, float]]:  # fmt: skip
+) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:  # fmt: skip
     """The way with the least cost, its blocks, and the costs of others."""
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     tallest = max(tile.variants())
     best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
-    costs: dict[_Way, float] = {best_way: best_cost}
-    tried: dict[tuple[Length, ...], float] = {}  # a product of few rows has few
+    costs: dict[tuple[int, ...], float] = {best_way: best_cost}
+    tried: dict[tuple[int, ...], float] = {}  # a product of few rows has few
     for parts in _divisors(threads) if beside or groups % threads else (1,):
-        most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
+            p_block = _panels(tile, n, steps, parts, panel_limit, threads)
+            most, limit = _most_rows(tile, m, steps, parts, p_block)
+            if sums < p_block * (tallest if steps.count == 1 else min(most, tile.rows)):
+                continue
             for row_limit in (32, 16, 8, 4, 2, 1):
-                for equal_rows in (0, 1):
-                    way = _Way(parts, panel_limit, row_limit, equal_rows)
-                    blocking = _block(tile, m, n, steps, way, threads)
-                    if sums < blocking.panels * (tallest if steps.count == 1 else min(most, tile.rows)):
-                        continue
-                    key = (blocking.rows, blocking.panels, parts)
+                m_block = _rows(tile, most, limit, row_limit)
+                for equal_rows, rows in enumerate((m_block, _equal_rows(m, parts, m_block))):
+                    way, key = (parts, panel_limit, row_limit, equal_rows), (rows, p_block, parts)
                     if key in tried:
                         costs[way] = tried[key]
                         continue
+                    blocking = Blocking(rows, p_block, steps.taps, steps.depth, parts)
                     inside = shared and groups_inside(blocking, tile, m, panels, depth, taps, groups)
                     passes = 1 if inside else groups
                     cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads, passes)
@@ -276,7 +296,7 @@ def _best(
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
                     costs[way] = tried[key] = cost
                     if cost < best_cost * CLEARLY:
-                        best_way, best, best_cost = way, blocking, cost
+                        best_way, best, best_cost = _Way(*way), blocking, cost
     return best_way, best, costs
 
 

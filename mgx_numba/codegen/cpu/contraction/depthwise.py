@@ -279,7 +279,7 @@ def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> Any:
     """Channels to do at a time."""
     rows = problem.kernel[1] + (lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]
-    near = maximum(machine().l1_bytes // LINES_SHARE // line, 2 * tile.lanes)
+    near = maximum(machine().l1_bytes // LINES_SHARE // maximum(line, 1), 2 * tile.lanes)
     return minimum(near, ceil_div(channels, tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 

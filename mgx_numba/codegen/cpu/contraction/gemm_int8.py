@@ -27,7 +27,17 @@ from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import collapse
-from .gemm import LEFT, PACKING_SECONDS, GemmPacked, Unpacked, distinct_lens, distinct_matrices, left_repeats, product_launches, product_seconds
+from .gemm import (
+    LEFT,
+    PACKING_SECONDS,
+    GemmPacked,
+    Unpacked,
+    distinct_lens,
+    distinct_matrices,
+    left_repeats,
+    product_launches,
+    product_seconds,
+)
 from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import row_start
 from .solver import Setting, integer_types_refused

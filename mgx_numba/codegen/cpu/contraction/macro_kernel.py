@@ -115,9 +115,9 @@ class MacroKernel:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
         if self.steady:
             even = RUNS if self.runs else int(bool(self.x_row))
-            columns = n % self.tile.columns
+            columns = n if isinstance(n, int) else self.tile.columns + n % self.tile.columns
             assert isinstance(columns, int), f"sums of {n} columns are finished in registers"
-            kernel = finish_source(self.tile, self.epilogue, even, columns or self.tile.columns, self.contiguous)
+            kernel = finish_source(self.tile, self.epilogue, even, columns, self.contiguous)
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:

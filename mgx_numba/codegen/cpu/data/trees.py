@@ -7,6 +7,7 @@ after the other, so that the nodes of a tree stay in the L1 cache. Both forms ad
 
 from __future__ import annotations
 
+from ....core.dim import ceil_div, less_equal, maximum, minimum, preferred
 from ....core.types import Type
 from ....ops.tree_ensemble import AGGREGATES, MISSING
 from ...arguments import Arguments
@@ -36,15 +37,14 @@ def trees_launch(
     """
     rows, (scores, dtype) = x.lens[0], (out.lens[1], "float64" if x.type is Type.double_type else "float32")
     lanes = host.lanes(dtype)
-    by_rows = 2 * rows >= lanes * STREAMS  # with fewer rows most lanes would be idle
+    by_rows = preferred(less_equal(lanes * STREAMS, 2 * rows))  # with fewer rows most lanes would be idle
     arguments = Arguments()
     for name in ("x", "splits", "weights", "out"):
         arguments.pointer(name, name, dtype)
     for name in ("features", "children", "roots", "columns", "depths"):
         arguments.pointer(name, name, "int32")
     step = lanes * STREAMS
-    share = -(-rows // threads)
-    block = min(ROWS, -(-share // step) * step) if by_rows else 1
+    block = maximum(minimum(ROWS, ceil_div(ceil_div(rows, threads), step) * step), 1) if by_rows else 1
     arguments.integers(
         rows=rows, trees=sizes.trees, scores=scores, width=sizes.weights, x_row=x.strides[0], block=block,
     )  # fmt: skip
@@ -53,7 +53,7 @@ def trees_launch(
     form = f"{'rows' if by_rows else 'trees'}_{aggregate}{'_missing' if missing else ''}"
     source = cpu_kernel(f"tree_ensemble_{form}_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]), origin)
     steps = rows * sizes.trees * sizes.depth
-    return Launch(source, arguments.values, TaskRange(-(-rows // block)), steps, CYCLES * steps)
+    return Launch(source, arguments.values, TaskRange(ceil_div(rows, block)), steps, CYCLES * steps)
 
 
 class _Writer:

@@ -13,7 +13,7 @@ from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.open_lengths import flattened, solve_open, solvers_of
+from ....codegen.cpu.contraction.open_lengths import Part, flattened, solve_open, solvers_of
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.machine import machine
@@ -212,8 +212,11 @@ def _launch_open(
             ("open", request, tuple(unsuited)),
             lambda: solve_open(request, plan, measured, unsuited),
         )
+        if what.weights is None and what.blocks is None and any(map(_packs, parts[:-1])):
+            unsuited += [part.candidate.solver.name for part in parts[:-1]]  # in each run they are packed in one way
+            continue
         try:
-            views = [_packed_once(low, part.candidate.solver, part.request.problem, what) for part in parts]
+            views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, what) for part in parts]
             break
         except _Unsuited as error:
             unsuited.append(error.args[0])
@@ -232,22 +235,33 @@ class _Unsuited(Exception):
     """As `UnsuitedWeights`, with the name of the solver."""
 
 
-def _packed_once(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction) -> View | None:
-    """As `_packed`, for a problem of symbolic lengths, whose weights repeat along none of its batch dimensions.
+def _packs(part: Part) -> bool:
+    """Whether a solver wants the weights of a contraction packed."""
+    return bool(part.candidate.solver.packed_lens(part.request.problem))
+
+
+def _packed_once(
+    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction
+) -> View | None:
+    """As `_packed`, for a problem of symbolic lengths, which may have fewer batch dimensions than the weights; those
+    that are not constant are packed in every run.
 
     Raises:
-        UnsupportedError: the weights are not constant, and no kernel packs them.
+        UnsupportedError: the weights are of another type than the solver reads, or of symbolic lengths.
         _Unsuited: their values do not fit the form.
     """
     weights = what.weights if what.blocks is None else what.blocks
-    if not solver.packed_lens(problem):
+    lens = solver.packed_lens(problem)
+    if not lens:
         if isinstance(weights, np.ndarray) and weights.dtype.name != problem.types.b:
             raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
         return None
     if weights is None:
-        raise UnsupportedError(f"{solver.name} packs weights, which are not constant")
+        if what.operands["w"].shape.symbolic:
+            raise UnsupportedError(f"{solver.name} packs weights, whose lengths are symbolic")
+        return _packed_at_run_time(low, ins, solver, problem, lens, what.operands["w"])
     if isinstance(weights, np.ndarray) and isinstance(problem, GemmProblem):
-        weights = weights.reshape(weights.shape[weights.ndim - len(problem.b_strides) :])
+        weights = weights[(0,) * (weights.ndim - len(problem.b_strides))]
     try:
         return low.packed(solver, problem, weights)
     except UnsuitedWeights as error:
