@@ -201,7 +201,8 @@ def _launch_open(
     tuning = low.options.tuning
 
     def measured(plain: Request) -> str:
-        return "" if tuning is None else tuning.consult(plain).solver.name
+        found = None if tuning is None else tuning.recorded(plain)
+        return "" if found is None else found.solver.name
 
     def plan(own: Request, chosen: Candidate) -> Solution:  # for these example lengths: nothing is remembered
         solution: Solution = chosen.solver.plan(own.problem, own.epilogue, own.strides, own.threads)
