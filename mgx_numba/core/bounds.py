@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .dim import Atom, Length, Monomial, Terms
+    from .polynomials import Atom, Length, Monomial, Terms
 
 __all__ = [
     "FUNCTIONS",
