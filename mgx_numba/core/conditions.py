@@ -7,6 +7,7 @@ from math import gcd
 from typing import Any
 
 from .polynomials import (
+    OPERATIONS,
     Dim,
     Length,
     common_divisor,
@@ -234,3 +235,6 @@ def _extreme(kind: str, a: Length, b: Length) -> Any:
         high = None if a_high is None or b_high is None else max(a_high, b_high)
     operands = tuple(sorted((a, b), key=place_of))
     return of_atom(kind, operands, low, high, gcd(common_divisor(a), common_divisor(b)) or 1)
+
+
+OPERATIONS.update({"max": maximum, "equal": equal, "less": less})

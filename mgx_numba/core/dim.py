@@ -17,6 +17,7 @@ two right ways is asked by `preferred`, or, if only one of these ways serves all
 
 from __future__ import annotations
 
+from ..structural import same
 from .conditions import (
     all_of,
     any_of,
@@ -45,7 +46,6 @@ from .polynomials import (
     common_divisor,
     is_symbolic,
     range_of,
-    same,
 )
 from .quotients import ceil_div, exact_quotient
 from .scope import Guard, Scope
