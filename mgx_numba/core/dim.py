@@ -61,6 +61,7 @@ __all__ = [
     "all_of",
     "any_of",
     "ceil_div",
+    "chosen_where",
     "common_divisor",
     "equal",
     "evaluate",

@@ -122,6 +122,13 @@ def test_conditions_that_follow_from_others_are_left_out() -> None:
     assert str(found[0].condition) in ("((n - 100 < 0) and (-n + 3 < 0))", "((-n + 3 < 0) and (n - 100 < 0))")
 
 
+def test_symbols_that_are_younger_than_samples_have_their_hints_there() -> None:
+    scope, n = scope_of(2)
+    m = scope.symbol("m", 1, None, 5)
+    found = alternatives(n + m, lambda n: "few" if preferred(less(n, 10)) else "many")
+    assert [taken(found, {n: 2, m: 5}), taken(found, {n: 37, m: 5})] == [["few"], ["many"]]
+
+
 def launch(name: str, tasks: Length, *args: Any) -> Solution:
     return Solution((Launch(KernelSource("cpu", name, f"def {name}"), (Operand("x0"), *args), TaskRange(tasks)),))
 

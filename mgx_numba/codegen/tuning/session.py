@@ -145,9 +145,12 @@ class Tuning:
 
     def consult(self, request: Asked) -> Candidate:
         """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
+        return self.recorded(request) or self.backend.choose(request)
+
+    def recorded(self, request: Asked) -> Candidate | None:
+        """The solver and blocking of the first record found, of which nothing is kept; None if there is no record."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))
-        candidate = None if found is None else self.backend.candidate_of(request, found.record)
-        return candidate or self.backend.choose(request)
+        return None if found is None else self.backend.candidate_of(request, found.record)
 
     def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
         """An instruction of the program is computed so: by another solver than was chosen, where weights do not fit it

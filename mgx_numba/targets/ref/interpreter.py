@@ -17,6 +17,7 @@ from ...graph.module import Module
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...ops.base import Repeat, RunModule
+from ...ops.control import If
 from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
 from .passes import PASSES
@@ -105,12 +106,15 @@ def compute(
             # ranges that were the same may turn out to be 1 and another length
             lens = common_lens(*(a.shape for a in args))
             args = [np.broadcast_to(a, lens) for a in args]
-        if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
+        branches = isinstance(ins.op, If)  # their submodules alone tell the shape
+        if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
             actual = [_shape_of(a) if _tells(i.shape) else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
-        if not ins.op.view and not shape.is_dynamic:  # a length that only values tell is not known before
+        if (
+            not ins.op.view and not branches and not shape.is_dynamic
+        ):  # a length that only values tell is not known before
             expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
     except MgxError as error:

@@ -168,8 +168,7 @@ def cut(
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
     found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
-    place = next(k for k, length in enumerate(lens) if isinstance(length, Dim))
-    first = lens[place]
+    place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
     for sample in samples_along(first, symbols_of(lens)):
         own = [evaluate(length, sample) for length in lens]
         if min(own) < 1 or (found and own[place] <= found[-1][0]):

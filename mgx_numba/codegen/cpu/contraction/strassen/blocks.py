@@ -89,14 +89,9 @@ class Cut:
         """Blocks of tasks along rows and along columns."""
         return -(-m // (self.grid * self.rows)), -(-panels // (self.grid * self.panels))
 
-    def tiles(self, tile: RegisterTile) -> list[int]:
+    def tiles(self, tile: RegisterTile) -> tuple[int, ...]:
         """Heights of the tiles below each other in a block: `next_strip` in numbers."""
-        most, few, *tall = heights(tile)
-        found, left = [], self.rows
-        while left > 0:
-            found.append(tall[0] if tall and 0 < left % most <= left // most else (most if left > few else few))
-            left -= found[-1]
-        return found
+        return _strips_of(self.rows, tuple(heights(tile)))
 
     def strips(self, tile: RegisterTile) -> int:
         """Tiles below each other in a block."""
@@ -125,6 +120,16 @@ class Cut:
         """Elements of scratch that one thread needs."""
         right, strip, panel = self.areas(tile)
         return 2 * RIGHT_PANELS * right + self.kept(k) * self.strips(tile) * strip + self.grid**2 * self.held(k) * panel
+
+
+@functools.lru_cache(4096)  # a cut is looked for among many of the same few heights
+def _strips_of(rows: int, heights: tuple[int, ...]) -> tuple[int, ...]:
+    most, few, *tall = heights
+    found, left = [], rows
+    while left > 0:
+        found.append(tall[0] if tall and 0 < left % most <= left // most else (most if left > few else few))
+        left -= found[-1]
+    return tuple(found)
 
 
 def left_pieces(tile: RegisterTile) -> int:
