@@ -21,6 +21,7 @@ from ..structural import same
 from .conditions import (
     all_of,
     any_of,
+    chosen_where,
     equal,
     known_equal,
     known_in,
