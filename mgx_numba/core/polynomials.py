@@ -248,7 +248,7 @@ class Dim:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = " + ".join(_term_text(m, c) for m, c in self.terms).replace("+ -", "- ")
+            self._text = _sum_text(self.terms)
         return self._text
 
     __repr__ = __str__
@@ -441,10 +441,10 @@ def _term_text(monomial: Monomial, coefficient: int) -> str:
 def _atom_text(atom: Atom) -> str:
     if atom.kind == "symbol":
         return atom.name
-    if atom.kind == "negative":
-        return f"({atom.operands[0]} < 0)"
-    if atom.kind in ("zero", "nonzero"):
-        return f"({atom.operands[0]} {'==' if atom.kind == 'zero' else '!='} 0)"
+    if atom.kind in _SIGNS:
+        terms = atom.operands[0].terms  # type: ignore[union-attr]
+        left, right = (_sum_text([(m, abs(c)) for m, c in terms if c * sign > 0]) for sign in (1, -1))
+        return f"({left} {_SIGNS[atom.kind]} {right})"
     if atom.kind == "all":
         return f"({' and '.join(map(str, atom.operands))})"
     if atom.kind in ("floordiv", "mod"):
@@ -452,6 +452,18 @@ def _atom_text(atom: Atom) -> str:
         left, right = (str(o) if isinstance(o, int) or _is_symbol(o) else f"({o})" for o in atom.operands)
         return f"({left} {sign} {right})"
     return f"{atom.kind}({', '.join(map(str, atom.operands))})"
+
+
+_SIGNS = {"negative": "<", "zero": "==", "nonzero": "!="}
+
+
+def _sum_text(terms: Sequence[tuple[Monomial, int]]) -> str:
+    """Return the text of a sum; of a condition's opposite ``not`` and the condition."""
+    if len(terms) == 2 and not terms[1][0] and (terms[0][1], terms[1][1]) == (-1, 1):
+        (atom, *more) = terms[0][0]
+        if not more and atom.kind in (*_SIGNS, "all"):
+            return f"not {_atom_text(atom)}"
+    return " + ".join(_term_text(m, c) for m, c in terms).replace("+ -", "- ") or "0"
 
 
 def _is_symbol(dim: Dim) -> bool:
